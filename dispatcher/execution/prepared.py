@@ -119,12 +119,12 @@ class PreparedRequest:
 
     def streams(self) -> bool:
         """Whether the client may give any number of results to one payload."""
-        is_list = self.model_request.is_list
-        if is_list or inspect.isgeneratorfunction(self.client.inference):
-            return not is_list
+        if self.model_request.is_list:
+            return False
+        client = self.client
         with self.request.active(), client_errors, suppress(UnknownModel):
-            return self.client.signature().decoupled
-        return False
+            return inspect.isgeneratorfunction(client.inference) or client.signature().decoupled
+        return False  # it has no model of its own
 
     def result(self, *, stream: bool = False) -> Any:
         """Return the result; a list of results for a list of payloads.

@@ -93,7 +93,7 @@ class ModelProcesses:
 
     def living(self) -> Counter[str]:
         """Return how many processes of each model lived at the last call of `died`."""
-        return Counter(model for model in list(self._known.values()) if model)
+        return Counter({model: len(pids) for model, pids in self.by_model().items()})
 
     def by_model(self) -> dict[str, list[int]]:
         """Return the processes of each model that lived at the last call of `died`."""

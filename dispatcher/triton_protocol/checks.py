@@ -45,8 +45,8 @@ def changed(document: Mapping[str, Any], header: bytes, parameters: Mapping[str,
 
     Args:
         document: what it says.
-        header: its bytes, which may have millions of numbers: they are not written anew where the
-            request has no parameters.
+        header: its bytes, which may have millions of numbers: they are not written again where
+            the request has no parameters.
         parameters: by name.
 
     """

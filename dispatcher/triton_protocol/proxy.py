@@ -139,18 +139,18 @@ class TritonProxy:
     ) -> TritonResponse:
         """Check a request as far as Triton does not, and run it; arguments as of `run`."""
         signature = self.signature(model, deadline)
+        # Runs whose callers have given up are left out: Triton does not cancel them.
+        time_left = time_parameters(deadline - time.monotonic())
         with naming_tensors(signature):
             if call != "infer":
                 refuse_generate(document, model, signature)
                 path = f"{path_of(model, g.record.version)}/{call}"
-                parameters = {DEADLINE: time_parameters(deadline - time.monotonic())[DEADLINE]}
-                body = changed(document, body, parameters)
+                body = changed(document, body, {DEADLINE: time_left[DEADLINE]})
                 return refuse_no_answer(self.http.call("POST", path, body, {}, deadline))
             refuse_what_harms(document, signature)
             sequence, parameters = in_sequence(document, metadata, model, signature)
             if not signature.cached or signature.sequence:  # the cache knows no parameters
-                # Runs whose callers have given up are left out: Triton does not cancel them.
-                parameters |= time_parameters(deadline - time.monotonic())
+                parameters |= time_left
             if parameters:
                 header = changed(document, body[:length], parameters)
                 body = header + (b"" if length is None else body[length:])

@@ -18,7 +18,7 @@ from dispatcher.routes.metrics import CurrentState, RecentProcesses, limits
 ALMOST = 0.45
 """Seconds of the child's half: the kernel counts user and system time in ticks, each rounded."""
 
-# Its child works and ends; it takes note of that when it is told to, and writes the CPU seconds.
+# Its child works and ends; it takes note of that on request, and writes the CPU seconds.
 PARENT = """
 import os, sys, time
 child = os.fork()

@@ -107,14 +107,14 @@ def found(given: Sequence[Path]) -> dict[str, Path]:
         raise Trouble(f"{given[0]} has no vocabulary; {EXPECTED}")
     for name, other in (("merges.txt", "vocab.json"), ("vocab.json", "merges.txt")):
         if name in files and other not in files:
-            beside = files[name].with_name(other)
-            if not beside.is_file():
+            neighbour = files[name].with_name(other)
+            if not neighbour.is_file():
                 raise Trouble(f"{files[name]} needs {other}; name both")
-            files[other] = beside
+            files[other] = neighbour
     # `.` and `..` have no name; a link to a file is not followed, such as into a cache's store.
     place = given[0] if given[0].name not in {"", ".."} else given[0].resolve()
-    beside = place.parent / MODEL
-    return files if MODEL in files or not beside.is_file() else {**files, MODEL: beside}
+    neighbour = place.parent / MODEL
+    return files if MODEL in files or not neighbour.is_file() else {**files, MODEL: neighbour}
 
 
 def called(path: Path) -> str:

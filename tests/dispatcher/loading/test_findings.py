@@ -16,20 +16,27 @@ from tests.support.fake_triton import FakeTriton
 from tests.support.mistakes.mistake import config, write_right
 
 
-def test_the_findings_are_those_of_the_tool_with_whole_paths(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("right", "wrong", "begins", "ends"),
+    [
+        (
+            "max_batch_size",
+            "max_batchsize",
+            "3: cannot be read: ",
+            ": write `max_batch_size` for `max_batchsize`",
+        ),
+        # A warning, where there is no error.
+        ('"onnxruntime"', '"onnxruntimes"', "2: `backend` is ", ': write backend: "onnxruntime"'),
+    ],
+)
+def test_the_findings_are_those_of_the_tool_with_whole_paths(
+    tmp_path: Path, right: str, wrong: str, begins: str, ends: str
+) -> None:
     folder = write_right(tmp_path, "some")
-    config("max_batch_size", "max_batchsize")(folder)
+    config(right, wrong)(folder)
     (finding,) = check_findings(folder)
-    assert finding.startswith(f"{folder.resolve()}/config.pbtxt:3: cannot be read: ")
-    assert finding.endswith(": write `max_batch_size` for `max_batchsize`")
-
-
-def test_without_errors_the_warnings_are_told(tmp_path: Path) -> None:
-    folder = write_right(tmp_path, "some")
-    config('"onnxruntime"', '"onnxruntimes"')(folder)
-    (finding,) = check_findings(folder)
-    assert finding.startswith(f"{folder.resolve()}/config.pbtxt:2: `backend` is ")
-    assert finding.endswith(': write backend: "onnxruntime"')
+    assert finding.startswith(f"{folder.resolve()}/config.pbtxt:{begins}")
+    assert finding.endswith(ends)
 
 
 def test_what_cannot_be_checked_has_no_findings(
