@@ -158,6 +158,11 @@ class TensorClient(Client):
             BadPayload: the body is no V2 body, or the bytes are no NumPy file.
 
         """
+        if "output" in payload:
+            raise BadPayload(
+                "`output` is among the tensors",
+                hint="write it beside `payload` or `inputs`; a list of outputs is `outputs`",
+            )
         signature = self.signature()
         if isinstance(data := payload.get("npy"), bytes):  # which JSON cannot hold
             inputs = {the_one_input(signature): read_npy(data)}

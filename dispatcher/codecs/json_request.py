@@ -222,10 +222,11 @@ def read_v2_request(document: dict[str, Any], metadata: Metadata) -> ModelReques
     """Read a V2 body, which may name the model in `modelname` too."""
     return ModelRequest(
         modelname=read_modelname(document, metadata),
-        payloads=[document],
+        payloads=[{name: value for name, value in document.items() if name != "output"}],
         parameters=of_sequence(document.get("parameters")) | of_sequence(document),
         modelversion=read_version(document, metadata),
         tensors=True,
+        output=read_output(document),
     )
 
 

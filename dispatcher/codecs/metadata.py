@@ -33,7 +33,7 @@ SEQUENCE_NAMES = ("sequence_id", "sequence_start", "sequence_end")  # as in Trit
 MAX_SEQUENCE_ID = 128  # characters, as in Triton; the platform's own sessions have at most 256
 PREFER, ASYNC = "Prefer", "respond-async"  # RFC 7240
 MODEL_NAMES = ("modelname", "model_name")
-RESERVED_NAMES = (*MODEL_NAMES, "modelversion", TIMEOUT_PARAMETER)
+RESERVED_NAMES = (*MODEL_NAMES, "modelversion", TIMEOUT_PARAMETER, "traceparent", "tracestate")
 
 
 @dataclass(frozen=True)

@@ -72,8 +72,15 @@ class ByKey:
     def __init__(self, places: Places, objects: Objects, *, store_all: bool) -> None:
         self.places, self.objects, self.store_all = places, objects, store_all
 
-    def read(self, asked: InferenceRequest, reads: Reads) -> InferenceRequest:
+    def read(
+        self, asked: InferenceRequest, reads: Reads, texts: Mapping[str, str]
+    ) -> InferenceRequest:
         """Return a request with `Stored` in the place of payloads that name objects.
+
+        Args:
+            asked: as its body was read.
+            reads: those of the request.
+            texts: parameters outside of the body.
 
         Raises:
             BadRequest: an object is not named as expected.
@@ -81,30 +88,30 @@ class ByKey:
 
         """
         if isinstance(asked, ModelRequest):
-            return self.one(asked, reads)
+            return self.one(asked, reads, texts)
         if isinstance(asked, SeveralModels):
             if asked.model_requests[0].output:
                 raise BadPayload(
                     "`output` names one object for the answers of several models",
                     hint='write "output": {}, which gives each a name of its own',
                 )
-            return SeveralModels([self.one(one, reads) for one in asked.model_requests])
-        return RequestList([self.item(one, reads) for one in asked.model_requests])
+            return SeveralModels([self.one(one, reads, texts) for one in asked.model_requests])
+        return RequestList([self.item(one, reads, texts) for one in asked.model_requests])
 
     def item(
-        self, one: ModelRequest | InferenceError, reads: Reads
+        self, one: ModelRequest | InferenceError, reads: Reads, texts: Mapping[str, str]
     ) -> ModelRequest | InferenceError:
         """Return one of several requests, or the error in it."""
         try:
-            return self.one(one, reads) if isinstance(one, ModelRequest) else one
+            return self.one(one, reads, texts) if isinstance(one, ModelRequest) else one
         except InferenceError as error:
             return error
 
-    def one(self, asked: ModelRequest, reads: Reads) -> ModelRequest:
-        if asked.tensors:
-            return asked
-        payloads = [self.payload(one, reads) for one in asked.payloads]
-        return replace(asked, payloads=payloads, output=self.output(asked, payloads))
+    def one(self, asked: ModelRequest, reads: Reads, texts: Mapping[str, str]) -> ModelRequest:
+        payloads = asked.payloads
+        if not asked.tensors:
+            payloads = [self.payload(one, reads) for one in payloads]
+        return replace(asked, payloads=payloads, output=self.output(asked, payloads, texts))
 
     def payload(self, payload: Payload | Media | Stored, reads: Reads) -> Payload | Media | Stored:
         if not isinstance(payload, Mapping) or not names_object(payload):
@@ -114,7 +121,10 @@ class ByKey:
         return Stored(self.places.input(payload), unshared(others), reads)
 
     def output(
-        self, asked: ModelRequest, payloads: list[Payload | Media | Stored]
+        self,
+        asked: ModelRequest,
+        payloads: list[Payload | Media | Stored],
+        texts: Mapping[str, str],
     ) -> Output | list[Output] | None:
         """Return where the answer goes; a place for each payload of a list by default."""
         if asked.output:
@@ -128,10 +138,13 @@ class ByKey:
             )
         if not wanted and not (self.store_all and len(by_key) == len(payloads)):
             return None
-        outputs = [
-            Output(self.places.result(one.location.key, asked.modelname), self.objects, wanted)
-            for one in by_key
-        ]
+        outputs = []
+        for one in by_key:
+            variant = [dict(more) for more in (asked.parameters, texts, one.others)]
+            place = self.places.result(
+                one.location, asked.modelname, asked.modelversion, variant if any(variant) else None
+            )
+            outputs.append(Output(place, self.objects, wanted))
         return outputs if asked.is_list else outputs[0]
 
 

@@ -193,7 +193,7 @@ class InferenceHandler:
         """Answer a body of any type but lines."""
         asked = read_body(request, metadata, self.settings)
         if self.by_key and reads:
-            asked = self.by_key.read(asked, reads)
+            asked = self.by_key.read(asked, reads, metadata.texts)
             if isinstance(asked, ModelRequest) and first_stored(asked):
                 with suppress(ModelUnavailable):  # one to be loaded is loaded in its slot
                     self.executor.lookup.client(asked)  # an unknown model has nothing read
@@ -323,7 +323,9 @@ class InferenceHandler:
         metadata = replace(metadata, session="")  # which has one request at a time
         model_requests = read_lines(spool(request.stream), metadata, self.settings.max_batch)
         if self.by_key and reads:
-            model_requests = map(partial(self.by_key.item, reads=reads), model_requests)
+            model_requests = map(
+                partial(self.by_key.item, reads=reads, texts=metadata.texts), model_requests
+            )
         first = list(itertools.islice(model_requests, 1))
         if self.by_key:
             wait_for_objects(first, metadata.time_limit.deadline())

@@ -99,7 +99,7 @@ class Later:
         """Read the body; return the object in S3 for its answer, empty where there is none."""
         asked = read_body(request, metadata, self.settings)
         if self.by_key:
-            asked = self.by_key.read(asked, Reads(self.by_key.objects, g.record))
+            asked = self.by_key.read(asked, Reads(self.by_key.objects, g.record), metadata.texts)
         output = asked.output if isinstance(asked, ModelRequest) else None
         return str(output.location) if isinstance(output, Output) else ""
 

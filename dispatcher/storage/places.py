@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -59,16 +61,29 @@ class Places:
             )
         return allowed(self.read(fields), self.outputs, "written", "S3_ALLOWED_OUTPUTS")
 
-    def result(self, key: str, model: str) -> Location:
+    def result(self, asked: Location, model: str, version: str, variant: object) -> Location:
         """Return where the answer of a model to an object goes by default.
+
+        No two questions have one place: neither a model's name nor a bucket's has a slash, and
+        what does not fit into a key is in it as a digest.
+
+        Args:
+            asked: the object.
+            model: as it was asked for.
+            version: that was asked for, or empty.
+            variant: what else the answer depends on, as JSON has it; or `None`.
 
         Raises:
             BadPayload: there is no bucket for it, or its key would be too long.
             ObjectForbidden: the settings do not allow it.
 
         """
-        place = checked(f"{self.results}{key}_{model}_inference.json")
-        location = Location(self.own_bucket(), place)
+        version = version or "latest"
+        if variant is not None:
+            text = json.dumps(variant, sort_keys=True)
+            version += f"-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+        place = f"{self.results}{model}/{version}/{asked.bucket}/{asked.key}.json"
+        location = Location(self.own_bucket(), checked(place))
         return allowed(location, self.outputs, "written", "S3_ALLOWED_OUTPUTS")
 
     def read(self, fields: Mapping[str, Any]) -> Location:

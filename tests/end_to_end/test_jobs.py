@@ -213,7 +213,7 @@ def test_the_result_may_be_in_s3(container: Endpoint, s3: S3Server) -> None:
     accepted = later(
         container, {"modelname": "resnet", "payload": {"s3_key": CAT}, "output": {}}, "in-s3"
     )
-    key = f"results/{CAT}_resnet_inference.json"
+    key = f"results/resnet/latest/pictures/{CAT}.json"
     assert accepted.json["result"] == f"s3://pictures/{key}"
     assert ended(container, "in-s3")["status"] == "succeeded"
     content, content_type = s3.read(key)

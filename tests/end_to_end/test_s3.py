@@ -45,7 +45,7 @@ def test_a_picture_by_key_has_the_result_of_the_picture_itself(
     assert named.json == sent.json
     body = json.dumps({"s3_key": CAT, "output": {}})
     stored = by_key.call("/infer/resnet", body, headers={"Content-Type": "application/json"})
-    place = f"results/{CAT}_resnet_inference.json"
+    place = f"results/resnet/latest/pictures/{CAT}.json"
     assert stored.json["output"]["s3_key"] == place
     content, content_type = s3.read(place)
     assert (json.loads(content), content_type) == (sent.json, "application/json")

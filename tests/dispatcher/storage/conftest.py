@@ -14,6 +14,7 @@ from PIL import Image
 
 from clients.base import Client, Environment, Payload
 from clients.plugins.registry import Registry
+from clients.triton.server import Signature, TensorSpec
 from dispatcher.settings import read_settings
 from tests.support.application import make_app, quiet
 from tests.support.fake_triton import FakeTriton
@@ -79,7 +80,11 @@ def make(
         given = pictures.environment(**settings)
         for name, value in given.items():
             monkeypatch.setenv(name, value)
-        environment = Environment(FakeTriton({"resnet": resnet, "bert_base": bert}), tmp_path)
+        models = {"resnet": resnet, "bert_base": bert, "echo": lambda inputs: {"Y": inputs["X"]}}
+        signature = Signature(
+            0, (TensorSpec("X", "FP32", (-1, 2)),), (TensorSpec("Y", "FP32", (-1, 2)),)
+        )
+        environment = Environment(FakeTriton(models, signatures={"echo": signature}), tmp_path)
         for one in built_in.clients.values():
             one._environment = environment
         own = {one.modelname: one(environment) for one in (Colour, Letters, Slow)}

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from flask.testing import FlaskClient
 
+from dispatcher.codecs.json_request import read_json
+from dispatcher.codecs.metadata import Metadata
+from dispatcher.execution.by_key import ByKey
+from dispatcher.execution.request import ModelRequest
+from dispatcher.settings import read_settings
+from dispatcher.storage.objects import Objects, Reads
+from dispatcher.storage.places import Places
 from tests.dispatcher.storage.conftest import MakeClient
 from tests.support.s3 import BUCKET, OTHER_BUCKET, S3Server
 from tests.support.stand_ins import assert_error
@@ -40,7 +47,7 @@ def test_the_default_name_has_the_key_and_the_model(
     client: FlaskClient, pictures: S3Server
 ) -> None:
     answer = client.post("/infer/colour", json={**RED, "output": {}}).json
-    name = "results/images/red.png_colour_inference.json"
+    name = "results/colour/latest/pictures/images/red.png.json"
     assert answer == {**STORED, "output": place(name)}
     assert read(pictures, name) == STORED
 
@@ -50,11 +57,11 @@ def test_the_prefix_of_the_settings_stores_every_answer_by_key(
 ) -> None:
     client = make(S3_RESULTS_PREFIX="all/answers")
     assert "output" in client.post("/infer/colour", json=RED).json
-    assert read(pictures, "all/answers/images/red.png_colour_inference.json") == STORED
+    assert read(pictures, "all/answers/colour/latest/pictures/images/red.png.json") == STORED
     assert "output" not in client.post("/infer/letters", json={"payload": {"text": "a"}}).json
     several = client.post("/invocations", json={"modelname": ["resnet", "slow"], "payload": RED})
     for name in ("resnet", "slow"):
-        key = f"all/answers/images/red.png_{name}_inference.json"
+        key = f"all/answers/{name}/latest/pictures/images/red.png.json"
         one = several.json["results"][name]
         assert one["output"] == place(key)
         assert read(pictures, key) == {"modelname": name, "result": one["result"]}
@@ -70,6 +77,81 @@ def test_each_payload_of_a_list_has_an_object_of_its_own(
     body["output"] = {"s3_key": "results/both.json"}
     answer = client.post("/invocations", json=body).json
     assert read(pictures, "results/both.json")["result"] == answer["result"]
+
+
+RED_ELSEWHERE = {"s3_uri": f"s3://{OTHER_BUCKET}/images/red.png"}
+TOP_1 = {"top_k": 1}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({**RED}, RED_ELSEWHERE),
+        ({**RED, "modelversion": 1}, {**RED, "modelversion": "2"}),
+        ({**RED}, {**RED, "modelversion": 1}),
+        ({**RED, "parameters": TOP_1}, {**RED, "parameters": {"top_k": 2}}),
+        ({**RED, "parameters": TOP_1}, {"payload": {**RED, "top_k": 1}}),
+        ({**RED, "modelname": "a_b"}, {"s3_key": "b/images/red.png", "modelname": "a"}),
+        ({"s3_key": "x", "modelname": "a_b"}, {"s3_key": "x_a", "modelname": "b"}),
+        ({"s3_key": "latest/pictures/x", "modelname": "a"}, {"s3_key": "x", "modelname": "a"}),
+        ({"s3_key": "x"}, {"s3_key": "x.json"}),
+        ({"s3_key": "x"}, {"s3_key": "/x"}),
+        ({"s3_key": "x?y"}, {"s3_key": "x%3Fy"}),
+    ],
+)
+def test_no_two_questions_have_one_place(one: dict[str, Any], other: dict[str, Any]) -> None:
+    places = f"{BUCKET},{OTHER_BUCKET}"
+    settings = read_settings({"S3_BUCKET_NAME": BUCKET, "S3_ALLOWED_INPUTS": places})
+    by_key = ByKey(Places(settings), Objects.of(settings), store_all=False)
+
+    def place(body: dict[str, Any], **texts: str) -> str:
+        document = json.dumps({"modelname": "colour", **body, "output": {}}).encode()
+        asked = read_json(document, Metadata(), 8)
+        read = by_key.read(asked, Reads(by_key.objects, cast("Any", None)), texts)
+        assert isinstance(read, ModelRequest)
+        return str(read.output.location)
+
+    assert place(one) != place(other)
+    assert place(one, top_k="3") != place(one)
+    assert place(one) == place(one)
+
+
+X = {"inputs": [{"name": "X", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]}
+
+
+@pytest.mark.parametrize(
+    "tensors", [{"modelname": "echo", **X}, {"modelname": "echo", "payload": X}]
+)
+@pytest.mark.parametrize("form", ["body", "list", "lines"])
+def test_an_answer_of_tensors_is_stored_too(
+    client: FlaskClient, pictures: S3Server, tensors: dict[str, Any], form: str
+) -> None:
+    key = f"results/{form}-{len(tensors)}.json"
+
+    def ask(output: Any) -> Any:
+        text = json.dumps({**tensors, "output": output})
+        if form == "list":
+            text = f'{{"requests": [{text}]}}'
+        kind = "application/jsonlines" if form == "lines" else "application/json"
+        answer = json.loads(client.post("/invocations", data=text, content_type=kind).data)
+        return answer["results"][0] if form == "list" else answer
+
+    answer = ask({"s3_key": key})
+    assert answer.pop("output") == place(key)
+    answer.pop("status", None)
+    assert read(pictures, key) == answer
+    assert answer.get("result", answer)["outputs"][0]["data"] == [1, 2]
+    for wrong, code in (
+        (5, "bad_body"),
+        ({}, "bad_payload"),
+        ({"s3_key": "x"}, "object_forbidden"),
+    ):
+        assert ask(wrong)["error"]["code"] == code
+
+
+def test_an_output_among_tensors_is_refused(client: FlaskClient) -> None:
+    body = {"payload": {**X, "output": {"s3_key": "results/a"}}}
+    assert_error(client.post("/infer/echo", json=body), 400, "bad_payload", "beside `payload`")
 
 
 def test_each_line_has_its_own_output(client: FlaskClient, pictures: S3Server) -> None:
@@ -116,7 +198,13 @@ def test_outputs_may_be_allowed_elsewhere(make: MakeClient, pictures: S3Server) 
     assert client.post("/infer/colour", json={**RED, "output": {"s3_uri": uri}}).status_code == 200
     assert read(pictures, "jobs/1.json", OTHER_BUCKET) == STORED
     response = client.post("/infer/colour", json={**RED, "output": {}})
-    assert_error(response, 403, "object_forbidden", "results/images/red.png", "S3_ALLOWED_OUTPUTS")
+    assert_error(
+        response,
+        403,
+        "object_forbidden",
+        "results/colour/latest/pictures/images/red.png",
+        "S3_ALLOWED_OUTPUTS",
+    )
     client = make(S3_ALLOWED_OUTPUTS=f"{OTHER_BUCKET}/jobs/", S3_RESULTS_PREFIX="answers/")
     assert client.post("/infer/colour", json=RED).json["output"]["s3_key"].startswith("answers/")
 
