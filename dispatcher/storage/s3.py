@@ -1,7 +1,7 @@
 """The S3 client: get, head, put and list, with errors in the dispatcher's own words.
 
-boto3 is imported at the first call, so a container that uses no S3 never loads it. No message has a
-text of S3's own, which may quote an access key.
+boto3 is imported at the first call, so a container that uses no S3 never loads it. A text of S3's
+own is passed on without the credentials that it may quote.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class S3:
             from dispatcher.storage.translation import translated  # noqa: PLC0415  as boto3
 
             # (Without the cause: its frames hold signed requests.)
-            raise translated(error, location, self.used_region) from None
+            raise translated(error, location, self.used_region, self.secrets) from None
         finally:
             call.reset(token)
 
@@ -224,7 +224,8 @@ class S3:
 
         for name in LOGGERS:
             logging.getLogger(name).setLevel(logging.WARNING)
-        client = boto3.session.Session(region_name=self.region or None).client(
+        self._session = boto3.session.Session(region_name=self.region or None)
+        client = self._session.client(
             "s3",
             endpoint_url=self.endpoint or None,
             config=Config(
@@ -238,6 +239,12 @@ class S3:
         )
         client.meta.events.register("before-send.s3", refuse_late)
         return client
+
+    @property
+    def secrets(self) -> set[str]:
+        """The credentials in use."""
+        used = self._session.get_credentials() if "_client" in self.__dict__ else None
+        return {one for one in used.get_frozen_credentials() if one} if used else set()
 
     @property
     def used_region(self) -> str:

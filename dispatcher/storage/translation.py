@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
@@ -84,6 +85,8 @@ REFUSED: Final[Row] = (
     "S3 refused the request for {at} ({code})",
     "the code is in the list of S3's error codes",
 )
+ACCOUNT: Final[Row] = (*REFUSED[:2], "ask the owner of the bucket's AWS account, or AWS Support")
+KMS: Final[Row] = (*REFUSED[:2], "look at the key's state in AWS KMS, in the key's own region")
 BY_CODE: Final[Mapping[str, Row]] = {
     "NoSuchBucket": (
         ObjectNotFound,
@@ -94,34 +97,51 @@ BY_CODE: Final[Mapping[str, Row]] = {
     **dict.fromkeys(("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"), EXPIRED),
     **dict.fromkeys(("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken"), WRONG_KEYS),
     **dict.fromkeys(("SlowDown", "RequestTimeout"), FAILED),
+    "InvalidObjectState": (
+        ObjectForbidden,
+        "S3 cannot read {at} now ({code})",
+        "it is archived: restore it (`aws s3api restore-object`), or copy it to another class",
+    ),
+    "RequestTimeTooSkewed": (*REFUSED[:2], "set the clock of the container's machine"),
+    **dict.fromkeys(
+        ("AccountProblem", "AllAccessDisabled", "NotSignedUp", "InvalidPayer"), ACCOUNT
+    ),
 }
+PLAIN: Final = (MISSING_KEY, EXPIRED, WRONG_KEYS)  # to which S3's own text adds nothing
+MOST_TEXT: Final = 400
+NAMED_RIGHT: Final = re.compile(r"not authorized to perform: (\S+)(?: on resource: (\S+))?")
 REGION_HEADER: Final = "x-amz-bucket-region"
 
 
-def translated(error: Exception, location: Location, region: str) -> Exception:
+def translated(
+    error: Exception, location: Location, region: str, secrets: Collection[str]
+) -> Exception:
     """Return the error to raise for one of boto3's; any other is returned as it is.
 
     Args:
         error: as it was raised.
         location: that was asked for.
         region: that requests are signed for.
+        secrets: credentials, which no message may have.
 
     """
     if isinstance(error, exceptions.ClientError):
-        return refused(error, location, region)
+        return refused(error, location, region, secrets)
     for kinds, row in BY_CLASS.items():
         if isinstance(error, kinds):
             return made(row, location, type(error).__name__)
     return error
 
 
-def made(row: Row, location: Location, code: str) -> InferenceError:
+def made(row: Row, location: Location, code: str, text: str = "") -> InferenceError:
     kind, message, hint = row
     values = {"at": location, "bucket": location.bucket, "key": location.key, "code": code}
-    return kind(message.format_map(values), hint=hint)
+    return kind(message.format_map(values) + (f": {text}" if text else ""), hint=hint)
 
 
-def refused(error: exceptions.ClientError, location: Location, region: str) -> InferenceError:
+def refused(
+    error: exceptions.ClientError, location: Location, region: str, secrets: Collection[str]
+) -> InferenceError:
     """Return the error for an answer of S3 that is not 2xx."""
     answer: Mapping[str, Any] = error.response
     code = str(answer.get("Error", {}).get("Code", ""))
@@ -133,20 +153,40 @@ def refused(error: exceptions.ClientError, location: Location, region: str) -> I
             f"{region}",
             hint=f"set AWS_REGION={home}",
         )
-    if status == HTTPStatus.FORBIDDEN and code not in BY_CODE:
-        return forbidden(error.operation_name, code, location)
+    text = own_text(answer, secrets)
+    if code in {"AccessDenied", "Forbidden", str(HTTPStatus.FORBIDDEN.value)}:
+        return forbidden(error.operation_name, code, location, text)
     other = FAILED if status >= HTTPStatus.INTERNAL_SERVER_ERROR else REFUSED
-    return made(BY_CODE.get(code, other), location, code or str(status))
+    row = BY_CODE.get(code) or (KMS if code.startswith("KMS.") else other)
+    return made(row, location, code or str(status), "" if row in PLAIN else text)
 
 
-def forbidden(operation: str, code: str, location: Location) -> ObjectForbidden:
+def own_text(answer: Mapping[str, Any], secrets: Collection[str]) -> str:
+    """Return what S3 says itself, on one line, without credentials that it may quote."""
+    text = " ".join(str(answer.get("Error", {}).get("Message", "")).split())[:MOST_TEXT]
+    for secret in secrets:
+        text = text.replace(secret, "…")
+    return text.rstrip(".")
+
+
+def forbidden(operation: str, code: str, location: Location, text: str) -> ObjectForbidden:
+    """Return the error for a right that lacks: the one that S3 names, else that of the call."""
     action = ACTIONS.get(operation, operation)
     key = "" if operation == "ListObjectsV2" else f"/{location.key}"
-    hint = f"allow {action} on arn:aws:s3:::{location.bucket}{key} for the container's user or role"
-    if action == "s3:GetObject":
-        hint += "; S3 says the same of a missing object to those without s3:ListBucket"
+    resource = f"arn:aws:s3:::{location.bucket}{key}"
+    if named := NAMED_RIGHT.search(text):
+        action, resource = named[1], named[2] or resource
+    hint = f"allow {action} on {resource} for the container's user or role"
+    if "explicit deny" in text:
+        hint = f"a policy denies {action} on {resource}: take that out, or use another user or role"
+    elif not named and action == "s3:GetObject":
+        hint += (
+            "; S3 says the same of a missing object to those without s3:ListBucket, and of a "
+            "bucket whose requester pays"
+        )
     return ObjectForbidden(
-        f"S3 does not permit {action} for {location} ({code or 'Forbidden'})", hint=hint
+        f"S3 does not permit {action} for {location} ({code})" + (f": {text}" if text else ""),
+        hint=hint,
     )
 
 

@@ -126,15 +126,26 @@ def test_a_refused_connection_is_503(make: MakeClient) -> None:
     assert_error(ask(client), 503, "storage_unavailable", "S3_ENDPOINT_URL")
 
 
-def error(code: str, more: str = "") -> str:
-    return f"<Error><Code>{code}</Code><Message>about {FULL}</Message>{more}</Error>"
+def error(code: str, text: str = "") -> str:
+    return f"<Error><Code>{code}</Code><Message>about {FULL} {text}</Message></Error>"
+
+
+# As AWS documents it.
+KMS = (
+    "User: arn:aws:sts::111122223333:assumed-role/r/s is not authorized to perform: kms:Decrypt on "
+    "resource: arn:aws:kms:eu-west-1:111122223333:key/k because no identity-based policy allows it"
+)
+DENIED = (
+    "User: arn:aws:iam::1:user/u is not authorized to perform: s3:GetObject on resource: x with an "
+    "explicit deny in a service control policy"
+)
 
 
 HOME = {"x-amz-bucket-region": "eu-west-1"}
 
 
 @pytest.mark.parametrize(
-    ("status", "code", "headers", "answer", "words"),
+    ("status", "said", "headers", "answer", "words"),
     [
         (400, "ExpiredToken", {}, (502, "storage_failed"), ("expired",)),
         (301, "PermanentRedirect", HOME, (502, "storage_failed"), ("eu-west-1", "us-east-1")),
@@ -144,20 +155,35 @@ HOME = {"x-amz-bucket-region": "eu-west-1"}
         (404, "NoSuchBucket", {}, (404, "object_not_found"), ("no bucket 'pictures'",)),
         (503, "SlowDown", {}, (503, "storage_unavailable"), ("SlowDown",)),
         (405, "MethodNotAllowed", {}, (502, "storage_failed"), ("MethodNotAllowed",)),
+        (403, "InvalidObjectState", {}, (403, "object_forbidden"), ("restore",)),
+        (403, "RequestTimeTooSkewed", {}, (502, "storage_failed"), ("clock",)),
+        (403, "AllAccessDisabled", {}, (502, "storage_failed"), ("owner of the bucket",)),
+        (403, "SomethingNew", {}, (502, "storage_failed"), ("SomethingNew",)),
+        (400, "KMS.DisabledException", {}, (502, "storage_failed"), ("AWS KMS",)),
+        (400, "InvalidRequest: as SSE-C", {}, (502, "storage_failed"), ("as SSE-C",)),
+        (403, f"AccessDenied: {KMS}", {}, (403, "object_forbidden"), ("allow kms:Decrypt on arn",)),
+        (
+            403,
+            f"AccessDenied: {DENIED}",
+            {},
+            (403, "object_forbidden"),
+            ("denies s3:GetObject on x",),
+        ),
     ],
 )
 def test_the_codes_of_s3_have_answers(
     make: MakeClient,
     status: int,
-    code: str,
+    said: str,
     headers: dict[str, str],
     answer: tuple[int, str],
     words: tuple[str, ...],
 ) -> None:
     """These codes come from a stand-in: SeaweedFS has no regions, and no temporary credentials."""
-    with always(status, error(code), headers) as url:
+    code, _, text = said.partition(": ")
+    with always(status, error(code, text), headers) as url:
         response = ask(make(S3_ENDPOINT_URL=url, S3_TIMEOUT="10"))
-    assert_error(response, *answer, *words)
+    assert_error(response, *answer, *words, text)
     assert FULL not in response.text
 
 
