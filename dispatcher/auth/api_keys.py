@@ -102,7 +102,7 @@ def load_keys(path: Path) -> tuple[Key, ...]:
 
 def new_key(scope: str, name: str) -> tuple[str, str]:
     """Return a new key, and the line for the file."""
-    key = secrets.token_urlsafe(32)
+    key = secrets.token_hex(32)  # of a URL-safe key the first character may be `-`
     return key, f"{scope} {name} {hashlib.sha256(key.encode()).hexdigest()}"
 
 
