@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import io
 import os
+import random
 import select
 import socket
 import sys
@@ -39,6 +40,10 @@ SEND_BUFFER = 2**20
 
 # How long a thread waits for the next request on its connection.
 KEEPALIVE_WAIT_MS = 20
+
+# A connection belongs to one worker. NGINX would keep it for as long as there is load, and a worker
+# that starts later would get no requests; so each ends after some seconds, not all at once.
+CONNECTION_S = 1.0, 3.0
 
 HEAD_END = b"\r\n\r\n"
 
@@ -342,6 +347,7 @@ class WebWorker(ThreadWorker):  # type: ignore[misc]
         if not connection.initialized:
             connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
             connection.parser = RequestStream(self.cfg, connection.sock, connection.client)
+            connection.ends = time.monotonic() + random.uniform(*CONNECTION_S)  # noqa: S311
         return super().handle(connection)
 
     def handle_request(self, request: Request, connection: Any) -> bool:
@@ -367,7 +373,8 @@ class WebWorker(ThreadWorker):  # type: ignore[misc]
         is not used here: its log, hooks, files, a maximum of requests.
         """
         answer = WholeResponse(request, connection.sock, self.cfg)
-        if not self.alive or len(self.keepalived_conns) >= self.max_keepalived:
+        full = len(self.keepalived_conns) >= self.max_keepalived
+        if full or not self.alive or time.monotonic() > connection.ends:
             answer.force_close()
         try:
             pieces = self.wsgi(request.environ(connection.sock), answer.start_response)

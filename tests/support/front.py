@@ -80,14 +80,14 @@ class Odd(Client):
 
 
 class Sleeps(Client):
-    """Answers after some seconds, whatever the time is by then."""
+    """Answers after some seconds, with the id of its web worker."""
 
     modelname = "sleeps"
     example = {"seconds": [0]}
 
     def inference(self, payload: Any) -> Any:
         time.sleep(self.numbers(payload, "seconds").item())
-        return "awake"
+        return os.getpid()
 
 
 def nothing(_: Any) -> Arrays:
