@@ -317,9 +317,7 @@ class WebWorker(ThreadWorker):  # type: ignore[misc]
     own worker passes every request from the main thread to another and back.
     """
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self.in_hand = 0  # connections that have a thread, or wait for one
+    in_hand = 0  # connections that have a thread, or wait for one
 
     def get_thread_pool(self) -> ThreadPool:
         """Start the threads; end the worker where the container's limit is too low."""
