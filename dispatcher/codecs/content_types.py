@@ -181,6 +181,24 @@ READERS: Mapping[str, Callable[[Request, Metadata, Settings], InferenceRequest]]
 }
 
 
+def content_encoding(request: Request) -> str:
+    """Return how a body is compressed; empty where it is not.
+
+    Raises:
+        UnsupportedType: it has another content encoding.
+
+    """
+    encoding = request.headers.get("Content-Encoding", "").strip().lower()
+    if encoding in ("", "identity"):
+        return ""
+    if encoding not in WBITS:
+        raise UnsupportedType(
+            f"a body with Content-Encoding {encoding[:40]!r} is not supported",
+            hint="expected gzip or deflate",
+        )
+    return encoding
+
+
 def decompress_body(request: Request, limit: int) -> None:
     """Replace a body that is compressed with gzip or deflate by the uncompressed one.
 
@@ -194,16 +212,11 @@ def decompress_body(request: Request, limit: int) -> None:
         werkzeug's RequestEntityTooLarge: the uncompressed body is larger.
 
     """
-    encoding = request.headers.get("Content-Encoding", "").strip().lower()
-    if encoding in ("", "identity"):
+    if not (encoding := content_encoding(request)):
         return
-    if encoding not in WBITS:
-        raise UnsupportedType(
-            f"a body with Content-Encoding {encoding[:40]!r} is not supported",
-            hint="expected gzip or deflate",
-        )
     plain = g.unpacked = tempfile.SpooledTemporaryFile(MAX_IN_MEMORY)  # noqa: SIM115  see app.py
-    length = decompress(request.stream, plain, limit, encoding)
+    length = decompress(request.stream, plain.write, limit, encoding)
+    plain.seek(0)
     request.environ["wsgi.input"] = plain
     request.environ["CONTENT_LENGTH"] = str(length)
     request.environ["wsgi.input_terminated"] = True
@@ -213,8 +226,10 @@ def decompress_body(request: Request, limit: int) -> None:
         request.__dict__.pop(made, None)
 
 
-def decompress(packed: IO[bytes], plain: IO[bytes], limit: int, encoding: str) -> int:
-    """Decompress `packed` into `plain`; return the number of bytes."""
+def decompress(
+    packed: IO[bytes], write: Callable[[bytes], object], limit: int, encoding: str
+) -> int:
+    """Give what `packed` has, decompressed, to `write`; return the number of bytes."""
     member, members, length = zlib.decompressobj(WBITS[encoding]), 1, 0
     while piece := packed.read(CHUNK):
         while piece:
@@ -232,9 +247,8 @@ def decompress(packed: IO[bytes], plain: IO[bytes], limit: int, encoding: str) -
             length += len(out)
             if length > limit:
                 raise too_large(limit)
-            plain.write(out)
+            write(out)
             piece = member.unconsumed_tail or member.unused_data
     if not member.eof:
         raise BadBody(f"the {encoding} body is cut off")
-    plain.seek(0)
     return length

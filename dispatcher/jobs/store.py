@@ -20,7 +20,7 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -53,7 +53,7 @@ class JobRequest:
         headers: those that matter to the answer, by WSGI's names.
         result: where the answer will be.
         created: in seconds since 1970.
-        digest: of path, query, headers and body.
+        digest: of what it asks for.
         trace: headers that name the trace that the answer becomes a part of.
 
     """
@@ -127,13 +127,16 @@ class JobStore:
         for name in (JOBS, WAITING, ENDED, PARTS):
             (folder / name).mkdir(parents=True, exist_ok=True, mode=0o700)
 
-    def accept(self, asked: JobRequest, body: IO[bytes], length: int) -> StoredJob:
+    def accept(
+        self, asked: JobRequest, body: IO[bytes], length: int, digest: Callable[[IO[bytes]], str]
+    ) -> StoredJob:
         """Store a job; return it, or the one that has its id already.
 
         Args:
             asked: without its digest and time.
             body: at most `length` bytes.
             length: of the body.
+            digest: returns that of the whole request, for its body.
 
         Raises:
             JobConflict: another request has the same id.
@@ -146,7 +149,10 @@ class JobStore:
         part = None
         try:
             part = Path(tempfile.mkdtemp(dir=self.folder / PARTS))
-            request = replace(asked, created=time.time(), digest=stored(asked, body, part / BODY))
+            with (part / BODY).open("w+b") as file:
+                shutil.copyfileobj(body, file)
+                file.seek(0)
+                request = replace(asked, created=time.time(), digest=digest(file))
             write_json(part / REQUEST, asdict(request))
             with held(self.folder / LOCK, fcntl.LOCK_EX, time.monotonic() + LOCK_S):
                 if known := self.find(asked.owner, asked.identity):
@@ -296,22 +302,10 @@ def same(known: StoredJob, request: JobRequest) -> StoredJob:
     """
     if known.request.digest != request.digest:
         raise JobConflict(
-            f"the job {request.identity} has another body, path or headers",
+            f"the job {request.identity} asks for something else: its body, path or headers differ",
             hint="send another id with another request",
         )
     return known
-
-
-def stored(asked: JobRequest, body: IO[bytes], file: Path) -> str:
-    """Write a body to a file; return the digest of the whole request."""
-    digest = hashlib.sha256(
-        json.dumps([asked.path, asked.query, sorted(asked.headers.items())]).encode()
-    )
-    with file.open("wb") as out:
-        while piece := body.read(CHUNK):
-            digest.update(piece)
-            out.write(piece)
-    return digest.hexdigest()
 
 
 def read_json(file: Path) -> dict[str, Any] | None:

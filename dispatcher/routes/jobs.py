@@ -19,6 +19,7 @@ from dispatcher.codecs.responses import JSON, json_response
 from dispatcher.errors import BadHeader, JobConflict, NotHere, UnknownJob
 from dispatcher.execution.by_key import ByKey, Output
 from dispatcher.execution.request import ModelRequest
+from dispatcher.jobs.sameness import digest_of
 from dispatcher.jobs.store import CANCELLED, CHUNK, RESULT, JobRequest, JobStore, StoredJob
 from dispatcher.observability.request_log import timestamp
 from dispatcher.settings import Settings
@@ -88,7 +89,10 @@ class Later:
             place or f"/jobs/{identity}/result",
             trace={name: environ[name] for name in TRACE_HEADERS if environ.get(name)},
         )
-        job = self.store.accept(asked, body, length)
+        limit = self.settings.max_body
+        job = self.store.accept(
+            asked, body, length, lambda body: digest_of(request, metadata, body, limit)
+        )
         response = json_response(described(job))
         response.status_code = ACCEPTED
         response.headers["Location"] = f"/jobs/{identity}"
