@@ -105,6 +105,7 @@ class ModelListing:
             latest = max(states[model], key=lambda state: int(state.version or 0))
             yield {
                 "modelName": name,
+                "served_by": model,
                 "modelUrl": self.url or model_url(self.repository / model),
                 "version": latest.version,
                 "state": latest.state,

@@ -43,10 +43,11 @@ function viewOf(card, answer, moved) {
   const { body } = answer, { request, entry, picture, text, mask } = card.given;
   const result = body?.result;
   if (Array.isArray(body?.outputs)) return { element: tensorsView(body.outputs) };
-  if (picture && (areBoxes(result) || (request.sure !== undefined && Array.isArray(result) && !result.length))) {
-    return boxesView(result, { picture, sure: request.sure, low: request.parameters.confidence ?? request.sure, moved });
+  const { confidence: sure, top_k: most } = request.wanted;
+  if (picture && (areBoxes(result) || (sure !== undefined && Array.isArray(result) && !result.length))) {
+    return boxesView(result, { picture, sure, low: request.parameters.confidence ?? sure, moved });
   }
-  if (areScores(result)) return { element: barsView(result) };
+  if (areScores(result)) return { element: barsView(result, { most }) };
   if (areClassTexts(result)) return { element: barsView(result.map(fromClassText)) };
   if (areWords(result)) return { element: wordsView(result, { text: text ?? "", mask }) };
   if (isVector(result, entry)) {
@@ -80,23 +81,26 @@ export class Card {
     this.state.textContent = share < 1 ? `Sending, ${Math.round(100 * share)} %` : "The model is at work …";
   }
 
-  fill(answer) {
+  async fill(answer) {
     const code = details("The same request in code", () => codeView(this.codeRequest(view)));
     const view = viewOf(this, answer, () => code.renew());
     this.total = answer.total;
     this.timings = answer.timings;
+    await view.element.querySelector("img")?.decode().catch(() => {}); // else the card grows later
     this.bar = el("div", { class: "time" });
     this.done(
       this.bar, view.element, code.element,
       details("The answer as JSON", () => jsonView(answer.body ?? answer.text)).element);
   }
 
-  // What a caller sends for what is shown: only as unsure objects as are wanted.
+  // What a caller sends for what is shown: only as unsure objects, and as many classes, as are wanted.
   codeRequest(view) {
-    const { document_, request } = this.given;
-    if (!view.threshold || request.sure === undefined) return this.given;
-    const confidence = Number(view.threshold().toFixed(2));
-    return { ...this.given, document_: { ...document_, parameters: { ...document_.parameters, confidence } } };
+    const { document_, request, entry } = this.given;
+    const wanted = { ...request.wanted };
+    if (view.threshold && wanted.confidence !== undefined) wanted.confidence = Number(view.threshold().toFixed(2));
+    const parameters = { ...document_.parameters, ...wanted };
+    if (parameters.top_k === entry.parameters?.top_k?.default) delete parameters.top_k;
+    return Object.keys(wanted).length ? { ...this.given, document_: { ...document_, parameters } } : this.given;
   }
 
   fail(error) {
@@ -108,6 +112,8 @@ export class Card {
 
   done(...parts) {
     this.element.removeAttribute("aria-busy");
+    // Where cards are below each other none grows above an answer that is being read.
+    if (matchMedia("(max-width: 800px)").matches) this.element.parentElement?.querySelector("[aria-busy]")?.before(this.element);
     this.body.replaceChildren(...parts);
   }
 

@@ -8,6 +8,7 @@ export const root = new URL(".", location.href).href.replace(/\/$/, "");
 
 let key = ""; // kept in memory only
 export function setKey(text) { key = text; }
+export const lacksKey = () => needsKey && !key;
 export const headers = () => (key ? { "x-api-key": key } : {});
 
 // An element with attributes, properties and listeners (`onclick`), and with children; texts stay texts.
@@ -41,7 +42,27 @@ export class Failure extends Error {
 export class Unreachable extends Failure {
   constructor() {
     super(0, { error: { code: "no_answer", message: "the server does not answer", hint:
-      "it may be starting or stopping, or the network is gone; this page tries again by itself" } });
+      "it may be starting or stopping, or the network is gone" } });
+  }
+}
+
+const AGAIN = 2000; // milliseconds
+
+// Whether another try may help: the server is away, starts, or is busy.
+export const passes = (error) => error instanceof Failure && (error.status === 0 || error.status === 429 || error.status >= 500);
+
+// Does work until the server lets it; `show` gets each failure, and nothing once it is done.
+export async function insist(work, show) {
+  for (;;) {
+    try {
+      const done = await work();
+      show();
+      return done;
+    } catch (error) {
+      show(error);
+      if (!passes(error)) return undefined;
+      await new Promise((go) => { setTimeout(go, AGAIN); });
+    }
   }
 }
 
@@ -108,10 +129,16 @@ export function timings(header) {
   return found;
 }
 
-export const megabytes = (bytes) => `${(bytes / 2 ** 20).toFixed(bytes < 2 ** 20 ? 2 : 1)} MiB`;
+const UNITS = [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]];
 
-// The view of an error: what was wrong, how to mend it, and what the log calls the request.
-export function errorView(error) {
+export function size(bytes) {
+  const [unit, name] = UNITS.find(([least]) => bytes >= least) ?? [];
+  return unit ? `${(bytes / unit).toFixed(1)} ${name}` : `${bytes} bytes`;
+}
+
+// The view of an error: what was wrong, how to mend it, and what the log calls the request. `again`
+// is for work that is repeated.
+export function errorView(error, again = false) {
   const facts = [
     error.status ? `${error.status} ${error.code}` : error.code,
     error.retryAfter && `try again after ${error.retryAfter} s`,
@@ -120,13 +147,14 @@ export function errorView(error) {
   return el("div", { class: "error" },
     el("p", { class: "message" }, error.message),
     error.hint && el("p", { class: "hint" }, error.hint),
+    again && passes(error) && el("p", { class: "hint" }, "This page tries again by itself."),
     facts.length > 0 && el("p", { class: "facts" }, facts.join(" · ")));
 }
 
-// Shows an error, or a text, above everything; nothing removes it.
+// Shows above everything why work that is repeated failed, or a text; nothing removes it.
 export function banner(what) {
   const place = document.getElementById("banner");
-  place.replaceChildren(...(what ? [what instanceof Failure ? errorView(what) : el("p", {}, what)] : []));
+  place.replaceChildren(...(what ? [what instanceof Error ? errorView(what, true) : el("p", {}, what)] : []));
 }
 
 // The loaded models as `GET /models` has them, and those that can be loaded: { models, available }.

@@ -1,13 +1,11 @@
 // Sends a request of /docs, and shows its answer as it comes.
 
-import { el, errorView, headers as keyHeaders, limits, megabytes, Unreachable } from "./api.js";
+import { el, errorView, headers as keyHeaders, limits, size, Unreachable } from "./api.js";
 import { saved } from "./code.js";
 import { encoded, written } from "./docs-body.js";
 
 const SHOWN = 100_000; // characters of an answer that are shown; all of it can be saved
 const STREAMED = /event-stream|jsonlines|ndjson/;
-
-const size = (bytes) => (bytes < 1024 ? `${bytes} bytes` : bytes < 2 ** 20 ? `${(bytes / 1024).toFixed(1)} kB` : megabytes(bytes));
 
 export class AnswerView {
   constructor() {
@@ -51,7 +49,7 @@ export async function send({ method, path, headers, body }, view, signal) {
   const made = await encoded(body);
   const length = made.body?.length ?? made.body?.size ?? 0;
   if (length > limits.maxBody) {
-    throw new Error(`The body has ${megabytes(length)}; the server takes at most ${megabytes(limits.maxBody)} (MODEL_SERVER_MAX_BODY_MB).`);
+    throw new Error(`The body has ${size(length)}; the server takes at most ${size(limits.maxBody)} (MODEL_SERVER_MAX_BODY_MB).`);
   }
   let response;
   try {

@@ -1,6 +1,6 @@
 // The body of a request in a form of /docs: its type, an example or a file, and what is sent.
 
-import { el, errorView, limits, megabytes } from "./api.js";
+import { el, errorView, limits, size } from "./api.js";
 import { blobOf, pictureType } from "./kinds.js";
 import { base64 } from "./picture.js";
 
@@ -149,12 +149,12 @@ export class BodyField {
 
   chosen() {
     const files = [...this.chooser.files];
-    const size = files.reduce((sum, file) => sum + file.size, 0) * (this.picture ? 4 / 3 : 1);
+    const bytes = files.reduce((sum, file) => sum + file.size, 0) * (this.picture ? 4 / 3 : 1);
     this.trouble.replaceChildren();
-    if (size > limits.maxBody) {
+    if (bytes > limits.maxBody) {
       this.chooser.value = "";
       this.trouble.replaceChildren(el("p", { class: "trouble", role: "alert" },
-        `The body would have ${megabytes(size)}; the server takes at most ${megabytes(limits.maxBody)} (MODEL_SERVER_MAX_BODY_MB). Choose something smaller.`));
+        `The body would have ${size(bytes)}; the server takes at most ${size(limits.maxBody)} (MODEL_SERVER_MAX_BODY_MB). Choose something smaller.`));
       return;
     }
     this.files = files;
@@ -184,7 +184,7 @@ export class BodyField {
 
   say() {
     const names = [...this.long.keys()].filter((name) => this.text.value.includes(name));
-    this.said.textContent = this.files.length ? this.files.map((file) => `${file.name}, ${megabytes(file.size)}${file.type && `, ${file.type}`}`).join("; ")
+    this.said.textContent = this.files.length ? this.files.map((file) => `${file.name}, ${size(file.size)}${file.type && `, ${file.type}`}`).join("; ")
       : names.length ? `${names.join(" and ")} is sent as base64.` : "";
   }
 

@@ -1,6 +1,6 @@
 // /docs: a form for each route, made from openapi.json, with its command for curl and its answer.
 
-import { banner, call, el, errorView, needsKey, root, setKey } from "./api.js";
+import { banner, call, el, insist, lacksKey, needsKey, root, setKey } from "./api.js";
 import { copier } from "./code.js";
 import { AnswerView, send } from "./docs-answer.js";
 import { BodyField } from "./docs-body.js";
@@ -164,14 +164,12 @@ function addButtons(block, trialOf) {
 }
 
 async function start() {
-  try {
-    api = await call("openapi.json");
-  } catch (error) {
-    banner(error);
+  if (lacksKey()) {
+    banner("The forms need the API key.");
     return;
   }
-  banner("");
-  addForms();
+  api = await insist(() => call("openapi.json"), banner);
+  if (api) addForms();
 }
 
 const keys = document.getElementById("key-form");

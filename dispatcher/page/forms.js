@@ -1,12 +1,14 @@
 // The fields of one model: those of its payload that are no picture and no shared text, its tensors,
 // and its declared parameters.
 
-import { call, el, errorView } from "./api.js";
+import { call, el, errorView, insist } from "./api.js";
 
 export const SURE = 0.05; // objects are asked for from this score on; the slider hides the others
 
 let count = 0;
 const fresh = () => `field-${++count}`;
+
+const isClassifier = (entry) => /^Classification /.test(entry.client ?? "");
 
 export class FieldError extends Error {
   constructor(message, field) {
@@ -50,7 +52,7 @@ export class ModelForm {
     if (taken.tensors) {
       this.place = el("div", { class: "tensors" }, el("p", { class: "note" }, "Looking for the inputs …"));
       parts.push(this.place);
-      this.ready = this.readTensors();
+      this.readTensors();
     }
     const declared = Object.entries(entry.parameters ?? {});
     const parameters = declared.length > 0 && el("details", { class: "parameters" },
@@ -86,21 +88,20 @@ export class ModelForm {
   }
 
   async readTensors() {
-    try {
-      const described = await call(`v2/models/${encodeURIComponent(this.entry.modelName)}`);
-      this.tensors = described.inputs.map((one) => new TensorField(one));
-      this.place.replaceChildren(...this.tensors.map((one) => one.element));
-    } catch (error) {
-      this.place.replaceChildren(errorView(error));
-    }
+    const described = await insist(
+      () => call(`v2/models/${encodeURIComponent(this.entry.modelName)}`),
+      (error) => error && this.place.replaceChildren(errorView(error, true)));
+    if (!described) return;
+    this.tensors = described.inputs.map((one) => new TensorField(one));
+    this.place.replaceChildren(...this.tensors.map((one) => one.element));
   }
 
-  // The model's request, without its picture and its text: { payload, inputs, parameters, sure }.
-  // `sure` is the score that the caller wants, where the request asks for less sure objects too.
-  async read() {
-    await this.ready;
-    if (this.taken.tensors && !this.tensors) throw new FieldError(`The inputs of ${this.entry.modelName} are not known.`);
-    const request = { payload: {}, inputs: this.tensors?.map((one) => one.read()), parameters: {} };
+  // The model's request, without its picture and its text: { payload, inputs, parameters, wanted }.
+  // `wanted` has the parameters that the caller means, where the request asks for more: for less
+  // sure objects, which the slider hides, and for all classes, of which shares are computed.
+  read() {
+    if (this.taken.tensors && !this.tensors) throw new FieldError(`The inputs of ${this.entry.modelName} are not known yet.`);
+    const request = { payload: {}, inputs: this.tensors?.map((one) => one.read()), parameters: {}, wanted: {} };
     for (const [name, { input, plain }] of Object.entries(this.others)) {
       request.payload[name] = plain ? input.value : fromJson(input, name);
     }
@@ -109,10 +110,16 @@ export class ModelForm {
       if (text === "" || text === String(one.default)) continue;
       request.parameters[name] = one.enum ? text : Number(text);
     }
-    const { confidence } = this.parameters;
-    if (confidence?.type === "number" && request.parameters.format === "objects") {
-      request.sure = Number(confidence.input.value || confidence.default);
-      if (request.sure > SURE && request.sure <= 1) request.parameters.confidence = SURE;
+    const { confidence, top_k: most } = this.parameters;
+    const meant = (one) => Number(one.input.value || one.default);
+    if (request.parameters.format !== "objects") return request;
+    if (confidence?.type === "number") {
+      request.wanted.confidence = meant(confidence);
+      if (meant(confidence) > SURE && meant(confidence) <= 1) request.parameters.confidence = SURE;
+    }
+    if (isClassifier(this.entry) && meant(most) <= most.maximum) {
+      request.wanted.top_k = meant(most);
+      request.parameters.top_k = most.maximum;
     }
     return request;
   }

@@ -1,6 +1,6 @@
 // The tab that shows the models and their load, and loads, unloads and reloads them.
 
-import { call, el, errorView, Failure, servedModels, Unreachable } from "./api.js";
+import { call, el, errorView, Failure, passes, servedModels, size } from "./api.js";
 import { Load, NONE, Sparkline } from "./load.js";
 
 const EVERY = 2000; // milliseconds between two reads of /metrics and /health
@@ -18,7 +18,6 @@ const NO = "–";
 const round = (value) => (value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2));
 const rate = (value) => (value ? round(value) : "0");
 const ms = (value) => (value === null ? NO : value >= 1000 ? `${round(value / 1000)} s` : `${round(value)} ms`);
-const bytes = (value) => (value === undefined ? NO : value >= 2 ** 30 ? `${(value / 2 ** 30).toFixed(1)} GiB` : `${(value / 2 ** 20).toFixed(0)} MiB`);
 
 function ago(seconds) {
   if (seconds < 90) return `${Math.round(seconds)} s ago`;
@@ -43,11 +42,12 @@ function setText(place, text) {
   if (place.textContent !== text) place.textContent = text; // a selection in it survives
 }
 
-// ---- One loaded model
+// ---- One loaded model, or a class that answers with a model of another name
 
 class Row {
-  constructor(name, act) {
+  constructor({ modelName: name, served_by: model }, act) {
     this.name = name;
+    this.model = model;
     this.state = el("span", { class: "badge state" });
     this.version = el("span", { class: "note" });
     this.facts = {};
@@ -63,7 +63,8 @@ class Row {
     this.element = el("li", { class: "card model", "data-name": name },
       el("div", { class: "model-head" },
         el("h3", {}, name), this.state, this.version,
-        el("div", { class: "buttons" }, this.reload, this.unload, this.sure, this.keep)),
+        model === name ? el("div", { class: "buttons" }, this.reload, this.unload, this.sure, this.keep)
+          : el("span", { class: "note" }, `a class on the model ${model}, which has the buttons`)),
       el("dl", { class: "facts-of-model" }, fact("Engine", "engine"), fact("Memory", "memory"), fact("Last probe", "probe")),
       el("div", { class: "load-of-model" }, this.sparkline.element,
         el("dl", { class: "figures" }, OF_A_MODEL.map((key) => term(SHORT[key], this.figures[key])))),
@@ -122,7 +123,8 @@ class Row {
   }
 
   load(load, current) {
-    setText(this.facts.memory, bytes(load.latest?.memory.get(this.name)));
+    const memory = load.latest?.memory.get(this.model);
+    setText(this.facts.memory, memory === undefined ? NO : size(memory));
     const figures = current && (current.models.get(this.name) ?? NONE);
     for (const key of OF_A_MODEL) {
       const pending = key === "queue" && load.latest?.pending.get(this.name);
@@ -281,8 +283,8 @@ class Models {
     if (this.error === error.message) return;
     this.error = error.message;
     this.panel.classList.add("stale");
-    this.notice.replaceChildren(errorView(error));
-    setText(this.ready, error instanceof Unreachable || error.status >= 500 ? "What is shown is old." : "Nothing can be shown yet.");
+    this.notice.replaceChildren(errorView(error, true));
+    setText(this.ready, passes(error) ? "What is shown is old." : "Nothing can be shown yet.");
     this.ready.className = "ready bad";
   }
 
@@ -312,7 +314,7 @@ class Models {
       `${name} ${state}${restarts ? `, restarted ${restarts}×` : ""}`);
     setText(this.ready, [health.ready ? "Ready." : `Not ready: ${health.reasons.join("; ")}.`, programs.join(" · ")].join(" "));
     const models = new Map(health.models.map((one) => [one.model, one]));
-    for (const row of this.rows.values()) row.health(models.get(row.name));
+    for (const row of this.rows.values()) row.health(models.get(row.model));
     const disabled = Object.entries(health.disabled ?? {});
     this.disabledPart.hidden = !disabled.length;
     this.disabledPart.replaceChildren(el("p", {}, el("strong", {}, "Disabled classes")),
@@ -343,10 +345,10 @@ class Models {
     models.forEach((entry, at) => {
       let row = this.rows.get(entry.modelName);
       if (!row) {
-        row = new Row(entry.modelName, act);
+        row = new Row(entry, act);
         this.rows.set(entry.modelName, row);
         this.list.insertBefore(row.element, this.list.children[at] ?? null);
-        row.health(this.lastHealth?.get(row.name));
+        row.health(this.lastHealth?.get(row.model));
         row.load(this.load, this.load.current());
       }
       row.describe(entry);

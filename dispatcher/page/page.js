@@ -1,38 +1,33 @@
 // The shell of the page: its tabs, the API key, and what each tab starts.
 
-import { banner, el, limits, needsKey, setKey } from "./api.js";
+import { banner, lacksKey, limits, needsKey, setKey } from "./api.js";
+import { start as startModels } from "./models.js";
 import { start as startTry } from "./try.js";
 
 const tabs = [...document.querySelectorAll("[role=tab]")];
 const panels = tabs.map((tab) => document.getElementById(tab.getAttribute("aria-controls")));
-const views = {}; // what `start` of each tab returned, a promise
+const starts = { try: startTry, models: startModels };
+const views = {}; // what `start` of each tab returned
 
-// The first time that a tab is shown it starts; later it looks again, if it has a `refresh`.
-function show(panel) {
-  if (views[panel.id]) views[panel.id].then((view) => view?.refresh?.());
-  else views[panel.id] = begin(panel);
-}
+let selected = 0;
 
-async function begin(panel) {
-  try {
-    const start = panel.id === "try" ? startTry : (await import("./models.js")).start;
-    return await start(panel);
-  } catch (error) {
-    views[panel.id] = undefined;
-    panel.append(el("p", { class: "trouble" }, `This part of the page does not work: ${error.message}. Load the page again.`));
-    return undefined;
-  }
-}
-
+// The first time that a tab is shown it starts; later it looks again.
 function select(index, focus) {
+  selected = index;
   tabs.forEach((tab, at) => {
     tab.setAttribute("aria-selected", String(at === index));
     tab.tabIndex = at === index ? 0 : -1;
-    panels[at].hidden = at !== index;
+    panels[at].hidden = at !== index || lacksKey();
   });
   if (focus) tabs[index].focus();
-  history.replaceState(null, "", index ? `#${panels[index].id}` : location.pathname + location.search);
-  show(panels[index]);
+  const panel = panels[index];
+  history.replaceState(null, "", index ? `#${panel.id}` : location.pathname + location.search);
+  if (lacksKey()) {
+    banner("This server needs an API key. Enter yours above.");
+    return;
+  }
+  if (views[panel.id]) views[panel.id].refresh();
+  else views[panel.id] = starts[panel.id](panel);
 }
 
 tabs.forEach((tab, index) => {
@@ -53,7 +48,7 @@ form.addEventListener("submit", (event) => {
   event.preventDefault();
   setKey(document.getElementById("key").value.trim());
   banner("");
-  for (const panel of panels) if (!panel.hidden) show(panel);
+  select(selected);
 });
 addEventListener("key-needed", () => { form.hidden = false; });
 form.hidden = !needsKey;

@@ -1,6 +1,6 @@
 // The picture that is asked about: dropped, pasted, chosen, taken with the camera, or a sample.
 
-import { limits, megabytes } from "./api.js";
+import { limits, size } from "./api.js";
 
 const at = (id) => document.getElementById(id);
 const ROOM = 4096; // for the rest of the body
@@ -50,7 +50,7 @@ export class PictureField {
     const most = Math.floor((limits.maxBody - ROOM) * 3 / 4); // base64 makes four bytes of three
     if (blob.size > most) {
       this.refuse(
-        `“${name}” has ${megabytes(blob.size)}; the server takes pictures of at most ${megabytes(most)} here.`,
+        `“${name}” has ${size(blob.size)}; the server takes pictures of at most ${size(most)} here.`,
         `Nothing was sent. Send a smaller picture, or raise MODEL_SERVER_MAX_BODY_MB (now ${limits.maxBody / 2 ** 20}).`,
       );
       return;
@@ -64,7 +64,7 @@ export class PictureField {
     this.value = { blob, name, type: blob.type || "application/octet-stream", preview };
     at("preview").hidden = false;
     at("preview").src = preview;
-    this.say(note || `${name}, ${megabytes(blob.size)}. Drop, paste or choose another one:`);
+    this.say(note || `${name}, ${size(blob.size)}. Drop, paste or choose another one:`);
     this.changed(quiet);
   }
 

@@ -1,6 +1,6 @@
 // The tab on which models are tried: what is asked, of which models, and their answers.
 
-import { ask, banner, el, limits, listModels, megabytes, Unreachable } from "./api.js";
+import { ask, banner, el, insist, limits, listModels, passes, size } from "./api.js";
 import { badges, Card } from "./answers.js";
 import { FieldError, ModelForm } from "./forms.js";
 import { blobOf, examplesOf, groupOf, maskOf, pictureType, takes } from "./kinds.js";
@@ -9,7 +9,6 @@ import { base64, PictureField } from "./picture.js";
 const at = (id) => document.getElementById(id);
 const GROUPS = ["A picture", "A text", "A picture and a text", "Other", "Tensors"];
 const MANY = 8; // models from which on they can be filtered
-const AGAIN = 2000; // milliseconds until a server that does not answer is asked again
 
 const state = {
   entries: [], // what GET /models says of each model
@@ -32,29 +31,24 @@ function refuse(message, hint = "") {
 // ---- Models
 
 function refresh() {
-  state.looking ??= look().finally(() => { state.looking = null; });
+  state.looking ??= insist(look, away).finally(() => { state.looking = null; });
   return state.looking;
 }
 
 async function look() {
-  try {
-    const entries = await listModels();
-    if (state.away) say("The server answers again.");
-    state.away = false;
-    banner("");
-    const shown = JSON.stringify(entries);
-    if (shown === state.shown) return;
-    state.shown = shown;
-    state.entries = entries.map((one) => ({ ...one, mark: JSON.stringify(one), taken: takes(one) }));
-    showModels();
-  } catch (error) {
-    banner(error);
-    if (!state.entries.length) at("choices").replaceChildren(el("p", { class: "note" }, "No list of models yet."));
-    if (error instanceof Unreachable || error.status >= 500) {
-      state.away = true;
-      setTimeout(refresh, AGAIN);
-    }
-  }
+  const entries = await listModels();
+  const shown = JSON.stringify(entries);
+  if (shown === state.shown) return;
+  state.shown = shown;
+  state.entries = entries.map((one) => ({ ...one, mark: JSON.stringify(one), taken: takes(one) }));
+  showModels();
+}
+
+function away(error) {
+  banner(error);
+  if (error && !state.entries.length) at("choices").replaceChildren(el("p", { class: "note" }, "No list of models yet."));
+  if (!error && state.away) say("The server answers again.");
+  state.away = Boolean(error);
 }
 
 function showModels() {
@@ -172,9 +166,9 @@ function insert(mask) {
 // ---- Asking
 
 // What is sent to one model: { entry, request, document_, json, picture, text, textField, mask }.
-async function prepared(entry, encoded) {
+function prepared(entry, encoded) {
   const { taken } = entry;
-  const request = await state.forms.get(entry.modelName).read();
+  const request = state.forms.get(entry.modelName).read();
   const given = { entry, request, mask: maskOf(entry, taken), document_: { modelname: entry.modelName } };
   if (request.inputs) {
     given.document_.inputs = request.inputs;
@@ -192,10 +186,10 @@ async function prepared(entry, encoded) {
   }
   if (Object.keys(request.parameters).length) given.document_.parameters = request.parameters;
   given.json = JSON.stringify(given.document_);
-  const { size } = new Blob([given.json]);
-  if (size > limits.maxBody) {
-    throw new FieldError(`The request to ${entry.modelName} has ${megabytes(size)}; the server takes at most `
-      + `${megabytes(limits.maxBody)}. Nothing was sent.`);
+  const { size: bytes } = new Blob([given.json]);
+  if (bytes > limits.maxBody) {
+    throw new FieldError(`The request to ${entry.modelName} has ${size(bytes)}; the server takes at most `
+      + `${size(limits.maxBody)}. Nothing was sent.`);
   }
   return given;
 }
@@ -209,8 +203,7 @@ async function submit() {
   let all;
   try {
     const encoded = list.some((one) => one.taken.picture) && picture.value ? await base64(picture.value.blob) : "";
-    all = [];
-    for (const entry of list) all.push(await prepared(entry, encoded));
+    all = list.map((entry) => prepared(entry, encoded));
   } catch (error) {
     refuse(error.message);
     error.field?.focus();
@@ -224,10 +217,10 @@ async function submit() {
   say(`Asking ${list.map((one) => one.modelName).join(", ")}`);
   await Promise.all(cards.map(async (card, index) => {
     try {
-      card.fill(await ask(all[index].json, { signal: running.signal, onProgress: (share) => card.sent(share) }));
+      await card.fill(await ask(all[index].json, { signal: running.signal, onProgress: (share) => card.sent(share) }));
     } catch (error) {
       card.fail(error);
-      if (error instanceof Unreachable && !state.away) refresh();
+      if (passes(error)) refresh();
     }
     const longest = Math.max(...cards.map((one) => one.total ?? 0), 0.1);
     for (const one of cards) one.draw(longest);

@@ -78,6 +78,13 @@ class Numbers(Client):
         return (self.numbers(payload, "numbers") * asked["factor"] ** asked["rounds"]).tolist()
 
 
+class Twice(Numbers):
+    """A class on a model that has another name."""
+
+    modelname = "twice"
+    model = "numbers"
+
+
 class Embed(Client):
     """Answers how often each letter is in a text."""
 
@@ -127,10 +134,10 @@ class Hostile(Client):
 def build() -> Flask:
     """Return the application, for gunicorn."""
     settings = read_settings(os.environ)
-    own = (Numbers, Embed, Fails, Sleeps, Hostile)
+    own = (Numbers, Twice, Embed, Fails, Sleeps, Hostile)
     families = {"resnet": resnet, "yolov5": yolov5, "bert_base": bert}
     server = FakeTriton(
-        {**families, **{one.modelname: dict for one in own}, "add": dict},
+        {**families, **{one.model or one.modelname: dict for one in own}, "add": dict},
         signatures={
             "add": Signature(
                 0, (TensorSpec("A", "FP32", (-1, 2)),), (TensorSpec("SUM", "FP32", (-1,)),)

@@ -45,7 +45,7 @@ def test_load_invoke_list_unload(
     entry = client.get(f"/models/{name}").json or {}
     assert (entry["modelName"], entry["modelUrl"]) == (name, url)
     assert set(entry) == {
-        *("modelName", "modelUrl", "version", "state"),
+        *("modelName", "served_by", "modelUrl", "version", "state"),
         *("client", "weights", "parameters", "media", "example", "examples", "aliases", "batching"),
     }
     listed = [one["modelName"] for one in (client.get("/models").json or {})["models"]]

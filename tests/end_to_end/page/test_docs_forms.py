@@ -43,7 +43,7 @@ def form(page: Page, method: str, path: str) -> Locator:
 def sent(trial: Locator, status: int = 200) -> Locator:
     """Send the form; return the place of its answer."""
     trial.get_by_role("button", name=re.compile("^Send ")).click()
-    whole = re.compile(rf"^{status} .* · \d+ ms · .*(bytes|kB|MiB)$")
+    whole = re.compile(rf"^{status} .* · \d+ ms · .*(bytes|KiB|MiB)$")
     expect(trial.locator(".answer-head")).to_have_text(whole)
     return trial.locator(".answer .answer .answer").first
 

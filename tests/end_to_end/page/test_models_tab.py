@@ -54,6 +54,9 @@ def test_the_models_and_their_load_are_shown(visitor: Visitor, site: Endpoint) -
     assert (
         page.evaluate("document.querySelectorAll('[onerror], [onclick], img[src=x]').length") == 0
     )
+    twice = model(page, "twice")
+    assert "a class on the model numbers" in twice.locator(".model-head").inner_text()
+    assert not twice.get_by_role("button").all()
     over = threading.Event()
 
     def ask() -> None:
@@ -201,7 +204,9 @@ def test_a_key_for_management_loads_unloads_and_reloads(
     page = visitor.page
     page.goto(f"{visitor.address}#models")
     notice = page.locator("#models .notice")
-    expect(notice).to_contain_text("there is no API key")
+    expect(page.locator("#banner")).to_contain_text("needs an API key")
+    use_key(page, "not-a-key")
+    expect(notice).to_contain_text("401 ")
     use_key(page, INFERENCE)
     page.locator("#models .model").first.wait_for()
     expect(notice).to_be_empty()
@@ -274,9 +279,13 @@ def test_it_goes_on_when_the_server_comes_back(browser: Browser, tmp_path: Path)
         page = models_of(visitor)
     notice, panel = page.locator("#models .notice"), page.locator("#models")
     expect(notice).to_contain_text("the server does not answer")
+    expect(notice).to_contain_text("tries again by itself")
     expect(panel).to_have_class("stale")
     expect(page.locator("#models .ready")).to_have_text("What is shown is old.")
-    assert model(page, "resnet").is_visible()
+    row = model(page, "resnet")
+    row.get_by_role("button", name="Reload").click()
+    expect(row.locator(".error")).to_contain_text("the server does not answer")
+    expect(row.locator(".error")).not_to_contain_text("again")  # which nobody does but the visitor
     again = tmp_path / "again"
     again.mkdir()
     with front(again, APPLICATION, SAGEMAKER_BIND_TO_PORT=str(endpoint.port)):

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import base64
+import io
+import re
+
+import numpy as np
 import pytest
+from PIL import Image
 from playwright.sync_api import expect
 
+from tests.conftest import PROJECT
 from tests.support.browsing import COFFEE, FOUND, Visitor
+from tests.support.stand_ins import image
+
+
+def boxes_colours() -> list[str]:
+    script = (PROJECT / "dispatcher" / "page" / "boxes.js").read_text()
+    return re.findall(r"\"(#[0-9a-f]{6})\"", script)
 
 
 def test_a_picture_is_asked_about_and_its_boxes_are_drawn(visitor: Visitor) -> None:
@@ -19,10 +32,9 @@ def test_a_picture_is_asked_about_and_its_boxes_are_drawn(visitor: Visitor) -> N
     assert box["x"] + box["width"] / 2 - stage["x"] == pytest.approx(stage["width"] / 2, abs=2)
     assert box["y"] + box["height"] / 2 - stage["y"] == pytest.approx(stage["height"] / 2, abs=2)
     assert box["width"] == pytest.approx(stage["width"] / 10, abs=2)
-    # The stand-in gives three classes the means of the colours, and all others -1.
     assert len(visitor.texts(visitor.card("resnet").locator(".bars li"))) == 3
     assert [(one["modelname"], one["parameters"]) for one in visitor.asked] == [
-        ("resnet", {"format": "objects"}),
+        ("resnet", {"format": "objects", "top_k": 1000}),
         ("yolov5", {"confidence": 0.05, "format": "objects"}),
     ]
     # The slider draws again, and asks nothing.
@@ -36,6 +48,55 @@ def test_a_picture_is_asked_about_and_its_boxes_are_drawn(visitor: Visitor) -> N
     expect(page.locator("#said")).to_have_text("All answers are there")
     for phase in ("queue", "decode", "inference", "post-processing"):
         assert phase in card.locator(".legend").inner_text()
+
+
+def test_scores_of_any_size_are_shown_in_per_cent(visitor: Visitor) -> None:
+    """The stand-in gives three classes the means of the colours, and the 997 others -1."""
+    visitor.choose("resnet").upload("red.png", base64.b64decode(image([255, 0, 0])))
+    card = visitor.card("resnet")
+    powers = np.exp([1.0, 0, 0] + 997 * [-1])
+    expected = [f"{100 * one / powers.sum():.2f} %" for one in powers[:3]]
+    assert card.locator(".bars .score").all_inner_texts() == expected
+    assert "own score of the first is 1.000" in card.inner_text()
+    card.get_by_text("The same request in code").click()
+    assert "top_k" not in card.locator(".code code").inner_text()
+
+
+@pytest.mark.parametrize("colour", boxes_colours())
+def test_a_box_is_seen_on_a_picture_of_its_colour(visitor: Visitor, colour: str) -> None:
+    """Across each side of a box there is something light and something dark, whatever is below."""
+    shown = [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
+    sent = base64.b64decode(image(shown, (600, 400)))
+    visitor.choose("yolov5").upload("plain.png", sent)
+    box = visitor.card("yolov5").locator(".box").last.bounding_box()
+    assert box
+    clip = {"x": box["x"] - 6, "y": box["y"] + box["height"] / 2, "width": 12, "height": 1}
+    taken = Image.open(io.BytesIO(visitor.page.screenshot(clip=clip))).convert("L")
+    assert taken.getextrema()[0] < 40
+    assert taken.getextrema()[1] > 215
+
+
+def test_an_answer_that_is_there_stays_where_it_is_on_a_phone(visitor: Visitor) -> None:
+    page = visitor.page
+    page.set_viewport_size({"width": 360, "height": 740})
+    visitor.choose("numbers", "sleeps", "yolov5")
+    page.get_by_label("seconds").fill("[1.5]")
+    page.evaluate(
+        """window.moved = [];
+        new PerformanceObserver((list) => list.getEntries().forEach((entry) =>
+          entry.sources.forEach(({ node, previousRect, currentRect }) => {
+            const card = node?.closest?.(".card");
+            if (card && !card.hasAttribute("aria-busy") && previousRect.y !== currentRect.y)
+              moved.push([card.innerText, previousRect.y, currentRect.y]);
+          }))).observe({ type: "layout-shift" });"""
+    )
+    visitor.ask()
+    for name in ("numbers", "yolov5", "sleeps"):
+        visitor.card(name)
+    page.wait_for_timeout(200)
+    assert page.evaluate("moved") == []
+    titles = page.locator("#answers h2").all_inner_texts()
+    assert titles[-1] == "sleeps"  # which was the last to answer
 
 
 def test_the_keyboard_is_enough(visitor: Visitor) -> None:

@@ -7,11 +7,12 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 from playwright.sync_api import Browser, expect
 
-from tests.conftest import PROJECT, Endpoint
+from tests.conftest import PROJECT, Endpoint, picture
 from tests.end_to_end.conftest import write_own_client
 from tests.support.browsing import COFFEE, Visitor
 from tests.support.screenshots import PLACE, make
@@ -29,11 +30,15 @@ def visitor(browser: Browser, endpoint: Endpoint) -> Iterator[Visitor]:
     assert not one.elsewhere
 
 
-def test_the_models_see_what_is_in_the_picture(visitor: Visitor) -> None:
+def test_the_models_see_what_is_in_the_picture(visitor: Visitor, endpoint: Endpoint) -> None:
     visitor.choose("resnet", "yolov5").upload("coffee.png", COFFEE.read_bytes())
-    # As in the README.
     first = visitor.card("resnet").locator(".bars li").first
-    assert first.inner_text().split() == ["espresso", "15.983"]
+    payload = {"img": picture(COFFEE)}
+    asked = endpoint.ask(modelname="resnet", payload=payload, parameters={"top_k": 1000})
+    powers = np.exp([float(one.split(":")[0]) for one in asked.json["result"]])
+    assert first.inner_text().split() == [
+        *("espresso", f"{100 * powers[0] / powers.sum():.1f}", "%"),
+    ]
     assert visitor.texts(visitor.card("yolov5").locator(".found li")) == ["cup\n0.529"]
     for name in ("resnet", "yolov5"):
         total, *phases = visitor.card(name).locator(".legend li").all_inner_texts()

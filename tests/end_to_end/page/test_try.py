@@ -204,6 +204,14 @@ def test_the_slider_s_boxes_are_those_that_the_server_gives_for_it(
         assert len(shown) == sum(score >= threshold for _, score, *_ in FOUND)
 
 
+def test_a_size_has_the_unit_that_shows_it(visitor: Visitor) -> None:
+    sizes = visitor.page.evaluate(
+        "async (given) => given.map((await import('/page/api.js')).size)",
+        [0, 1023, 1024, 2345, 2**20, 200 * 2**20, 3 * 2**30],
+    )
+    assert sizes == ["0 bytes", "1023 bytes", "1.0 KiB", "2.3 KiB", "1.0 MiB", "200.0 MiB", "3.0 GiB"]  # fmt: skip  # noqa: E501
+
+
 def test_the_tab_in_the_address_is_shown(visitor: Visitor) -> None:
     visitor.page.goto(f"{visitor.address}#models")
     visitor.page.reload()
