@@ -44,7 +44,7 @@ def same(came: Any, shown: Any) -> bool:
     if isinstance(shown, list) and isinstance(came, list):
         return len(came) == len(shown) and all(map(same, came, shown))
     if isinstance(shown, int | float) and isinstance(came, int | float):
-        return abs(came - shown) <= 0.01 * max(1.0, abs(shown))
+        return abs(came - shown) <= 0.01 * max(0.01, abs(shown))
     if isinstance(shown, str) and isinstance(came, str) and re.match(r"[\d.]+:", shown):
         score, _, label = shown.partition(":")
         came_score, _, came_label = came.partition(":")
