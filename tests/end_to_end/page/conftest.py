@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
 from tests.conftest import Endpoint
 from tests.support.browsing import Visitor, chromium
 from tests.support.front import front
 
 APPLICATION = "tests.support.browsing:build()"
+expect.set_options(timeout=30_000)  # a machine may be slow
 
 
 @pytest.fixture(scope="package")

@@ -289,7 +289,7 @@ def test_it_goes_on_when_the_server_comes_back(browser: Browser, tmp_path: Path)
     again = tmp_path / "again"
     again.mkdir()
     with front(again, APPLICATION, SAGEMAKER_BIND_TO_PORT=str(endpoint.port)):
-        expect(notice).to_be_empty(timeout=15_000)
+        expect(notice).to_be_empty()
         expect(panel).not_to_have_class("stale")
         expect(page.locator("#models .live-head")).to_contain_text("The server answers again.")
         expect(page.locator(".tile[data-figure=rate] .value")).to_have_text("0")

@@ -117,7 +117,7 @@ def test_a_server_that_goes_away_and_comes_back(browser: Browser, tmp_path: Path
     again = tmp_path / "again"
     again.mkdir()
     with front(again, APPLICATION, SAGEMAKER_BIND_TO_PORT=str(endpoint.port)):
-        expect(visitor.page.locator("#banner")).to_be_empty(timeout=15_000)
+        expect(visitor.page.locator("#banner")).to_be_empty()
         expect(visitor.page.locator("#said")).to_have_text("The server answers again.")
         assert "26 numbers" in visitor.ask().card("embed").inner_text()
     visitor.page.close()
