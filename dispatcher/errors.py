@@ -66,6 +66,10 @@ class ManagementOff(InferenceError):
     """The management routes are switched off."""
 
 
+class ForeignPage(InferenceError):
+    """A page of another site would change what this container serves."""
+
+
 class AlreadyLoaded(InferenceError):
     """There is a model of this name already."""
 
@@ -135,6 +139,7 @@ ANSWERS: Final[dict[type[InferenceError], tuple[int, str]]] = {
     Unauthorized: (401, "unauthorized"),
     WrongScope: (403, "forbidden"),
     ManagementOff: (403, "management_off"),
+    ForeignPage: (403, "foreign_page"),
     ObjectForbidden: (403, "object_forbidden"),
     UnknownModel: (404, "unknown_model"),
     UnknownVersion: (404, "unknown_version"),

@@ -208,7 +208,7 @@ def assemble(  # noqa: PLR0913, PLR0917  all that the routes are made of
         settings.max_body,
         settings.managing_timeout,
         telemetry,
-        Authorizer(keys, management=settings.management_routes),
+        Authorizer(keys, settings.cors_origins, management=settings.management_routes),
         (
             inference_routes(settings, executor, admission, telemetry, triton, s3, later),
             job_routes(jobs),

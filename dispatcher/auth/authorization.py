@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from flask import Request
+from werkzeug.datastructures import Headers
 
 from dispatcher.auth.api_keys import INFERENCE, MANAGEMENT, SCOPES, KeyFile
-from dispatcher.errors import ManagementOff, Unauthorized, WrongScope
+from dispatcher.errors import ForeignPage, ManagementOff, Unauthorized, WrongScope
 
 HEADER = "X-Api-Key"
 BEARER = "bearer "  # the other place of a key: `Authorization: Bearer KEY`, as Prometheus sends it
@@ -41,17 +44,35 @@ def bearer(authorization: str) -> str:
     return key.strip() if scheme.lower() == BEARER else ""
 
 
+def is_foreign(headers: Headers, origins: Collection[str]) -> bool:
+    """Whether a page of another site has a visitor's browser send a request.
+
+    A form needs no consent for it (CORS). Browsers of today say Sec-Fetch-Site over https and to
+    localhost, and Origin with every POST and DELETE; programs say neither.
+    """
+    origin = headers.get("Origin", "")
+    if origin in origins:
+        return False
+    if site := headers.get("Sec-Fetch-Site"):
+        return site not in {"same-origin", "none"}  # the second is the visitor's own doing
+    return bool(origin) and origin.partition("://")[2] != headers.get("Host", "").lower()
+
+
 class Authorizer:
     """Checks requests.
 
     Args:
         keys: the keys; `None` where none are needed.
         management: whether the management routes are switched on.
+        origins: the sites whose pages may manage models and jobs, as CORS_ORIGINS has them.
 
     """
 
-    def __init__(self, keys: KeyFile | None, *, management: bool) -> None:
+    def __init__(
+        self, keys: KeyFile | None, origins: Collection[str] = (), *, management: bool
+    ) -> None:
         self.keys = keys
+        self.origins = origins
         self.management = management
 
     def check(self, request: Request) -> str:
@@ -61,6 +82,7 @@ class Authorizer:
             Unauthorized: it has no key, or an unknown one.
             WrongScope: its key has another scope.
             ManagementOff: the route is switched off.
+            ForeignPage: a page of another site would change something; there are no keys.
 
         """
         if (owner := request.environ.get(OF_JOB)) is not None:
@@ -71,6 +93,13 @@ class Authorizer:
             raise ManagementOff(
                 "the management routes are switched off",
                 hint="MANAGEMENT_ROUTES=true switches them on",
+            )
+        # No page can send a key of which it does not know.
+        changes = needed == (MANAGEMENT,) or request.method == "DELETE"
+        if changes and not self.keys and is_foreign(request.headers, self.origins):
+            raise ForeignPage(
+                "a page of another site may not load, unload, reload or cancel anything here",
+                hint="CORS_ORIGINS may name its site; or ask by a program, or the page at /",
             )
         return name
 

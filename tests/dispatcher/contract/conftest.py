@@ -45,6 +45,7 @@ def client(server: FakeTriton, built_in: Registry, repository: Path) -> FlaskCli
     registry = Registry({**built_in.clients, "noted": Noted(environment)})
     settings = read_settings(
         {
+            "CORS_ORIGINS": "https://shop.example",
             "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": "bert_base",
             "REQUIRED_MODELS": "resnet",
             "MODEL_SERVER_MAX_BODY_MB": "1",

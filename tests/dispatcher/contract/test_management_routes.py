@@ -151,6 +151,46 @@ def test_a_bad_load_is_400(client: FlaskClient, body: bytes, words: list[str]) -
         assert word in response.text
 
 
+HERE = "http://box:8080"
+
+
+@pytest.mark.parametrize(
+    ("headers", "foreign"),
+    [
+        ({}, False),  # curl and the SDKs
+        ({"Origin": HERE, "Sec-Fetch-Site": "same-origin"}, False),
+        ({"Origin": HERE}, False),  # the page over http
+        ({"Origin": "https://front.example", "Sec-Fetch-Site": "same-origin"}, False),  # a proxy
+        ({"Sec-Fetch-Site": "none"}, False),
+        ({"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}, True),
+        ({"Origin": "https://evil.example"}, True),
+        ({"Origin": "http://box:9090", "Sec-Fetch-Site": "same-site"}, True),
+        ({"Origin": "null"}, True),  # a frame in a sandbox
+        ({"Sec-Fetch-Site": "cross-site"}, True),
+        ({"Origin": "https://shop.example", "Sec-Fetch-Site": "cross-site"}, False),  # it is named
+    ],
+)
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        *(("POST", "/models"), ("POST", "/reload"), ("POST", "/load_model/nothing")),
+        *(("DELETE", "/models/nothing"), ("DELETE", "/jobs/nothing")),
+        ("POST", "/v2/repository/models/nothing/unload"),
+    ],
+)
+def test_a_page_of_another_site_changes_nothing(
+    client: FlaskClient,
+    method: str,
+    path: str,
+    headers: dict[str, str],
+    foreign: bool,
+) -> None:
+    """A plain form needs no consent; W3C's Fetch Metadata and RFC 6454 say what browsers send."""
+    answer = client.open(path, HERE, method=method, headers=headers)
+    assert (answer.status_code == 403) is foreign, answer.text
+    assert ("foreign_page" in answer.text or "another site" in answer.text) is foreign
+
+
 def test_execution_parameters(client: FlaskClient) -> None:
     """One record at a time is what every content type takes; several are for JSON lines alone."""
     assert client.get("/execution-parameters").json == {
