@@ -164,8 +164,8 @@ def reported(every: Sequence[Results], out: Path, *, into_docs: bool) -> int:
     """Write tables, plot and figures, and print the tables; return the exit code."""
     out.mkdir(parents=True, exist_ok=True)
     tables = report.markdown(every)
-    (out / "result.md").write_text(tables)
-    (out / "performance.svg").write_text(plot.svg(every))
+    (out / "result.md").write_text(tables, encoding="utf-8")
+    (out / "performance.svg").write_text(plot.svg(every), encoding="utf-8")
     report.write_json(every, out / "result.json")
     if into_docs:
         write_docs(tables, plot.svg(every))
@@ -184,10 +184,10 @@ def reported(every: Sequence[Results], out: Path, *, into_docs: bool) -> int:
 def write_docs(tables: str, drawn: str) -> None:
     """Put what was measured where the documentation has what was measured before."""
     page = work.PROJECT / "docs" / "performance.md"
-    before, begin, rest = page.read_text().partition("<!-- measured -->\n")
+    before, begin, rest = page.read_text(encoding="utf-8").partition("<!-- measured -->\n")
     _, end, after = rest.partition("<!-- end of measured -->\n")
-    page.write_text(f"{before}{begin}\n{tables}\n{end}{after}")
-    (page.parent / "pictures" / "performance.svg").write_text(drawn)
+    page.write_text(f"{before}{begin}\n{tables}\n{end}{after}", encoding="utf-8")
+    (page.parent / "pictures" / "performance.svg").write_text(drawn, encoding="utf-8")
 
 
 if __name__ == "__main__":

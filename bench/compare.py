@@ -126,10 +126,12 @@ def with_setting(setting: str, number: int, repository: Path, cache: Path, model
         if (its := files / "model_repository" / model / "config.pbtxt").exists():
             shutil.copy(its, config)
     if count:
-        text, changed = re.subn(r"count: \d+", f"count: {count}", config.read_text())
+        text, changed = re.subn(
+            r"count: \d+", f"count: {count}", config.read_text(encoding="utf-8")
+        )
         if not changed:
             raise SystemExit(f"{config} says no count that could be {count}")
-        config.write_text(text)
+        config.write_text(text, encoding="utf-8")
     server.environment = {**server.environment, **variables}
     return server
 
@@ -138,7 +140,7 @@ def checked_out(revision: str, folder: Path) -> Path:
     """Return the files of a commit, in a folder of its own."""
     git = ["git", "-C", str(work.PROJECT)]
     parse = [*git, "rev-parse", "--verify", f"{revision}^{{commit}}"]
-    named = subprocess.run(parse, capture_output=True, text=True, check=False)
+    named = subprocess.run(parse, capture_output=True, encoding="utf-8", check=False)
     if named.returncode:
         raise SystemExit(f"commit={revision}: {named.stderr.strip()}")
     commit = named.stdout.strip()

@@ -157,7 +157,7 @@ class Elsewhere:
 
 def busy_ms(only: Collection[int] = ()) -> float:
     wanted = {f"cpu{number}" for number in only} or {"cpu"}
-    lines = (line.split() for line in Path("/proc/stat").read_text().splitlines())
+    lines = (line.split() for line in Path("/proc/stat").read_text(encoding="utf-8").splitlines())
     used = ([int(number) for number in fields] for name, *fields in lines if name in wanted)
     return sum(sum(fields[:3]) + sum(fields[5:7]) for fields in used) * TICK_MS
 

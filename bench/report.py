@@ -77,7 +77,7 @@ def measured(every: Sequence[Results]) -> str:
 
 def processor() -> str:
     """Return what the processor calls itself, and whether it has the widest vectors."""
-    text = CPUINFO.read_text()
+    text = CPUINFO.read_text(encoding="utf-8")
     name = re.search(r"^model name\s*: (.+)", text, re.MULTILINE)
     return f"{name[1] if name else 'unknown'}, {'' if ' avx512f ' in text else 'no '}AVX-512"
 
@@ -305,13 +305,13 @@ def write_json(every: Sequence[Results], file: Path) -> None:
         }
         for results in every
     }
-    file.write_text(json.dumps(whole, indent=1))
+    file.write_text(json.dumps(whole, indent=1), encoding="utf-8")
 
 
 def read_json(file: Path) -> list[Results]:
     """Return what `write_json` has written."""
     every = []
-    for whole in json.loads(file.read_text()).values():
+    for whole in json.loads(file.read_text(encoding="utf-8")).values():
         del whole["targets"]
         whole["samples"] = [Sample(**one) for one in whole["samples"]]
         whole["nothing"] = {

@@ -356,7 +356,7 @@ def run_folder(wanted: Path | None) -> Iterator[Path]:
             try:
                 wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
                 # The programs do not inherit it.
-                lock = held.enter_context((wanted / f"{OWN}.lock").open("a"))
+                lock = held.enter_context((wanted / f"{OWN}.lock").open("a", encoding="utf-8"))
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(own, ignore_errors=True)  # another version may have been here before
                 own.mkdir(mode=0o700)  # its socket bypasses NGINX and the API keys

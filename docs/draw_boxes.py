@@ -23,7 +23,7 @@ def main(picture: Path, out: str, endpoint: str = "http://127.0.0.1:8080/invocat
     body = json.dumps({"modelname": "yolov5", "payload": {"img": image}}).encode()
     with urllib.request.urlopen(endpoint, body) as answer:  # noqa: S310  the reader's own container
         objects = json.load(answer)["result"]
-    labels = LABELS.read_text().splitlines()
+    labels = LABELS.read_text(encoding="utf-8").splitlines()
     drawn = ImageOps.exif_transpose(Image.open(picture)).convert("RGB")  # as the server does
     draw = ImageDraw.Draw(drawn)
     for class_id, score, x1, x2, y1, y2, *_ in objects:

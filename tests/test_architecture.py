@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from functools import cache
 from pathlib import Path
 
@@ -365,3 +366,27 @@ def test_one_folder_alone_imports_the_client_library_of_triton() -> None:
 )
 def test_each_folder_keeps_to_its_own_business(folder: str, library: str) -> None:
     assert library not in libraries(folder)
+
+
+def opens_text_in_the_locale_s_encoding(call: ast.Call) -> bool:
+    """Whether a call opens or decodes text without the encoding, which is another on Windows."""
+    named = {one.arg: ast.unparse(one.value) for one in call.keywords}
+    name = ast.unparse(call.func).rpartition(".")[2]
+    if "encoding" in named or (name == "read_text" and call.args):
+        return False
+    if name in {"read_text", "write_text", "TextIOWrapper"} or named.get("text") == "True":
+        return True
+    of_path = isinstance(call.func, ast.Attribute) and name == "open"
+    modes = [named.get("mode"), *map(ast.unparse, call.args[0 if of_path else 1 :]), "'r'"]
+    mode = next(filter(None, modes))
+    return name in {"open", "fdopen"} and re.fullmatch("'[rwaxt+]+'", mode) is not None
+
+
+def test_text_is_opened_in_an_encoding_that_is_named() -> None:
+    assert not [
+        f"{path}:{node.lineno}"
+        for folder in (*CODE, "examples", "docs")
+        for path in files(folder)
+        for node in ast.walk(ast.parse((PROJECT / path).read_text()))
+        if isinstance(node, ast.Call) and opens_text_in_the_locale_s_encoding(node)
+    ]

@@ -111,7 +111,7 @@ def measured(options: argparse.Namespace) -> None:
     def save(services: Mapping[str, Sizes]) -> None:
         if options.into:
             try:
-                options.into.write_text(written(services, measure.machine()))
+                options.into.write_text(written(services, measure.machine()), encoding="utf-8")
             except OSError as error:
                 raise Trouble(f"{options.into} cannot be written: {error.strerror}") from error
 
@@ -170,7 +170,9 @@ def services_of(options: argparse.Namespace) -> tuple[Mapping[str, Sizes], str]:
         return read_services(path), str(path)
     if "://" not in options.metrics:
         try:
-            page = Page(Path(options.metrics).read_text(errors="replace"), options.metrics)
+            page = Page(
+                Path(options.metrics).read_text(errors="replace", encoding="utf-8"), options.metrics
+            )
         except OSError as error:
             raise Trouble(f"{options.metrics} cannot be read: {error.strerror}") from error
     else:

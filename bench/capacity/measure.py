@@ -60,7 +60,7 @@ def serving(model: str, cores: int, cache: Path) -> Iterator[Contender]:
 
 def machine() -> str:
     """Return what these measurements are of."""
-    found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
     name = found[1].strip() if found else "an unknown processor"
     return f"{time.strftime('%d %B %Y')}, {name}, {len(ALL)} cores, MODEL_PRECISION=exact"
 

@@ -102,7 +102,7 @@ def limits(plan: Plan, one: Answer) -> str:
         part * (services[name].bytes_in + services[name].bytes_out)
         for name, part in plan.mix.items()
     )
-    values = (PROJECT / "deploy/helm/triton-dispatcher/values.yaml").read_text()
+    values = (PROJECT / "deploy/helm/triton-dispatcher/values.yaml").read_text(encoding="utf-8")
     found = re.search(r"maxReplicas: (\d+)", values)
     replicas = int(found[1]) if found else 0
     rows: list[tuple[float, str, str]] = [

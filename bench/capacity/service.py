@@ -158,7 +158,7 @@ def read_services(path: Path) -> dict[str, Sizes]:
 
     """
     try:
-        document = json.loads(path.read_text())
+        document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise Trouble(f"{path} cannot be read: {error.strerror}; {EXAMPLE}") from error
     except ValueError as error:

@@ -97,7 +97,7 @@ class Limit:
             [sys.executable, "-m", "bench.load.limit", str(repository), modelname],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
+            encoding="utf-8",
             cwd=work.PROJECT,
             # Its own best settings: the allocator's are the server's.
             env={**os.environ, **ALLOCATOR, "TRANSFORMERS_VERBOSITY": "error"},

@@ -66,7 +66,7 @@ def link(source: str, target: str) -> None:
 def add_nothing(repository: Path, name: str) -> None:
     model = repository / name
     (model / "1").mkdir(parents=True)
-    (model / "config.pbtxt").write_text(NOTHING.format(name=name))
+    (model / "config.pbtxt").write_text(NOTHING.format(name=name), encoding="utf-8")
     onnx.save(nothing(), model / "1" / "model.onnx")
 
 

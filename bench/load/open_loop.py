@@ -31,7 +31,7 @@ def measure(results: Results, server: Contender, payload: Any, seconds: float, c
         results.skipped["k6"] = str(reason)
         return
     body = cache / "run" / "body.json"
-    body.write_text(json.dumps(server.body(payload)))
+    body.write_text(json.dumps(server.body(payload)), encoding="utf-8")
     url = f"http://127.0.0.1:{server.port}{server.path}"
 
     def run(what: str, lasts: float, **variables: Any) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def measure(results: Results, server: Contender, payload: Any, seconds: float, c
         done = subprocess.run(
             [*command, str(SCRIPT)],
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             check=False,
             timeout=lasts + 2 * GRACE_S,
         )

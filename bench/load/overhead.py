@@ -106,7 +106,7 @@ def asked(server: Contender, callers: int, seconds: int) -> float:
                 f"http://127.0.0.1:{server.port}{server.path}",
             ],
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             check=True,
             timeout=lasts + 30,
         )

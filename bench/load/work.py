@@ -60,7 +60,7 @@ class ResNet(Work):
 
     def __init__(self, repository: Path) -> None:
         super().__init__(repository)
-        self.labels = (self.folder / "labels.txt").read_text().splitlines()
+        self.labels = (self.folder / "labels.txt").read_text(encoding="utf-8").splitlines()
 
     def prepare(self, payload: Mapping[str, Any]) -> tuple[Tensors, Any]:
         from clients.images.resizing import resized

@@ -16,14 +16,14 @@ from bench.rivals.together import run_together
 
 def serve(port: int, sample: Path, tokenizer: str, folder: Path, triton: list[str]) -> None:
     """Start the three programs as the sample's `serve` does, and end with any of them."""
-    text = (sample / "sm" / "nginx.conf").read_text()
+    text = (sample / "sm" / "nginx.conf").read_text(encoding="utf-8")
     for its, ours in (
         ("listen 8080", f"listen 127.0.0.1:{port}"),
         ("/tmp/", f"{folder}/"),  # noqa: S108  that is where the sample has its socket
         ("/var/log/nginx/", f"{folder}/"),
     ):
         text = text.replace(its, ours)
-    (folder / "nginx.conf").write_text(text)
+    (folder / "nginx.conf").write_text(text, encoding="utf-8")
     addresses = f"'127.0.0.1:{port + 1}', '127.0.0.1:{port + 2}'"
     gunicorn = [
         *(sys.executable, "-m", "gunicorn", "--timeout", "60", "-k", "gevent"),

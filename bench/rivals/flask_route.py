@@ -59,7 +59,9 @@ def program() -> Flask:
 def serve(port: int, folder: Path, application: str) -> None:
     """Run NGINX, and gunicorn with an application, and end with either of them."""
     user = "user root root;" if os.geteuid() == 0 else ""  # who may read the socket's folder
-    (folder / "nginx.conf").write_text(NGINX.format(port=port, folder=folder, user=user))
+    (folder / "nginx.conf").write_text(
+        NGINX.format(port=port, folder=folder, user=user), encoding="utf-8"
+    )
     gunicorn = [
         *(sys.executable, "-m", "gunicorn", "--worker-class", "gthread", "--threads", "16"),
         *("--keep-alive", "75"),  # longer than NGINX keeps a connection

@@ -117,7 +117,7 @@ class Contender:
             if status == 200:
                 return body
             time.sleep(0.05)
-        shown = self.log.read_text(errors="replace")[-1500:]
+        shown = self.log.read_text(errors="replace", encoding="utf-8")[-1500:]
         raise Skipped(f"it does not answer ({status} {body[:300]!r}); its log ends:\n{shown}")
 
     def stop(self) -> None:
@@ -241,6 +241,6 @@ def installed(name: str, cache: Path) -> Path:
 
 
 def run(fault: str, *command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
     if done.returncode:
         raise Skipped(f"{fault}: {done.stderr.strip()[-500:]}")

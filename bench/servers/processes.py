@@ -17,7 +17,9 @@ def descendants(*roots: int) -> set[int]:
     parents = {}
     for stat in PROC.glob("[0-9]*/stat"):
         try:
-            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+            parents[int(stat.parent.name)] = int(
+                stat.read_text(encoding="utf-8").rpartition(")")[2].split()[1]
+            )
         except OSError:
             continue
     found: set[int] = set()
@@ -39,7 +41,7 @@ def tree(*roots: int) -> Iterator[tuple[int, str]]:
 
 def described(pid: int) -> str:
     """Return what a process is, in a word or two; nothing for one that has ended."""
-    words = (PROC / str(pid) / "cmdline").read_text().replace("\0", " ")
+    words = (PROC / str(pid) / "cmdline").read_text(encoding="utf-8").replace("\0", " ")
     if stub := re.search(r"triton_python_backend_stub \S*/([^/ ]+)/\d+/", words):
         return f"model process of {stub[1]}"
     known = {
@@ -56,7 +58,9 @@ def cpu_ms(*roots: int) -> Counter[str]:
     used: Counter[str] = Counter()
     for pid, name in tree(*roots):
         try:
-            fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+            fields = (
+                (PROC / str(pid) / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+            )
         except OSError:
             continue
         used[name] += (int(fields[11]) + int(fields[12])) * TICK_MS  # type: ignore[assignment]
@@ -76,5 +80,7 @@ def memory_mb(*roots: int) -> list[tuple[str, float]]:
 
 def kilobytes(pid: int, file: str, label: str) -> float:
     """Return a size of a process from a file of /proc/PID; 0 where it has none."""
-    found = re.search(rf"^{label}:\s+(\d+)", (PROC / str(pid) / file).read_text(), re.MULTILINE)
+    found = re.search(
+        rf"^{label}:\s+(\d+)", (PROC / str(pid) / file).read_text(encoding="utf-8"), re.MULTILINE
+    )
     return float(found[1]) if found else 0.0

@@ -128,11 +128,11 @@ def mlserver(place: Place) -> Contender:
         "parallel_workers": int(variables["BENCH_WORKERS"]),
         "debug": False,
     }
-    (folder / "settings.json").write_text(json.dumps(settings))
+    (folder / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
     batch = int(variables["BENCH_BATCH"])
     model = {"name": "rival", "implementation": "bench.rivals.mlserver_app.Rival"}
     batching = {"max_batch_size": batch, "max_batch_time": 0.01} if batch > 1 else {}
-    (folder / "model-settings.json").write_text(json.dumps({**model, **batching}))
+    (folder / "model-settings.json").write_text(json.dumps({**model, **batching}), encoding="utf-8")
     return Contender(
         "MLServer",
         [str(python), "-m", "mlserver.cli.main", "start", str(folder)],
@@ -225,7 +225,8 @@ def lay_out_ensemble(models: Path, repository: Path, modelname: str, cpus: int) 
     (models / "ensemble" / "config.pbtxt").write_text(
         'name: "ensemble"\nplatform: "ensemble"\nmax_batch_size: 8\n'
         f"input [ {tensor('payload', *text)} ]\noutput [ {result} ]\n"
-        f"ensemble_scheduling {{ step [ {', '.join(steps)} ] }}\n"
+        f"ensemble_scheduling {{ step [ {', '.join(steps)} ] }}\n",
+        encoding="utf-8",
     )
 
 
@@ -235,10 +236,12 @@ def one_by_one(model: Path, cpus: int) -> None:
     With this server's shared runs of a ResNet-50 Triton's own HTTP has 0.91 to 0.95 times as many
     answers, and a p99 of up to 1.8 times: those who prepare pictures there have the same cores.
     """
-    config = (model / "config.pbtxt").read_text()
+    config = (model / "config.pbtxt").read_text(encoding="utf-8")
     config, shared = re.subn(r"dynamic_batching \{ preferred_batch_size.*\}", "", config)
     if shared:
-        (model / "config.pbtxt").write_text(re.sub(r"count: \d+", f"count: {cpus}", config))
+        (model / "config.pbtxt").write_text(
+            re.sub(r"count: \d+", f"count: {cpus}", config), encoding="utf-8"
+        )
 
 
 def python_model(
@@ -255,7 +258,8 @@ def python_model(
     )
     (model / "config.pbtxt").write_text(
         f'name: "{model.name}"\nbackend: "python"\nmax_batch_size: 8\n{"".join(sides)}'
-        f"instance_group [ {{ count: {cpus} kind: KIND_CPU }} ]\n"
+        f"instance_group [ {{ count: {cpus} kind: KIND_CPU }} ]\n",
+        encoding="utf-8",
     )
 
 
@@ -301,8 +305,10 @@ def article(place: Place) -> Contender:
     for model, its in (("resnet", "resnet"), ("yolov5", "yolov5s"), ("bert_base", "bert_base")):
         copy = shutil.copytree(place.repository / model, folder / "models" / its, symlinks=True)
         one_by_one(copy, place.cpus)
-        config = (copy / "config.pbtxt").read_text()
-        (copy / "config.pbtxt").write_text(config.replace(f'"{model}"', f'"{its}"'))
+        config = (copy / "config.pbtxt").read_text(encoding="utf-8")
+        (copy / "config.pbtxt").write_text(
+            config.replace(f'"{model}"', f'"{its}"'), encoding="utf-8"
+        )
     return Contender(
         SAMPLE,
         [

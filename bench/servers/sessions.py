@@ -38,7 +38,10 @@ def engines_at(precision: str) -> tuple[Engine, ...]:
 
 def has_bf16() -> bool:
     """Whether this CPU computes bf16 itself: elsewhere it is slower than f32."""
-    flags = next((line for line in CPUINFO.read_text().splitlines() if line[:5] == "flags"), "")
+    flags = next(
+        (line for line in CPUINFO.read_text(encoding="utf-8").splitlines() if line[:5] == "flags"),
+        "",
+    )
     return not NATIVE_BF16.isdisjoint(flags.split())
 
 

@@ -214,14 +214,18 @@ def digest(folder: Path) -> str:
 
 def place(key: str) -> Path:
     """Return the file for a tokenizer; other versions of what reads it have other files."""
-    made_by = [version("transformers"), version("tokenizers"), Path(__file__).read_text()]
+    made_by = [
+        version("transformers"),
+        version("tokenizers"),
+        Path(__file__).read_text(encoding="utf-8"),
+    ]
     return KEPT / f"{hashlib.sha256(json.dumps([key, *made_by]).encode()).hexdigest()}.json"
 
 
 def kept(key: str) -> dict[str, Any] | None:
     """Return what `read` has returned at an earlier start; `None` where that was not kept."""
     with suppress(OSError, ValueError):
-        found: dict[str, Any] = json.loads(place(key).read_text())
+        found: dict[str, Any] = json.loads(place(key).read_text(encoding="utf-8"))
         return found
     return None
 
@@ -230,7 +234,7 @@ def keep(key: str, fields: dict[str, Any]) -> None:
     """Keep what `read` has returned, where that is possible."""
     with suppress(OSError):
         KEPT.mkdir(exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=KEPT, delete=False) as made:
+        with tempfile.NamedTemporaryFile("w", dir=KEPT, delete=False, encoding="utf-8") as made:
             json.dump(fields, made)
         Path(made.name).chmod(0o644)  # a container may run as another user
         Path(made.name).rename(place(key))  # whole, or not there
@@ -267,7 +271,7 @@ def read(folder: Path) -> dict[str, Any]:
 
 def main(folder: Path) -> None:
     """Write the fields for a folder, or an error, to the standard output as JSON."""
-    with os.fdopen(os.dup(1), "w") as out:
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as out:
         os.dup2(2, 1)  # other output goes to the log
         try:
             answer = fields_of(folder)

@@ -122,7 +122,7 @@ def in_locks(locks: Sequence[Path], osv_url: str | None = None) -> Looked:
         services = {osv_url: ("--vulnerability-service", "osv", "--osv-url", osv_url)}
     with tempfile.TemporaryDirectory() as folder:
         probe = Path(folder) / "requirements.txt"
-        probe.write_text(f"{PROBE}\n")
+        probe.write_text(f"{PROBE}\n", encoding="utf-8")
         for name, options in services.items():
             # pip-audit calls a package that it could not ask about "skipped", and succeeds.
             if any("skip_reason" not in one for one in pip_audit([probe], options)[0]):
@@ -139,7 +139,7 @@ def pip_audit(locks: Sequence[Path], options: Sequence[str]) -> tuple[list[dict[
     command += ["--format=json", "--progress-spinner=off", f"--timeout={TIMEOUT_S}"]
     for lock in locks:
         command += ["--requirement", str(lock)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    done = subprocess.run(command, check=False, capture_output=True, encoding="utf-8")
     try:
         found: list[dict[str, Any]] = json.loads(done.stdout)["dependencies"]
     except (ValueError, KeyError):
@@ -174,7 +174,9 @@ def in_image(image: str) -> Looked:
     """
     command = ["docker", "run", "--rm", "--network=host", "--user=0:0", "--entrypoint=sh", image]
     try:
-        done = subprocess.run([*command, "-c", SCAN], check=False, capture_output=True, text=True)
+        done = subprocess.run(
+            [*command, "-c", SCAN], check=False, capture_output=True, encoding="utf-8"
+        )
     except FileNotFoundError as error:
         raise Unusable(f"{image} cannot be looked into: there is no `docker` here") from error
     if done.returncode == NOT_FETCHED:

@@ -71,7 +71,7 @@ def image_parts(python: Path) -> Bom:
     wheel = packages.get(canonicalize_name("nvidia-pytriton"))
     if TRITON_HOME.is_dir():
         version = TRITON_HOME / "TRITON_VERSION"
-        named = version.read_text().strip() if version.is_file() else None
+        named = version.read_text(encoding="utf-8").strip() if version.is_file() else None
         bom.components.add(triton(TRITON_HOME / "bin" / "tritonserver", named))
     elif wheel:
         program = site / "pytriton" / "tritonserver" / "bin" / "tritonserver"
@@ -117,7 +117,7 @@ def listed(kind: str, source: Path) -> Bom:
     """Return what `cyclonedx-py` finds in an environment, or in a lock file."""
     command = [sys.executable, "-m", "cyclonedx_py", kind, "--no-validate", "--output-reproducible"]
     done = subprocess.run(
-        [*command, "--sv", "1.6", str(source)], check=True, capture_output=True, text=True
+        [*command, "--sv", "1.6", str(source)], check=True, capture_output=True, encoding="utf-8"
     )
     found = Bom.from_json(json.loads(done.stdout))  # type: ignore[attr-defined]
     assert isinstance(found, Bom)  # noqa: S101  for the type alone
@@ -137,7 +137,7 @@ def system_packages() -> Iterator[Component]:
         ["dpkg-query", "--show", f"--showformat=${{db:Status-Status}}\t{fields}\n"],
         check=True,
         capture_output=True,
-        text=True,
+        encoding="utf-8",
     )
     for line in shown.stdout.splitlines():
         status, name, version, architecture, source, source_version = line.split("\t")

@@ -90,7 +90,7 @@ def nginx_program(
     configuration = run_dir / "nginx.conf"
     files = min(2 * MOST_CONNECTIONS, open_files())
     connections = min(MOST_CONNECTIONS, files // 2)
-    template = ConfigurationTemplate((PROJECT / "nginx.conf").read_text())
+    template = ConfigurationTemplate((PROJECT / "nginx.conf").read_text(encoding="utf-8"))
     configuration.write_text(
         template.substitute(
             run_dir=run_dir,
@@ -116,7 +116,8 @@ def nginx_program(
             # Started by root, NGINX would switch to another user, who may not enter `run_dir`; and
             # it cannot switch where the container's capabilities are dropped.
             user="user root root;" if os.geteuid() == 0 else "",
-        )
+        ),
+        encoding="utf-8",
     )
     command = [executable, "-e", "stderr", "-c", str(configuration), "-p", str(run_dir)]
 
@@ -160,7 +161,7 @@ def passes_grpc(executable: str) -> bool:
 
 def build_options(executable: str) -> list[str]:
     """Return the options that NGINX was built with."""
-    built = subprocess.run([executable, "-V"], capture_output=True, text=True, check=False)
+    built = subprocess.run([executable, "-V"], capture_output=True, encoding="utf-8", check=False)
     return built.stderr.split()
 
 

@@ -202,7 +202,7 @@ def known_options(triton: Triton) -> set[str]:
             env=environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             timeout=30,
             check=False,
         )

@@ -137,7 +137,7 @@ def build(trtexec: Path, name: str, model: Path, target: Path, say: Say) -> None
         run(trtexec, [f"--onnx={onnx}", f"--saveEngine={part / '1' / 'model.plan'}", *options])
         if not (part / "1" / "model.plan").is_file():
             raise NoEngine(f"{name}: trtexec wrote no engine")
-        (part / RECORD).write_text(json.dumps(record, indent=2) + "\n")
+        (part / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
         remove(target)
         part.rename(target)
     # Small, and a newer image may have others.
@@ -145,7 +145,7 @@ def build(trtexec: Path, name: str, model: Path, target: Path, say: Say) -> None
         if path.name not in ("1", CONFIG):
             remove(target / path.name)
             (shutil.copytree if path.is_dir() else shutil.copy)(path, target / path.name)
-    (target / CONFIG).write_text(configuration(text_of(model / CONFIG)))
+    (target / CONFIG).write_text(configuration(text_of(model / CONFIG)), encoding="utf-8")
 
 
 def configuration(text: str) -> str:
@@ -207,14 +207,14 @@ def output(command: list[str], trouble: str) -> str:
 
     """
     try:
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        return subprocess.run(command, check=True, capture_output=True, encoding="utf-8").stdout
     except (OSError, subprocess.CalledProcessError) as error:
         raise NoEngine(f"{trouble} ({error})") from error
 
 
 def recorded(target: Path) -> object:
     try:
-        return json.loads((target / RECORD).read_text())
+        return json.loads((target / RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
 

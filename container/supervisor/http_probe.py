@@ -57,7 +57,9 @@ def listens(port: int) -> bool:
 
 def has_children(pid: int) -> bool:
     with suppress(OSError):  # it is gone
-        return any(one.read_text() for one in Path(f"/proc/{pid}/task").glob("*/children"))
+        return any(
+            one.read_text(encoding="utf-8") for one in Path(f"/proc/{pid}/task").glob("*/children")
+        )
     return False
 
 

@@ -93,7 +93,7 @@ class Machine:
 
     def is_stopped(self, pid: int) -> bool:
         try:
-            stat = Path(f"/proc/{pid}/stat").read_text()
+            stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
         except OSError:
             return False
         return stat.rpartition(")")[2].split()[0] == "T"

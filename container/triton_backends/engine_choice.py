@@ -199,7 +199,12 @@ def measured_choice(folder: Path, file: Path, asked: EnginePreference) -> Engine
     command += [f"--engine={asked.engine}", f"--precision={asked.precision}"]
     try:
         done = subprocess.run(
-            command, cwd=_HOME, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
+            command,
+            cwd=_HOME,
+            capture_output=True,
+            encoding="utf-8",
+            check=False,
+            timeout=TIMEOUT_S,
         )
         if done.returncode == 0:
             return parsed(json.loads(done.stdout.splitlines()[-1]))

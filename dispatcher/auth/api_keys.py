@@ -180,5 +180,5 @@ class KeyFile:
         lines = [f"{key.scope} {key.name} {key.digest.hex()}\n" for key in self._keys]
         unfinished = self.kept.with_suffix(f".{os.getpid()}")
         with suppress(OSError):  # no room: the copy stays outdated
-            unfinished.write_text("".join(lines))
+            unfinished.write_text("".join(lines), encoding="utf-8")
             unfinished.rename(self.kept)

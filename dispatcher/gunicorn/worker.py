@@ -43,7 +43,7 @@ KEEPALIVE_WAIT_MS = 20
 
 # A connection belongs to one worker. NGINX would keep it for as long as there is load, and a worker
 # that starts later would get no requests; so each ends after some seconds, not all at once.
-CONNECTION_S = 1.0, 3.0
+CONNECTION_S = 2.0, 4.0
 
 HEAD_END = b"\r\n\r\n"
 

@@ -226,7 +226,7 @@ def own_answer(job: StoredJob, status: int, message: str) -> JobAnswer:
     file = part_of(job)
     code, hint = ROUTING[status]
     error = {**error_body(None, code, message, hint), "request_id": job.request.identity}
-    file.write_text(dumps({"error": error}))
+    file.write_text(dumps({"error": error}), encoding="utf-8")
     return JobAnswer(status, [("Content-Type", "application/json")], file)
 
 

@@ -230,7 +230,9 @@ class JobStore:
         """End a job; return false where it has ended already."""
         part = job.folder / f"{uuid.uuid4().hex}.part"
         try:
-            part.write_text(json.dumps({"status": status, "ended": time.time(), **more}))
+            part.write_text(
+                json.dumps({"status": status, "ended": time.time(), **more}), encoding="utf-8"
+            )
             os.link(part, job.folder / END)
         except FileExistsError:
             return False
@@ -311,7 +313,7 @@ def same(known: StoredJob, request: JobRequest) -> StoredJob:
 def read_json(file: Path) -> dict[str, Any] | None:
     """Return the object in a file; `None` where there is none, or where it is not whole."""
     try:
-        return dict(json.loads(file.read_text()))
+        return dict(json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError):
         return None
 
@@ -319,5 +321,5 @@ def read_json(file: Path) -> dict[str, Any] | None:
 def write_json(file: Path, document: Mapping[str, Any]) -> None:
     """Write a file that others see whole or not at all."""
     part = file.with_suffix(f".{uuid.uuid4().hex}")
-    part.write_text(json.dumps(document))
+    part.write_text(json.dumps(document), encoding="utf-8")
     part.rename(file)

@@ -170,7 +170,7 @@ def model_url(folder: Path) -> str:
 def weights(folder: Path) -> str:
     """Describe the weights of a model."""
     try:
-        record = json.loads((folder / WEIGHTS_RECORD).read_text())
+        record = json.loads((folder / WEIGHTS_RECORD).read_text(encoding="utf-8"))
         return f"{record['weights']} ({record['licence']})"
     except (OSError, ValueError, KeyError, TypeError):
         return "your own"

@@ -161,7 +161,7 @@ class ModelLoader(RepositoryFolder):
                     f"there is a model {part!r}, and {folder} is another one",
                     hint="rename one of the two, in its folder and in the code that asks it",
                 )
-            with (self.repository / name / PARTS_FILE).open("a") as file:
+            with (self.repository / name / PARTS_FILE).open("a", encoding="utf-8") as file:
                 file.write(f"{part}\n")
             try:
                 self._load(part)
@@ -172,7 +172,7 @@ class ModelLoader(RepositoryFolder):
     def remove(self, name: str) -> None:
         """Remove a model's folder, and unload and remove the models that it is made of."""
         try:
-            parts = (self.repository / name / PARTS_FILE).read_text().split()
+            parts = (self.repository / name / PARTS_FILE).read_text(encoding="utf-8").split()
         except OSError:
             parts = []
         super().remove(name)

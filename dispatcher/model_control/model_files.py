@@ -318,7 +318,7 @@ def is_named(name: str, folder: Path) -> bool:
     """Check whether the code of a model has another one's name in quotation marks."""
     quoted = re.compile(rf"""(["']){re.escape(name)}\1""")
     return any(
-        quoted.search(path.read_text(errors="replace"))
+        quoted.search(path.read_text(errors="replace", encoding="utf-8"))
         for path in folder.glob("*/*.py")
         if path.is_file() and path.stat().st_size <= MAX_CODE
     )

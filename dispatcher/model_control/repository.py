@@ -115,8 +115,8 @@ class RepositoryFolder:
         made.mkdir()
         try:
             self.link(source, made, name, parts)
-            (made / URL_FILE).write_text(url)
-            with (made / URL_FILE).open() as address:
+            (made / URL_FILE).write_text(url, encoding="utf-8")
+            with (made / URL_FILE).open(encoding="utf-8") as address:
                 fcntl.flock(address, fcntl.LOCK_EX)
                 with self.locked_repository():  # so that the second of two sees the first's aliases
                     if (made / CLIENT_FILE).is_file():
@@ -141,7 +141,7 @@ class RepositoryFolder:
         place = self.repository / name / URL_FILE
         with ExitStack() as until_done:
             try:
-                address = until_done.enter_context(place.open())
+                address = until_done.enter_context(place.open(encoding="utf-8"))
                 while not locked(address):
                     if time.monotonic() >= until:
                         raise BlockingIOError

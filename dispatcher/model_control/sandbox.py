@@ -135,7 +135,7 @@ def run_process(
             finally:
                 with suppress(ProcessLookupError):  # the whole group has ended
                     os.killpg(process.pid, signal.SIGKILL)
-        written = [json.loads(line) for line in lines.read_text().splitlines()]
+        written = [json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines()]
     done = {line["where"]: Verdict.of_json(line) for line in written if "mark" in line}
     begun = written[-1]["where"] if written and "mark" not in written[-1] else ""
     return done, begun, end
@@ -150,7 +150,7 @@ def main(arguments: list[str]) -> int:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGRTMIN)
     signal.alarm(math.ceil(settings.client_timeout))
     with suppress(OSError):  # when memory runs out, the kernel kills this process first
-        Path("/proc/self/oom_score_adj").write_text("1000")
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="utf-8")
     logging.basicConfig(
         level=settings.log_level.upper(), format="%(levelname)s sandbox %(name)s: %(message)s"
     )
@@ -158,7 +158,7 @@ def main(arguments: list[str]) -> int:
     environment, taken = environment_of(settings), dict(job["taken"])
     neighbours = Neighbours(settings, environment, taken)
     environment.others.find = neighbours.find
-    with Path(arguments[0]).open("a", buffering=1) as lines:
+    with Path(arguments[0]).open("a", buffering=1, encoding="utf-8") as lines:
         for source in sources(settings.model_repository, settings.clients_path):
             if source.where not in job["try"]:
                 continue

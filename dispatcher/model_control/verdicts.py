@@ -81,12 +81,12 @@ class Verdicts:
 
     def lock_file(self) -> IO[str]:
         self.workers.mkdir(parents=True, exist_ok=True)
-        return self.lock.open("w")
+        return self.lock.open("w", encoding="utf-8")
 
     def read(self) -> Noted:
         """Return the newest content; the file is parsed only where it was replaced."""
         try:
-            with self.file.open() as file:
+            with self.file.open(encoding="utf-8") as file:
                 status = os.fstat(file.fileno())
                 state = status.st_ino, status.st_mtime_ns
                 known, last = self._read
@@ -103,7 +103,7 @@ class Verdicts:
     def write(self, noted: Noted) -> None:
         """Replace the file."""
         part = self.file.with_suffix(".part")
-        part.write_text(json.dumps(asdict(noted)))
+        part.write_text(json.dumps(asdict(noted)), encoding="utf-8")
         part.replace(self.file)
 
     def acknowledge(self, number: int) -> None:
@@ -111,7 +111,7 @@ class Verdicts:
         try:
             self.workers.mkdir(parents=True, exist_ok=True)
             part = self.workers / f".{os.getpid()}"
-            part.write_text(str(number))
+            part.write_text(str(number), encoding="utf-8")
             part.replace(self.workers / str(os.getpid()))
         except OSError as error:
             # On a full disk the worker serves all the same.
@@ -120,7 +120,11 @@ class Verdicts:
     def behind(self, number: int) -> list[Path]:
         """Return the files of the workers that have not taken up a reload yet."""
         self.forget_dead()
-        return [path for path in self.workers.glob("[0-9]*") if int(path.read_text()) < number]
+        return [
+            path
+            for path in self.workers.glob("[0-9]*")
+            if int(path.read_text(encoding="utf-8")) < number
+        ]
 
     def forget_dead(self) -> None:
         """Remove the files of dead workers: other processes may get their process ids."""

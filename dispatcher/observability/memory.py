@@ -29,7 +29,7 @@ def trim_heap() -> None:
 
 
 def read_meminfo(name: str, machine: Path) -> int:
-    for line in machine.read_text().splitlines():
+    for line in machine.read_text(encoding="utf-8").splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
     return 2**63
@@ -50,8 +50,8 @@ def read_cgroup(group: Path) -> Iterator[tuple[int, int]]:
         ),
     ):
         try:
-            limit = int((group / limit_file).read_text())
-            used = int((group / used_file).read_text())
+            limit = int((group / limit_file).read_text(encoding="utf-8"))
+            used = int((group / used_file).read_text(encoding="utf-8"))
         except (OSError, ValueError):  # no such file, or "max"
             continue
         yield limit, max(0, used - read_stat(group / stat_file, idle))
@@ -59,7 +59,7 @@ def read_cgroup(group: Path) -> Iterator[tuple[int, int]]:
 
 def read_stat(file: Path, name: str) -> int:
     try:
-        lines = [line.split() for line in file.read_text().splitlines()]
+        lines = [line.split() for line in file.read_text(encoding="utf-8").splitlines()]
     except OSError:
         return 0
     return next((int(words[1]) for words in lines if words[0] == name), 0)

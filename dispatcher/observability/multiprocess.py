@@ -86,7 +86,7 @@ def merge_dead_workers(folder: Path) -> None:
         OSError: there is no room.
 
     """
-    with (folder / "gathering").open("w") as lock:
+    with (folder / "gathering").open("w", encoding="utf-8") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

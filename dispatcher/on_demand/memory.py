@@ -182,7 +182,7 @@ class ModelMemory:
         if steps_of(self.loader.repository / name):  # an ensemble has no process and no weights
             return 0
         try:
-            return int((self.folder / name).read_text())
+            return int((self.folder / name).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return needed_memory(authors_folder(self.loader.folder_of(name)))
 

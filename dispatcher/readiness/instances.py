@@ -130,7 +130,12 @@ class ModelProcesses:
     def _fields(self, pid: int) -> list[str]:
         """Return the fields of /proc/PID/stat after the name: state, parent, …; see proc(5)."""
         try:
-            return (self.proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
+            return (
+                (self.proc / str(pid) / "stat")
+                .read_text(encoding="utf-8")
+                .rpartition(")")[2]
+                .split()
+            )
         except OSError:
             return []
 
@@ -145,7 +150,7 @@ def model_processes(triton: int, proc: Path = Path("/proc")) -> Iterator[tuple[s
     """
     for children in (proc / str(triton) / "task").glob("*/children") if triton else ():
         with suppress(OSError):
-            for pid in children.read_text().split():
+            for pid in children.read_text(encoding="utf-8").split():
                 with suppress(OSError):
                     if found := STUB.search((proc / pid / "cmdline").read_bytes()):
                         yield found[1].decode(errors="replace"), int(pid)
@@ -154,7 +159,7 @@ def model_processes(triton: int, proc: Path = Path("/proc")) -> Iterator[tuple[s
 def process_memory(pid: int, proc: Path = Path("/proc")) -> int:
     """Return the bytes of a process (PSS: what processes share counts once); 0 if it has ended."""
     with suppress(OSError):
-        if found := PSS.search((proc / str(pid) / "smaps_rollup").read_text()):
+        if found := PSS.search((proc / str(pid) / "smaps_rollup").read_text(encoding="utf-8")):
             return int(found[1]) * 1024
     return 0
 
@@ -169,7 +174,7 @@ def process_cpu(pid: int, proc: Path = Path("/proc"), *, children: bool = True) 
 
     """
     with suppress(OSError):
-        fields = (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
+        fields = (proc / str(pid) / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         used = fields[11 : 15 if children else 13]  # utime, stime, cutime, cstime
         return sum(map(int, used)) / os.sysconf("SC_CLK_TCK")
     return 0.0

@@ -33,7 +33,7 @@ def docs_routes(settings: Settings, registry: Registry) -> Blueprint:
     routes = Blueprint("pages", __name__)
     routes.add_app_template_filter(shell_quoted_json, "quotable")
     routes.add_app_template_filter(lambda value: json.dumps(value, indent=2), "pretty")
-    style = "".join((FOLDER / name).read_text() for name in STYLES)
+    style = "".join((FOLDER / name).read_text(encoding="utf-8") for name in STYLES)
     policy = TRYING if settings.shows_page else READING
 
     @routes.get("/openapi.json")

@@ -297,12 +297,12 @@ def worker_memory() -> Iterator[tuple[str, int]]:
     """Yield process id and resident bytes of this web worker and its siblings."""
     parent = os.getppid()
     try:
-        pids = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+        pids = Path(f"/proc/{parent}/task/{parent}/children").read_text(encoding="utf-8").split()
     except OSError:
         pids = [str(os.getpid())]  # not every kernel lists them
     for pid in pids:
         try:
-            pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+            pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1])
         except (OSError, IndexError):
             continue  # it has ended meanwhile
         yield pid, pages * os.sysconf("SC_PAGE_SIZE")

@@ -105,7 +105,7 @@ class TritonMetadata:
             found = self._file.stat()
             mark = found.st_ino, found.st_mtime_ns, found.st_size
             if mark != self._mark:
-                self._pairs = pairs(self._file.read_text())
+                self._pairs = pairs(self._file.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             if self._pairs is None:
                 raise

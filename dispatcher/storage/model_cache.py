@@ -130,7 +130,7 @@ class ModelCache:
                     if not copy.is_dir():  # else another thread or process was faster
                         self.make_room(model)
                         self.fill(part, model, deadline)
-                        (part / RECORD).write_text(json.dumps(model.record))
+                        (part / RECORD).write_text(json.dumps(model.record), encoding="utf-8")
                         part.rename(copy)
             os.utime(copy)
         except OSError as error:
@@ -179,7 +179,7 @@ class ModelCache:
         found = {}
         for record in self.folder.glob(f"{model.name[:200]}@*/{RECORD}"):
             with suppress(OSError, ValueError, KeyError):
-                read = json.loads(record.read_text())
+                read = json.loads(record.read_text(encoding="utf-8"))
                 if read["source"] == str(model.location):
                     for path, (size, etag) in read["objects"].items():
                         found[path, size, etag] = record.parent / path
@@ -192,7 +192,7 @@ class ModelCache:
             OutOfMemory: that is not enough.
 
         """
-        with (self.folder / LOCK).open("a") as lock:
+        with (self.folder / LOCK).open("a", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             sizes = {path: size_of(path) for path in self.folder.iterdir() if path.is_dir()}
             needed = max(0, model.size - sizes.pop(self.folder / f".{model.folder}{PART}", 0))

@@ -38,14 +38,16 @@ class RemoteModels:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        bucket, _, prefix = (folder / SOURCE).read_text().removeprefix("s3://").partition("/")
+        bucket, _, prefix = (
+            (folder / SOURCE).read_text(encoding="utf-8").removeprefix("s3://").partition("/")
+        )
         self.source = Location(bucket, f"{prefix.strip('/')}/" if prefix.strip("/") else "")
 
     @classmethod
     def made(cls, folder: Path, url: str) -> RemoteModels:
         """Return the models of a prefix whose folder is yet to be made."""
         folder.mkdir()
-        (folder / SOURCE).write_text(url)
+        (folder / SOURCE).write_text(url, encoding="utf-8")
         return cls(folder)
 
     def names(self) -> dict[str, Path]:
@@ -66,7 +68,9 @@ class RemoteModels:
             if name not in known:
                 made = self.aside()
                 made.mkdir()
-                (made / RECORD).write_text(json.dumps(model.record))  # its place, for GET /models
+                (made / RECORD).write_text(
+                    json.dumps(model.record), encoding="utf-8"
+                )  # its place, for GET /models
                 if client_file := model.objects.get(CLIENT_FILE):
                     text = cache.s3.get(client_file.location, deadline, MOST_CLIENT_FILE)
                     (made / CLIENT_FILE).write_bytes(text)

@@ -89,7 +89,7 @@ def contents(name: str) -> dict[Path, bytes]:
     client, test = files_of(names)
 
     def filled(template: str) -> bytes:
-        return (TEMPLATE / f"{template}.txt").read_text().format(**names).encode()
+        return (TEMPLATE / f"{template}.txt").read_text(encoding="utf-8").format(**names).encode()
 
     return {
         Path(name, "config.pbtxt"): filled("config.pbtxt"),

@@ -134,7 +134,7 @@ def saved(files: list[Path], seconds: float | None, cores: float) -> Traffic:
     """Return the traffic between saved pages."""
     if len(files) > 2:
         raise Trouble(f"--metrics has {len(files)} files; expected one before and one after")
-    pages = [Page(file.read_text(errors="replace"), str(file)) for file in files]
+    pages = [Page(file.read_text(errors="replace", encoding="utf-8"), str(file)) for file in files]
     if not seconds and len(files) == 2:
         seconds = files[1].stat().st_mtime - files[0].stat().st_mtime
     if not seconds or seconds <= 0:

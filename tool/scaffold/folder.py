@@ -35,7 +35,7 @@ def written(place: Path, name: str, source: Source, plan: Plan) -> None:
     """Write all files but the model and its tokenizer below `place`."""
     folder = place / name
     if not (folder / CONFIG).exists():  # another plan's: the tensors are the same
-        (folder / CONFIG).write_text(config(name, source, plan))
+        (folder / CONFIG).write_text(config(name, source, plan), encoding="utf-8")
     (folder / FILE).write_text(dispatch_toml(name, plan), encoding="utf-8")
     if plan.labels:
         write_labels(folder, plan)

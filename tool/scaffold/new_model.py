@@ -137,7 +137,7 @@ def say(options: argparse.Namespace, plan: Plan, notes: list[str]) -> None:
     sys.stdout.writelines(f"wrote {path}\n" for path in (*files, test))
     sys.stdout.writelines(f"{line}\n" for line in notes)
     for path in (folder / FILE, test):
-        for number, line in enumerate(path.read_text().split("\n"), start=1):
+        for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
             _, mark, what = line.partition(CHECK)
             if mark:
                 sys.stdout.write(f"check {path}:{number}: {what}\n")

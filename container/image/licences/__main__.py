@@ -44,7 +44,8 @@ def models(folder: Path) -> list[Row]:
         target = folder / name
         target.mkdir(parents=True)
         (target / "ORIGIN.txt").write_text(
-            f"{source.weights}\nlicence: {source.licence}\nfrom: {source.title}\n{source.notice}\n"
+            f"{source.weights}\nlicence: {source.licence}\nfrom: {source.title}\n{source.notice}\n",
+            encoding="utf-8",
         )
         if source.licence in TEXTS:
             shutil.copy(TEXTS[source.licence], target / "LICENSE")
@@ -90,7 +91,7 @@ def system_packages(folder: Path) -> list[Row]:
         ["dpkg-query", "--show", "--showformat=${Package}\t${Version}\n"],
         check=True,
         capture_output=True,
-        text=True,
+        encoding="utf-8",
     )
     folder.mkdir(parents=True)
     rows = []
@@ -114,7 +115,7 @@ def main(folder: Path) -> None:
     ):
         lines += ["", f"## {title}", "", "| name | version | licence |", "|---|---|---|"]
         lines += [f"| {' | '.join(row)} |" for row in rows]
-    (folder / "README.md").write_text("\n".join(lines) + "\n")
+    (folder / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def pack(package: str, folder: Path) -> Path:
             cwd=folder,
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             timeout=DEADLINE_S,
         )
     except subprocess.TimeoutExpired as error:

@@ -26,7 +26,7 @@ def locked(file: Path) -> Iterator[None]:
     """Hold a lock among processes, by a file that is made where it is missing."""
     import fcntl  # noqa: PLC0415  Windows has none
 
-    with file.open("a") as opened:
+    with file.open("a", encoding="utf-8") as opened:
         fcntl.flock(opened, fcntl.LOCK_EX)
         yield
 

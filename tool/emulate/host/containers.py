@@ -280,7 +280,7 @@ def docker(*arguments: str, seconds: float | None = ENGINE_S, may_fail: bool = F
         done = subprocess.run(
             ["docker", *arguments],
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             timeout=seconds,
             check=False,
             stdin=subprocess.DEVNULL,

@@ -17,7 +17,7 @@ def tree(pid: int) -> list[int]:
     children: dict[int, list[int]] = {}
     for stat in PROC.glob("[0-9]*/stat"):
         with suppress(OSError):
-            fields = stat.read_text(errors="replace").rpartition(")")[2].split()
+            fields = stat.read_text(errors="replace", encoding="utf-8").rpartition(")")[2].split()
             children.setdefault(int(fields[1]), []).append(int(stat.parent.name))
     found = [pid]
     for one in found:
@@ -28,7 +28,9 @@ def tree(pid: int) -> list[int]:
 def memory(pid: int) -> int:
     """Return the bytes of a process in memory; 0 where it has ended."""
     try:
-        return int((PROC / str(pid) / "statm").read_text().split()[1]) * mmap.PAGESIZE
+        return (
+            int((PROC / str(pid) / "statm").read_text(encoding="utf-8").split()[1]) * mmap.PAGESIZE
+        )
     except OSError:
         return 0
 
@@ -49,7 +51,9 @@ def listening(pids: Iterable[int]) -> set[int]:
                     sockets.add(str(one.readlink()).removeprefix("socket:[").removesuffix("]"))
         for table in ("tcp", "tcp6"):
             with suppress(OSError):
-                for line in (PROC / str(pid) / "net" / table).read_text().splitlines()[1:]:
+                for line in (
+                    (PROC / str(pid) / "net" / table).read_text(encoding="utf-8").splitlines()[1:]
+                ):
                     fields = line.split()
                     host, _, port = fields[1].partition(":")
                     if fields[3] == LISTENS and fields[9] in sockets and host != DOCKERS_OWN:
@@ -60,7 +64,7 @@ def listening(pids: Iterable[int]) -> set[int]:
 def belongs_to(pid: int, container: str) -> bool:
     """Return whether a process of this machine is in a container, by the container's id."""
     try:
-        return container in (PROC / str(pid) / "cgroup").read_text()
+        return container in (PROC / str(pid) / "cgroup").read_text(encoding="utf-8")
     except OSError:
         return False
 
@@ -68,6 +72,6 @@ def belongs_to(pid: int, container: str) -> bool:
 def name(pid: int) -> str:
     """Return the name of a process; its number where it has ended."""
     try:
-        return (PROC / str(pid) / "comm").read_text().strip()
+        return (PROC / str(pid) / "comm").read_text(encoding="utf-8").strip()
     except OSError:
         return str(pid)
