@@ -150,7 +150,10 @@ def unreadable(text: str) -> str:
     return next(filter(None, (denied(Path(part)) for part in parts if part.startswith("/"))), "")
 
 
-S3_FOLDER = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(/[^,]*)?")
+BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")  # as AWS has it, for other makers too
+# No URL: `?`, `#` and `%` are characters of a key as all others are. A bucket's name has none that
+# could lead to another host.
+S3_URI = re.compile(rf"s3://({BUCKET.pattern})(?:/(.*))?", re.DOTALL)
 
 
 @expects("path of a folder that can be read, or s3://BUCKET/PREFIX; several with commas or colons")
@@ -159,7 +162,7 @@ def repositories(text: str) -> tuple[Path | str, ...]:
     if Path(text).is_dir():  # its name may have a comma or a colon
         return (folder(text),)
     parts = [part.strip() for part in re.split(r",|:(?!//)", text)]
-    if not all(S3_FOLDER.fullmatch(part) for part in parts if part.startswith("s3:")):
+    if not all(S3_URI.fullmatch(part) for part in parts if part.startswith("s3:")):
         raise ValueError(text)
     found = tuple(part if part.startswith("s3:") else folder(part) for part in parts if part)
     if not found:
@@ -260,7 +263,6 @@ def setting(
     )
 
 
-BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")  # as AWS has it, for other makers too
 URL = re.compile(r"https?://[^\s/?#@]+(/[^\s?#]*)?")
 
 

@@ -12,7 +12,6 @@ from clients.errors import BadPayload
 from clients.tensors.quoting import brief
 from dispatcher.errors import ObjectForbidden
 from dispatcher.settings import Settings
-from dispatcher.settings.readers import BUCKET
 from dispatcher.storage.s3 import Location
 
 KEY_FIELD: Final = "s3_key"
@@ -22,8 +21,6 @@ FIELDS: Final = (KEY_FIELD, URI_FIELD)
 MAX_KEY: Final = 1024  # bytes in UTF-8; S3's own limit
 DEFAULT_RESULTS: Final = "results/"
 
-# A name of a bucket has no characters that could lead to another host.
-URI: Final = re.compile(rf"s3://({BUCKET.pattern})/(.+)", re.DOTALL)
 CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 URI_HINT: Final = "expected s3://BUCKET/KEY"
 KEY_HINT: Final = "expected the object's key, such as images/cat.jpg"
@@ -92,10 +89,11 @@ class Places:
         if KEY_FIELD in fields:
             return Location(self.own_bucket(), checked(fields[KEY_FIELD]))
         uri = fields.get(URI_FIELD)
-        match = URI.fullmatch(uri) if isinstance(uri, str) else None
-        if not match:
+        location = Location.of(uri)
+        if not location or not location.key:
             raise BadPayload(f"`{URI_FIELD}` is {brief(uri)}", hint=URI_HINT)
-        return Location(match[1], checked(match[2]))
+        checked(location.key)
+        return location
 
     def own_bucket(self) -> str:
         if not self.bucket:

@@ -38,10 +38,9 @@ class RemoteModels:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        bucket, _, prefix = (
-            (folder / SOURCE).read_text(encoding="utf-8").removeprefix("s3://").partition("/")
-        )
-        self.source = Location(bucket, f"{prefix.strip('/')}/" if prefix.strip("/") else "")
+        source = Location.of((folder / SOURCE).read_text(encoding="utf-8")) or Location("")
+        prefix = source.key.rstrip("/")
+        self.source = Location(source.bucket, f"{prefix}/" if prefix else "")
 
     @classmethod
     def made(cls, folder: Path, url: str) -> RemoteModels:

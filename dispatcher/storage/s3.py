@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from clients.errors import DeadlineExceeded, InferenceError
 from dispatcher.errors import ObjectTooLarge, StorageUnavailable
+from dispatcher.settings.readers import S3_URI
 
 if TYPE_CHECKING:  # the import takes half a second
     from dispatcher.settings import Settings
@@ -43,6 +44,12 @@ class Location:
 
     bucket: str
     key: str = ""
+
+    @classmethod
+    def of(cls, uri: object) -> Self | None:
+        """Return what `s3://BUCKET/KEY` names; `None` where it is no such text."""
+        match = S3_URI.fullmatch(uri) if isinstance(uri, str) else None
+        return cls(match[1], match[2] or "") if match else None
 
     def __str__(self) -> str:
         return f"s3://{self.bucket}/{self.key}"

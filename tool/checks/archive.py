@@ -6,7 +6,9 @@ a finding, since the platform does not take it either.
 
 from __future__ import annotations
 
+import errno
 import lzma
+import os
 import tarfile
 import zlib
 from pathlib import Path, PurePosixPath
@@ -17,24 +19,33 @@ from tool.trouble import Trouble
 MOST_FILES = 100_000
 PROGRAM_MODE, FILE_MODE = 0o755, 0o644  # the platform keeps the archive's own
 OWNER_RUNS = 0o100
-MOST_BYTES = 4 * 2**30  # what comes after these is made as long as it is, but of zeros
+MOST_BYTES = 4 * 2**30  # to look at; what comes after these is as long as it is, but of zeros
 
 
-def unpack(archive: Path, findings: Findings) -> None:
+def unpack(archive: Path, findings: Findings, most: float = MOST_BYTES) -> None:
     """Unpack an archive into the folder of `findings`.
 
+    Args:
+        archive: to unpack.
+        findings: takes what the platform does not unpack.
+        most: bytes that files get as they are; infinity for those that are to be served.
+
     Raises:
-        Trouble: it is no such archive, or a damaged one.
+        Trouble: it is no such archive, or a damaged one; or there is no room for it.
 
     """
     try:
         with tarfile.open(archive, "r:*") as packed:
-            left = MOST_BYTES
+            left = most
             for count, member in enumerate(packed):
                 if count == MOST_FILES:
                     raise Trouble(f"{archive} holds more than {MOST_FILES} files")
                 left -= unpack_member(packed, member, findings, left)
     except (tarfile.TarError, EOFError, OSError, ValueError, lzma.LZMAError, zlib.error) as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise Trouble(
+                f"there is no room for {archive} in {findings.root}: set TMPDIR to a larger disk"
+            ) from error
         reason = str(error).partition("\n")[0].rstrip(":")
         raise Trouble(
             f"{archive} cannot be read as a tar.gz: {reason}; expected that, or a folder"
@@ -44,7 +55,7 @@ def unpack(archive: Path, findings: Findings) -> None:
 
 
 def unpack_member(
-    packed: tarfile.TarFile, member: tarfile.TarInfo, findings: Findings, most: int
+    packed: tarfile.TarFile, member: tarfile.TarInfo, findings: Findings, most: float
 ) -> int:
     """Make one folder or file, or note why not; return the bytes written."""
     name = PurePosixPath(member.name)
@@ -70,7 +81,10 @@ def unpack_member(
         source = packed.extractfile(member)
         with place.open("wb") as made:
             while member.size <= most and source and (piece := source.read(2**20)):
-                made.write(piece)
+                if piece.strip(b"\0"):
+                    made.write(piece)
+                else:  # a hole, which takes no room
+                    made.seek(len(piece), os.SEEK_CUR)
             written = made.tell()
             made.truncate(member.size)
         place.chmod(PROGRAM_MODE if member.mode & OWNER_RUNS else FILE_MODE)

@@ -14,7 +14,7 @@ from errno import EADDRNOTAVAIL
 from pathlib import Path
 
 from tool.emulate.asynchronous import AsyncCalls
-from tool.emulate.contract import FIRST_VARIANT, variants_of
+from tool.emulate.contract import FIRST_VARIANT, REGION, variants_of
 from tool.emulate.endpoint import Endpoint, Variant
 from tool.emulate.host.containers import Container, Image, Remote, Start, container_of
 from tool.emulate.host.health import CREATING, FAILED, Health, hint_for
@@ -43,7 +43,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="an image; the address of a running server; or the folder of a checkout, whose "
         "./serve is started without Docker",
     )
-    add("--model", type=Path, metavar="PATH", help="a folder or model.tar.gz for /opt/ml/model")
+    add(
+        "--model",
+        type=Path,
+        metavar="PATH",
+        help="a folder or model.tar.gz for /opt/ml/model; served instead of the image's own "
+        "models, but for --env MODEL_DIR_USE=beside",
+    )
     add("--env", action="append", default=[], metavar="NAME=VALUE", help="may be repeated")
     add("--port", type=int, default=PORT, help=f"where boto3 is answered (default: {PORT})")
     add("--host", default="127.0.0.1", help="on which address (default: 127.0.0.1)")
@@ -279,8 +285,9 @@ class Running:
         host, port = self.listening.getsockname()[:2]
         url = f"http://{host}:{port}"
         self.view.say(
-            f'InService: boto3.client("sagemaker-runtime", endpoint_url="{url}")'
-            f".invoke_endpoint(EndpointName=…); or AWS_ENDPOINT_URL_SAGEMAKER_RUNTIME={url}"
+            f'InService: boto3.client("sagemaker-runtime", endpoint_url="{url}", '
+            f'region_name="{REGION}").invoke_endpoint(EndpointName=…); or '
+            f"AWS_ENDPOINT_URL_SAGEMAKER_RUNTIME={url} AWS_REGION={REGION}"
         )
         while True:
             for variant in self.endpoint.variants:

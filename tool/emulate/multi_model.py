@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import threading
@@ -252,7 +253,7 @@ def unpack_archive(archive: Path, folder: Path) -> None:
 
     """
     findings = Findings(folder)
-    unpack(archive, findings)
+    unpack(archive, findings, math.inf)
     if wrong := next((one for one in findings.found if one.level == "error"), None):
         raise Trouble(f"{archive}: {wrong.file} {wrong.message}; {wrong.fix}")
 

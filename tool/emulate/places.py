@@ -6,12 +6,12 @@ from abc import ABC, abstractmethod
 from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
+from dispatcher.storage.s3 import Location
 from tool.trouble import Trouble
 
 S3 = "s3://"
@@ -58,6 +58,7 @@ class Prefix(Place):
 
     def __init__(self, url: str, client: Any) -> None:
         self.bucket, self.prefix = bucket_and_key(url)
+        self.folder = self.prefix[: self.prefix.rfind("/") + 1]
         self.client = client
 
     def names(self) -> list[str]:
@@ -67,13 +68,10 @@ class Prefix(Place):
         )
         pages = carried_out(list, listed)
         keys = [one["Key"] for page in pages for one in page.get("Contents", ())]
-        folder = self.prefix.rpartition("/")[0]
-        start = len(folder) + bool(folder)
-        return sorted(key[start:] for key in keys if not key.endswith("/"))
+        return sorted(key[len(self.folder) :] for key in keys if not key.endswith("/"))
 
     def read(self, name: str) -> bytes:
-        key = f"{self.prefix.rpartition('/')[0]}/{name}".lstrip("/")
-        return read_object(self.client, self.bucket, key)
+        return read_object(self.client, self.bucket, self.folder + name)
 
     def write(self, name: str, content: bytes) -> None:
         key = f"{self.prefix.rstrip('/')}/{name}".lstrip("/")
@@ -108,10 +106,9 @@ def bucket_and_key(url: str) -> tuple[str, str]:
         Trouble: it is no such URL.
 
     """
-    parts = urlsplit(url, allow_fragments=False)
-    if not url.startswith(S3) or not parts.netloc:
+    if not (location := Location.of(url)):
         raise Trouble(f"{url!r} is no place in S3; expected s3://BUCKET/PREFIX")
-    return parts.netloc, parts.path.lstrip("/")
+    return location.bucket, location.key
 
 
 @cache

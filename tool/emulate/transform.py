@@ -126,7 +126,8 @@ def transform(
             continue
         target.write(f"{name}.out", content)
         say(f"{name}: {count} requests, {len(content)} bytes in {name}.out")
-    say(f"{'Failed' if failed else 'Completed'}: {len(names) - failed} of {len(names)} files")
+    outcome = f"Failed: {failed}" if failed else f"Completed: {len(names)}"
+    say(f"{outcome} of {len(names)} files")
     return failed
 
 

@@ -17,7 +17,13 @@ from typing import Any
 CAPACITY = int(os.environ.get("CAPACITY", "99"))
 PING = int(os.environ.get("PING", "200"))
 PARAMETERS = os.environ.get("PARAMETERS", "")
-SHOWN = {"GREETING", "MODEL_DIR", "SAGEMAKER_MULTI_MODEL", "SAGEMAKER_BATCH_STRATEGY"}
+SHOWN = {
+    "GREETING",
+    "MODEL_DIR",
+    "MODEL_DIR_USE",
+    "SAGEMAKER_MULTI_MODEL",
+    "SAGEMAKER_BATCH_STRATEGY",
+}
 loaded: dict[str, str] = {}
 
 

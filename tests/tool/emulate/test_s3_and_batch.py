@@ -15,6 +15,7 @@ from botocore.exceptions import ClientError
 from tests.conftest import PROJECT, wait_for
 from tests.support.emulate import Emulated, emulated
 from tests.support.s3 import BUCKET, S3Server
+from tool.emulate.places import bucket_and_key
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +67,21 @@ def test_an_input_in_s3_is_answered_in_s3(later: Emulated, s3: S3Server) -> None
     assert came["size"] == 3
     assert (came["headers"]["content-type"], came["headers"]["accept"]) == ("text/x", "text/y")
     assert content_type == "application/json"
+
+
+@pytest.mark.parametrize("key", ["what?.png", "a#b", "a%20b", "a b+c;d", "two//s", "/lead"])
+def test_a_key_is_taken_as_it_is(key: str) -> None:
+    """As S3 itself and boto3 have it; in the request to S3 it is encoded."""
+    assert bucket_and_key(f"s3://bucket/in/{key}") == ("bucket", f"in/{key}")
+    assert bucket_and_key(f"s3://bucket/{key}") == ("bucket", key)
+
+
+def test_an_input_with_a_question_mark_is_another_object(later: Emulated, s3: S3Server) -> None:
+    s3.put("in/what", b"wrong")
+    s3.put("in/what?.txt", b"right")
+    location = f"s3://{BUCKET}/in/what?.txt"
+    answer = ask(later, InputLocation=location, CustomAttributes="upper")
+    assert written(s3, answer["OutputLocation"])[0] == b"RIGHT"
 
 
 def test_an_input_in_the_call_goes_where_the_call_says(later: Emulated, s3: S3Server) -> None:
@@ -161,7 +177,8 @@ def test_a_prefix_in_s3_is_transformed_and_failures_are_counted(
     container: Path, s3: S3Server
 ) -> None:
     s3.put("batch/1.txt", b"abc")
-    s3.put("batch/deep/2.txt", b"d" * (2**20 + 1))
+    s3.put("batch/deep/2?.txt", b"d" * (2**20 + 1))
+    s3.put("batch/3#.txt", b"abc")
     done = transform(
         container,
         *(f"s3://{BUCKET}/batch/", f"s3://{BUCKET}/answers", "--max-payload-mb=1"),
@@ -172,8 +189,9 @@ def test_a_prefix_in_s3_is_transformed_and_failures_are_counted(
     came = json.loads(s3.read("answers/1.txt.out")[0])
     assert came["headers"]["content-type"] == "text/plain"
     assert came["variables"]["SAGEMAKER_BATCH_STRATEGY"] == "MULTI_RECORD"
-    assert "deep/2.txt: failed: a record has 1048577 bytes" in done.stdout
-    assert "Failed: 1 of 2 files" in done.stdout
+    assert "deep/2?.txt: failed: a record has 1048577 bytes" in done.stdout
+    assert s3.read("answers/3#.txt.out")
+    assert "Failed: 1 of 3 files" in done.stdout
 
 
 def test_input_that_is_not_there_says_so_before_the_start(container: Path, tmp_path: Path) -> None:

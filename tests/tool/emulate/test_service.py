@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
 from botocore.exceptions import ClientError, EventStreamError
 
@@ -49,6 +50,7 @@ def test_a_container_gets_what_boto3_sends(service: Emulated) -> None:
     assert not {"authorization", "x-amz-date", "user-agent"} & set(came["headers"])
     assert came["variables"]["GREETING"] == "a=b"
     assert Path(came["variables"]["MODEL_DIR"]).is_dir()
+    assert came["variables"]["MODEL_DIR_USE"] == "instead"
     assert answer["ContentType"] == "application/json"
     assert answer["InvokedProductionVariant"] == "second"
     assert "CustomAttributes" not in answer  # only what the container itself sets
@@ -199,6 +201,18 @@ def test_waiters_find_the_endpoint_in_service(service: Emulated) -> None:
     ]
     with pytest.raises(ClientError, match=r"does not answer SageMaker\.ListModels"):
         sagemaker.list_models()
+
+
+def test_the_line_for_boto3_is_all_that_it_needs(service: Emulated) -> None:
+    line = next(one for one in service.lines.splitlines() if "InService: boto3" in one)
+    made, _, rest = line.partition("InService: ")[2].partition(".invoke_endpoint")
+    names = ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_CONFIG_FILE")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in names:
+            patch.delenv(name, raising=False)
+        client = eval(made, {"boto3": boto3})  # our own text
+    assert client.meta.endpoint_url == f"http://127.0.0.1:{service.port}"
+    assert f"AWS_REGION={client.meta.region_name}" in rest
 
 
 def test_the_terminal_shows_what_happens(service: Emulated) -> None:

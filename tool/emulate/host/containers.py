@@ -54,6 +54,12 @@ class Start:
     stop_s: float = 30.0
     options: tuple[str, ...] = ()
 
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment; a model is served without those of this project's image."""
+        own = {"MODEL_DIR_USE": "instead"} if self.model else {}
+        return {**own, **self.environment}
+
 
 class Container(ABC):
     """One container of an endpoint."""
@@ -166,7 +172,7 @@ class LocalProgram(Program):
             own["MODEL_DIR"] = str(self.how.model)
         command = [str(self.folder.resolve() / "serve"), "serve"]
         try:
-            self.launch(command, {**os.environ, **own, **self.how.environment})
+            self.launch(command, {**os.environ, **own, **self.how.variables})
         except OSError as error:
             raise Trouble(f"{command[0]} cannot be started: {error.strerror}") from error
 
@@ -198,7 +204,7 @@ class Image(Program):
         self.created = False
 
     def start(self) -> None:
-        environment = self.how.environment
+        environment = self.how.variables
         port = environment.get(BIND_TO_PORT, str(DEFAULT_PORT))
         options = ["--name", self.name, "--user", "0:0", "--publish", f"127.0.0.1::{port}"]
         for folder, place in ((self.how.model, MODEL_DIR), (self.how.models, MODELS_DIR)):
