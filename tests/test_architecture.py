@@ -158,8 +158,9 @@ ARROWS = {
     "tool/cost": "clients/repository tool tool/commands",
     # The hosting service's contract as checks of any container.
     "tool/conformance": "tool tool/emulate tool/emulate/host",
-    # The hosting service on a laptop: of containers it knows what anyone's have in common.
-    "tool/emulate": "tool tool/checks tool/emulate/host",
+    # The hosting service on a laptop: of containers it knows what anyone's have in common. Of the
+    # settings it takes what `s3://…` means.
+    "tool/emulate": "dispatcher/settings/readers.py tool tool/checks tool/emulate/host",
     "tool/emulate/host": "dispatcher/exit_codes.py tool",
     "tool/pack": "clients/repository tool tool/checks",
     # Of the emulated service it takes what both know: places in S3, reasons of failures.

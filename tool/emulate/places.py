@@ -11,7 +11,7 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from dispatcher.storage.s3 import Location
+from dispatcher.settings.readers import S3_URI
 from tool.trouble import Trouble
 
 S3 = "s3://"
@@ -106,9 +106,9 @@ def bucket_and_key(url: str) -> tuple[str, str]:
         Trouble: it is no such URL.
 
     """
-    if not (location := Location.of(url)):
+    if not (match := S3_URI.fullmatch(url)):
         raise Trouble(f"{url!r} is no place in S3; expected s3://BUCKET/PREFIX")
-    return location.bucket, location.key
+    return match[1], match[2] or ""
 
 
 @cache
