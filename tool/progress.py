@@ -5,11 +5,26 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TextIO
 
 from tool.sizes import size_text
 
 REFRESH_S = 0.2
+SLOW_S = 3.0
+
+
+@contextmanager
+def announced(what: str) -> Iterator[None]:
+    """Say what is done, if it takes long."""
+    timer = threading.Timer(SLOW_S, lambda: sys.stderr.write(f"{what} …\n"))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 class Progress:

@@ -36,7 +36,7 @@ Colour = tuple[float, ...]
 class ClassificationKeys(Keys):
     """The keys of this family."""
 
-    labels: str = labels_key()
+    labels: str = labels_key("; without one a class is its number")
     resize: int | tuple[int, int] | None = key(
         SIZE,
         "the new size: of the shorter side, or [height, width] for any shape; nothing means the "
@@ -80,7 +80,10 @@ class Plan:
 
 
 class Classification(Family[ClassificationKeys, Plan]):
-    """Answers the best classes as Triton writes them: "score:index:label", best first."""
+    """Answers the best classes as Triton writes them: "score:index:label", best first.
+
+    Without labels it is "score:index".
+    """
 
     keys_type = ClassificationKeys
     example = {"img": EXAMPLE}
@@ -92,7 +95,7 @@ class Classification(Family[ClassificationKeys, Plan]):
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
-        self.labels = self.read_labels()
+        self.labels = self.read_labels(numbers=True)
         if self.keys.pixels == "0-1" and max(self.keys.mean or (0,)) > 1:
             raise self.mistake(
                 "mean",
@@ -187,8 +190,8 @@ class Classification(Family[ClassificationKeys, Plan]):
         found = ranked(scores, self.request.parameters["top_k"])
         # Six digits, as Triton's own classification extension writes them.
         if self.request.parameters["format"] == "objects":
-            return [
-                {"label": self.labels[index], "index": index, "score": round(score, 6)}
-                for index, score in found
-            ]
-        return [class_text(score, f"{index}:{self.labels[index]}") for index, score in found]
+            return [self.named(index, score) for index, score in found]
+        labels = [
+            f"{index}:{self.labels[index]}" if self.labels else f"{index}" for index, _ in found
+        ]
+        return [class_text(score, label) for (_, score), label in zip(found, labels, strict=True)]

@@ -18,14 +18,17 @@ from clients.triton.server import TensorSpec
 class TextClassificationKeys(TextKeys):
     """The keys of this family."""
 
-    labels: str = labels_key()
+    labels: str = labels_key("; without one a class is its number")
     softmax: bool = key(
         FLAG, "whether scores become probabilities, or stay as the model gives them", default=True
     )
 
 
 class TextClassification(TextFamily[TextClassificationKeys]):
-    """Answers `{"label": the class, "index": its number, "score": …}`, best first."""
+    """Answers `{"label": the class, "index": its number, "score": …}`, best first.
+
+    Without labels there is no `label`.
+    """
 
     keys_type = TextClassificationKeys
     parameters = {
@@ -35,7 +38,7 @@ class TextClassification(TextFamily[TextClassificationKeys]):
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
-        self.labels = self.read_labels()
+        self.labels = self.read_labels(numbers=True)
 
     def check_output(self, spec: TensorSpec, sizes: tuple[int, ...]) -> None:
         if len(sizes) != 1:
@@ -48,10 +51,4 @@ class TextClassification(TextFamily[TextClassificationKeys]):
         self.count_labels(self.labels, len(scores[0]), "the output")
         top_k = self.request.parameters["top_k"]
         ranked = likeliest if self.keys.softmax else best
-        return [
-            [
-                {"label": self.labels[index], "index": index, "score": round(score, 6)}
-                for index, score in ranked(row, top_k)
-            ]
-            for row in scores
-        ]
+        return [[self.named(index, score) for index, score in ranked(row, top_k)] for row in scores]

@@ -105,13 +105,13 @@ def key(kind: Kind, meaning: str, default: Any = MISSING) -> Any:
     return field(default=default, metadata={"kind": kind, "meaning": meaning})
 
 
-def labels_key() -> Any:
+def labels_key(more: str = "") -> Any:
     """Declare the key for the file of labels, of families that answer classes."""
     meaning = (
         "the file with a class name per line; nothing means the `label_filename` of config.pbtxt, "
         "or else labels.txt"
     )
-    return key(INSIDE, meaning, "")
+    return key(INSIDE, meaning + more, "")
 
 
 @dataclass(frozen=True, kw_only=True)

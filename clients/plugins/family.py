@@ -58,6 +58,7 @@ class Family(Client, Generic[K, P]):
 
     keys: K
     file: Path
+    labels: Sequence[str] = ()
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
@@ -195,8 +196,10 @@ class Family(Client, Generic[K, P]):
         there = ", ".join(f'"{spec.name}"' for spec in specs) or "none"
         raise self.mistake(name, what, f"the model has {there}: write one of them")
 
-    def read_labels(self) -> list[str]:
+    def read_labels(self, *, numbers: bool = False) -> list[str]:
         """Return the class names: of the key `labels`, of config.pbtxt, or of labels.txt.
+
+        None where the classes have `numbers` for names, and no file is named or there.
 
         Raises:
             ClientDisabled: the file cannot be read, or config.pbtxt names several.
@@ -213,7 +216,14 @@ class Family(Client, Generic[K, P]):
             if not INSIDE.fits(file):
                 what = f'is "{file}", the `label_filename` of {CONFIG}'
                 raise self.mistake("labels", what, f"write {INSIDE.expected}")
+            if numbers and not found and not (self.folder / file).exists():
+                return []
         return self.lines("labels", file)
+
+    def named(self, index: int, score: float) -> dict[str, Any]:
+        """Return a class and its score for an answer in JSON."""
+        label = {"label": self.labels[index]} if self.labels else {}
+        return {**label, "index": index, "score": round(score, 6)}
 
     def lines(self, name: str, file: str) -> list[str]:
         """Return the lines of a file, which the key `name` names.
@@ -233,8 +243,8 @@ class Family(Client, Generic[K, P]):
             raise self.mistake(name, f"is {path.name}, which {what}", fix) from error
 
     def count_labels(self, labels: Sequence[str], classes: int, where: str) -> None:
-        """Raise ClientDisabled unless there is one label for each class of the model."""
-        if len(labels) != classes:
+        """Raise ClientDisabled unless there is one label for each class of the model, or none."""
+        if labels and len(labels) != classes:
             fix = f"give it {classes} lines, one for each class"
             if classes - len(labels) == 1:
                 fix += ', in the model\'s order: one that lacks is often "background", the first'

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 from tool.scaffold import pictures, texts
 from tool.scaffold.options import TENSORS
-from tool.scaffold.plan import AskAuthor, Misfit, Plan, several
+from tool.scaffold.plan import CHECK, AskAuthor, Misfit, Plan, several, shown
 from tool.scaffold.source import Source
 from tool.trouble import Trouble
 
 
 def tensors(source: Source) -> Iterator[Plan]:
     """Yield how any model is served."""
-    yield Plan(TENSORS, f"no family suits {several(source.inputs)} and {several(source.outputs)}")
+    why = f"no family is sure to suit {several(source.inputs)} and {several(source.outputs)}"
+    fixed = (
+        f"{CHECK}{shown(one)} takes {one.shape[0]} at a time, no more and no fewer; if it should "
+        "take any number, export it with a dynamic first axis"
+        for one in source.inputs
+        if len(one.shape) == 4 and one.shape[0] > 1
+    )
+    yield Plan(TENSORS, why).and_lines(*fixed)
 
 
 FAMILIES: Mapping[str, Callable[[Source], Iterator[Plan]]] = {
@@ -25,47 +33,53 @@ FAMILIES: Mapping[str, Callable[[Source], Iterator[Plan]]] = {
     "text-classification": texts.text_classification,
     TENSORS: tensors,
 }
+OF_PICTURES = ("detection", "classification", "picture-file")
 
 
 def plans(source: Source, family: str) -> list[Plan]:
-    """Return how a family would serve a model, the likeliest way first.
+    """Return how a model would be served, the likeliest way first.
 
     Args:
         source: the model.
-        family: its name; empty for the one that the file shows.
+        family: its name; empty for one that the files prove, else plain tensors.
 
     Raises:
         Trouble: the family cannot serve it; the text says which can.
 
     """
     if not family:
-        return list(FAMILIES[guessed(source)](source))
+        return shown_by(source)
     try:
         return list(FAMILIES[family](source))
     except Misfit as error:
-        other = guessed(source)
+        other = shown_by(source)[0].family
         raise Trouble(
             f"{source.file} does not fit {family}: {error}; it fits {other}: write "
             f"`--family {other}`"
         ) from error
 
 
-def guessed(source: Source) -> str:
-    """Return the family that a model's tensors show; plain tensors where they show none."""
-    if texts.takes_tokens(source):
-        order = [texts.likeliest(source)]
-    elif any(spec.datatype == "UINT8" and spec.is_file for spec in source.inputs):
-        order = ["picture-file"]
-    else:
-        order = ["detection", "classification"]
-    for name in filter(None, order):
+def shown_by(source: Source) -> list[Plan]:
+    """Return the plans that the files prove, and that for tensors, which names the others.
+
+    With an author's labels, of which tensors have none, one of the others is taken before tensors.
+    """
+    found, possible = [], []
+    for name in texts.likeliest(source) if texts.takes_tokens(source) else OF_PICTURES:
         try:
-            found = next(FAMILIES[name](source), None)
-        except AskAuthor:
-            return name
+            its = list(FAMILIES[name](source))
+        except AskAuthor as error:
+            possible.append((name, str(error)))
+            continue
         except (Misfit, Trouble):  # it cannot be run with what the family would send
             continue
-        # One number for a picture is no class, unless its author says so.
-        if found and (name != "classification" or len(found.labels) > 1):
-            return name
-    return TENSORS
+        found = [plan for plan in its if plan.proven]
+        if found:
+            break
+        possible += [(name, plan.why) for plan in its[:1]]
+        if source.given:
+            found = its
+            break
+    (plain,) = tensors(source)
+    others = "".join(f"; `--family {name}` suits if {why}" for name, why in possible)
+    return [*found, replace(plain, why=plain.why + others)]

@@ -34,9 +34,9 @@ NO_BATCHES = (
 def written(place: Path, name: str, source: Source, plan: Plan) -> None:
     """Write all files but the model and its tokenizer below `place`."""
     folder = place / name
-    if not (folder / CONFIG).exists():  # another plan's: the tensors are the same
-        (folder / CONFIG).write_text(config(name, source, plan), encoding="utf-8")
+    (folder / CONFIG).write_text(config(name, source, plan), encoding="utf-8")
     (folder / FILE).write_text(dispatch_toml(name, plan), encoding="utf-8")
+    (folder / LABELS).unlink(missing_ok=True)  # another plan's
     if plan.labels:
         write_labels(folder, plan)
     test = place / "code" / "tests" / f"test_{file_name(name)}.py"
@@ -63,7 +63,10 @@ def config(name: str, source: Source, plan: Plan) -> str:
     if most and DYNAMIC_BATCHING not in fields:
         most, (fields, _) = 0, completion(name, source, 0)
     lines = [beginning(name, most)]
-    lines += [tensors(key, fields[key], plan.labelled) for key in ("input", "output")]
+    lines += [
+        tensors(key, fields[key], plan.labelled if plan.labels else "")
+        for key in ("input", "output")
+    ]
     lines.append("instance_group [ { count: 1 kind: KIND_AUTO } ]")
     if why:
         lines.append(f"# Requests run one by one: {why}.")
@@ -114,16 +117,14 @@ def test_of(name: str, source: Source, plan: Plan) -> str:
     return text.format(
         name=name,
         kind=class_name(name),
-        check=CHECKED.get(plan.family, "").format(
-            top=min(3, len(plan.labels)), outputs=[one.name for one in source.outputs]
-        ),
+        check=CHECKED.get(plan.family, "").format(outputs=[one.name for one in source.outputs]),
         inputs="\n".join(map(made_up, source.inputs)),
         outputs=[one.name for one in source.outputs],
     )
 
 
 CHECKED: Mapping[str, str] = {
-    "classification": "self.assertEqual(len(result), {top})",
+    "classification": "self.assertIn(len(result), (1, 2, 3))",
     "detection": "self.assertTrue(all(len(row) == 8 for row in result), result)",
     "picture-file": 'self.assertEqual([one["name"] for one in result["outputs"]], {outputs})',
     "fill-mask": "self.assertGreaterEqual(len(result), 1)",

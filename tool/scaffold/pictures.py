@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy.typing as npt
 
 from clients.images.boxes import LAYOUTS, MOST_QUERIES, MOST_SHARE
 from clients.triton.server import TensorSpec
-from tool.scaffold.plan import CHECK, AskAuthor, Misfit, Plan, quoted, several, shown
+from tool.scaffold.plan import CHECK, SCORES, AskAuthor, Misfit, Plan, quoted, several, shown
 from tool.scaffold.source import Source
 
 FLOATS = ("FP32", "FP16")
@@ -23,8 +24,11 @@ USUAL = (
     "mean = [0.485, 0.456, 0.406]",
     "std = [0.229, 0.224, 0.225]",
 )
+PICTURES = ("image", "img", "pixel", "picture", "photo")  # in the name of an input
+DECODERS = (b"ImageDecoder", b"DecodeImage")  # operators of ONNX, and of its extensions
 FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 GREYS = 255
+ANY_SIZE = "the model takes pictures of any size"
 
 
 class Pixels(NamedTuple):
@@ -49,7 +53,11 @@ class Pixels(NamedTuple):
             return []
         if isinstance(given, list) and len(given) == 2 and all(isinstance(n, int) for n in given):
             return [f"{key} = {given}"]
-        return [f"{CHECK}the model takes pictures of any size", f"{key} = {side}"]
+        sizes = [side if one == -1 else one for one in (self.height, self.width)]
+        return [
+            f"{CHECK}{ANY_SIZE}",
+            f"{key} = {side if sizes == [side, side] else sizes}",
+        ]
 
 
 def pixels(source: Source) -> Pixels:
@@ -76,8 +84,17 @@ def pixels(source: Source) -> Pixels:
     raise Misfit(f"{shown(spec)} has not three channels, nor one")
 
 
+def are_pictures(source: Source, taken: Pixels) -> bool:
+    """Whether it is sure that the input takes pictures: sound has one channel, too."""
+    named = any(word in taken.spec.name.lower() for word in PICTURES)
+    return taken.channels == 3 or named or bool(source.pictures)
+
+
 def classification(source: Source) -> Iterator[Plan]:
     """Yield how the model would be served as a classifier.
+
+    It is sure to be one if its pictures are, with their size, and its scores: a vector for a
+    picture looks the same.
 
     Raises:
         Misfit: it is none.
@@ -87,21 +104,32 @@ def classification(source: Source) -> Iterator[Plan]:
     found = [one for one in source.outputs if is_row(one, taken)]
     if not found:
         raise Misfit(f"{several(source.outputs)} has no score per class")
-    side = CLASSIFIER_SIDE
-    answers = source.run({taken.spec.name: taken.shape(side)})
+    sides = (CLASSIFIER_SIDE, CLASSIFIER_SIDE + 64)
+    shapes = dict.fromkeys(map(taken.shape, sides))
+    answers, *larger = (source.run({taken.spec.name: shape}) for shape in shapes)
+    how = tuple(prepared(source, taken))
     for output in found:
         count = answers[output.name].size
+        if any(count != other[output.name].size for other in larger):
+            raise Misfit(
+                f"{shown(output)} has more numbers for a larger picture, which no class is"
+            )
         why = f"{shown(taken.spec)} takes pictures, and {shown(output)} has {count} scores"
         plan = Plan("classification", why, labelled=output.name)
         if len(source.outputs) > 1:
             plan = plan.and_lines(f"output = {quoted(output.name)}")
         names = source.labels if len(source.labels) == count else ()
-        plan = plan.with_labels(names, count).and_lines(*prepared(source, taken))
-        if is_probability(answers[output.name]):
+        plan = plan.with_labels(names).and_lines(*how)
+        softmax = is_probability(answers[output.name])
+        if softmax:
             plan = plan.and_lines("# The scores are probabilities already: no `softmax`.")
         else:
             plan = plan.and_lines("# softmax = true  # makes probabilities of the scores")
-        yield plan
+        scores = softmax or any(word in output.name.lower() for word in SCORES)
+        sure = are_pictures(source, taken) and not any(ANY_SIZE in line for line in how)
+        sure &= not source.architecture or source.architecture.endswith("ForImageClassification")
+        # One number for a picture is no class, unless its author says so.
+        yield replace(plan, proven=sure and count > 1 and (scores or bool(names)))
 
 
 def is_row(output: TensorSpec, taken: Pixels) -> bool:
@@ -120,12 +148,12 @@ def prepared(source: Source, taken: Pixels) -> Iterator[str]:
         yield f'layout = "{taken.layout}"'
     if taken.spec.datatype == "UINT8":
         yield 'pixels = "0-255"'
-        yield from taken.size_line("crop", CLASSIFIER_SIDE)
+        yield from taken.size_line("crop", CLASSIFIER_SIDE, source.noted("imgsz"))
         return
     if lines := as_exported(source.pictures, taken):
         yield from lines
         return
-    yield from taken.size_line("crop", CLASSIFIER_SIDE)
+    yield from taken.size_line("crop", CLASSIFIER_SIDE, source.noted("imgsz"))
     yield f"{CHECK}the file does not show how pictures were prepared in training"
     yield "# Without more keys they are squeezed to the model's size, and pixels are 0 to 1. Most"
     yield "# classifiers of torchvision need these:"
@@ -194,16 +222,23 @@ def detection(source: Source) -> Iterator[Plan]:
         for output in tables
         for plan in layouts(source, taken, output, answers[output.name], masks)
     ]
-    if not found:
+    plans = [plan for plan, is_one in found if is_one]
+    if found and not plans:
+        raise Misfit(
+            f"{several(source.outputs)} has the sizes of a table of boxes, but not its numbers: "
+            "widths, heights or scores below 0, scores above 1, or no box beyond the first half of "
+            "the picture; a YOLOX is to be exported with decode_in_inference"
+        )
+    if not plans:
         each = f"of {len(source.labels)} labels" if source.labels else "class"
         raise Misfit(f"{several(source.outputs)} is no table of boxes with a score for each {each}")
-    yield from found
+    yield from plans
 
 
 def layouts(
     source: Source, taken: Pixels, output: TensorSpec, answer: npt.NDArray[Any], masks: int
-) -> Iterator[Plan]:
-    """Yield a plan for each layout that an output's sizes suit."""
+) -> Iterator[tuple[Plan, bool]]:
+    """Yield a plan for each layout that an output's sizes suit, and whether its numbers do."""
     table = answer.reshape(answer.shape[-2:])
     for name, turned in by_likelihood(taken, table.shape, len(source.labels)):
         layout = LAYOUTS[name]
@@ -233,7 +268,15 @@ def layouts(
         if shares and not layout.shares:
             plan = plan.and_lines("normalised = true")
         size = taken.size_line("size", DETECTOR_SIDE, source.noted("imgsz"))
-        yield plan.with_labels(source.labels, count if layout.classes else 0).and_lines(*size)
+        plan = plan.with_labels(source.labels, count if layout.classes else 0).and_lines(*size)
+        scores = boxes[:, 4 : layout.before + (count if layout.classes else -1)]
+        fits = bool(scores.min(initial=0) >= 0 and scores.max(initial=0) <= 1)
+        if not layout.queries:  # each place of the picture has its boxes
+            _, *sides = sorted(taken.shape(DETECTOR_SIDE)[-3:])
+            half = 0.5 if shares else min(sides) / 2
+            fits &= bool(boxes[:, 2:4].min() >= 0 and (boxes[:, :2].max(0) >= half).all())
+        # By its sizes alone it may be another head's table, whose numbers mean other things.
+        yield replace(plan, proven=bool(source.labels)), fits
 
 
 def keypoints(source: Source) -> int:
@@ -273,4 +316,8 @@ def picture_file(source: Source) -> Iterator[Plan]:
     """
     if len(source.inputs) != 1 or not source.inputs[0].is_file:
         raise Misfit(f"{several(source.inputs)} takes no file of a picture")
-    yield Plan("picture-file", f"{shown(source.inputs[0])} takes the bytes of a file")
+    (spec,) = source.inputs
+    named = any(word in spec.name.lower() for word in PICTURES)
+    content = b"" if named else source.file.read_bytes()
+    proven = named or any(operator in content for operator in DECODERS)
+    yield Plan("picture-file", f"{shown(spec)} takes the bytes of a picture's file", proven=proven)

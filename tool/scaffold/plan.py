@@ -11,6 +11,8 @@ from tool.trouble import Trouble
 CHECK = "# CHECK: "
 """Before what the file does not show: the author looks at these lines."""
 
+SCORES = ("logit", "prob", "softmax", "score")  # in the name of an output
+
 
 class AskAuthor(Trouble):
     """The family suits the model, but needs what only the author knows."""
@@ -29,7 +31,7 @@ class Plan:
         why: what of the model's tensors shows it.
         lines: of dispatch.toml, behind the family's own.
         labels: the names of the classes.
-        made_up: whether these names are only numbered.
+        proven: whether the files show that it is of this family; else only its author knows.
         tokens: whether it needs a tokenizer.
         labelled: the output whose classes the labels are, for config.pbtxt.
 
@@ -39,20 +41,20 @@ class Plan:
     why: str
     lines: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
-    made_up: bool = False
+    proven: bool = False
     tokens: bool = False
     labelled: str = ""
 
     def and_lines(self, *lines: str) -> Plan:
         return replace(self, lines=(*self.lines, *lines))
 
-    def with_labels(self, names: tuple[str, ...], count: int) -> Plan:
+    def with_labels(self, names: tuple[str, ...], count: int = 0) -> Plan:
         """Return it with the labels that are known, or with `count` numbered ones."""
         if names:
             return replace(self, labels=names)
         made_up = tuple(f"class {number}" for number in range(count))
         note = f"{CHECK}the file has no names: write the model's own into labels.txt, in its order"
-        return replace(self, labels=made_up, made_up=True).and_lines(note)
+        return replace(self, labels=made_up).and_lines(note)
 
 
 def quoted(name: str) -> str:

@@ -21,7 +21,7 @@ from container.triton_backends.completion import ModelFile
 from container.triton_backends.model_config import ModelConfigError
 from container.triton_backends.onnxruntime import session as onnxruntime
 from tool.checks.file import LFS
-from tool.tokenizer.command import called, dictionary
+from tool.tokenizer.command import dictionary
 from tool.trouble import Trouble
 
 EXPECTED = "expected a file of ONNX, or a folder with model.onnx"
@@ -33,7 +33,7 @@ EXPORTS = {
     ".pb": "convert it with tf2onnx",
     ".tflite": "convert it with tf2onnx",
 }
-VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", ".model")
+VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json")
 MOST_BESIDE = 1000
 
 
@@ -68,6 +68,11 @@ class Source:
     def batched(self) -> bool:
         """Whether every tensor has a first axis of any size, which may be a batch."""
         return all(spec.shape[:1] == (-1,) for spec in (*self.inputs, *self.outputs))
+
+    @property
+    def architecture(self) -> str:
+        """The class of transformers, as config.json names it; empty where it does not."""
+        return " ".join(map(str, self.model.get("architectures") or []))
 
     @property
     def metadata(self) -> Mapping[str, str]:
@@ -150,9 +155,8 @@ class Source:
         """Return the folder beside the model that has a tokenizer; `None` where none has."""
         here = self.file.parent
         for folder in (here / "tokenizer", here, here.parent / "tokenizer", here.parent):
-            if folder.is_dir() and any(
-                called(path).endswith(VOCABULARIES) for path in sorted(folder.iterdir())
-            ):
+            names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+            if not names.isdisjoint(VOCABULARIES) or any(name.endswith(".model") for name in names):
                 return folder
         return None
 

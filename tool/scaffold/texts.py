@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from clients.text.batch import DTYPES, PARTS
 from clients.text.tokenizer import Tokenizer
 from clients.triton.server import TensorSpec
-from tool.scaffold.plan import CHECK, Misfit, Plan, quoted, several, shown
+from tool.scaffold.plan import CHECK, SCORES, Misfit, Plan, quoted, several, shown
 from tool.scaffold.source import Source
 from tool.tokenizer.command import dictionary
 from tool.trouble import Trouble
 
 TRIED = 16  # tokens
 LENGTHS = (512, 256, 128, 64, 32, 16)
-WORDS = 5000  # fewer numbers per token are a vector, unless its author says otherwise
-MANY = 200  # more numbers for a text are a vector, unless their name says otherwise
-POOLED = ("pool", "embed", "vector")
+WORDS = 5000  # as many scores for a token are for words
+VECTORS = ("pool", "embed", "vector", "hidden")  # in the name of an output
 
 
 def takes_tokens(source: Source) -> bool:
@@ -69,7 +69,8 @@ def fill_mask(source: Source) -> Iterator[Plan]:
         raise Misfit(f"{several(source.outputs)} has no score per token and word")
     for output, sizes in found:
         why = f"it takes tokens, and {shown(output)} has {sizes[1]} scores for each"
-        yield named(source, Plan("fill-mask", why, tokens=True), output)
+        plan = Plan("fill-mask", why, tokens=True, proven=sizes[1] >= WORDS)
+        yield named(source, plan, output)
 
 
 def embedding(source: Source) -> Iterator[Plan]:
@@ -87,12 +88,21 @@ def embedding(source: Source) -> Iterator[Plan]:
     usable = [one for one in whole if "pooler" not in one.name] or ([] if each else whole)
     for output in usable:
         why = f"it takes tokens, and {shown(output)} is a vector for a text"
-        yield named(source, Plan("embedding", why, ('pooling = "none"',), tokens=True), output)
+        plan = Plan("embedding", why, ('pooling = "none"',), tokens=True)
+        yield named(source, replace(plan, proven=is_vector(source, output)), output)
     for output, sizes in each:
         why = f"it takes tokens, and {shown(output)} is a vector of {sizes[1]} for each"
-        yield named(source, Plan("embedding", why, tuple(pooling(source)), tokens=True), output)
+        lines = tuple(pooling(source))
+        sure = is_vector(source, output) or not lines[0].startswith(CHECK)
+        yield named(source, Plan("embedding", why, lines, tokens=True, proven=sure), output)
     if not found or not (usable or each):
         raise Misfit(f"{several(source.outputs)} has no vector per token or text")
+
+
+def is_vector(source: Source, output: TensorSpec) -> bool:
+    """Whether it is sure that an output has vectors, not scores, which look the same."""
+    named = any(word in output.name.lower() for word in VECTORS)
+    return named or source.architecture.endswith("Model")
 
 
 def pooling(source: Source) -> Iterator[str]:
@@ -121,12 +131,14 @@ def text_classification(source: Source) -> Iterator[Plan]:
         why = f"it takes tokens, and {shown(output)} has {count} scores for a text"
         plan = named(source, Plan("text-classification", why, tokens=True), output)
         names = source.labels if len(source.labels) == count else ()
-        yield plan.with_labels(names, count)
+        sure = bool(names or source.architecture) or any(
+            word in output.name.lower() for word in SCORES
+        )
+        yield replace(plan.with_labels(names), proven=count > 1 and sure)
 
 
-def likeliest(source: Source) -> str:
-    """Return the family of a model that takes tokens; empty where none serves it."""
-    kinds = " ".join(map(str, source.model.get("architectures") or []))
+def likeliest(source: Source) -> list[str]:
+    """Return the families that a model that takes tokens may be of; none where none serves it."""
     for end, family in (
         ("ForMaskedLM", "fill-mask"),
         ("ForSequenceClassification", "text-classification"),
@@ -135,19 +147,15 @@ def likeliest(source: Source) -> str:
         ("ForCausalLM", ""),
         ("Model", "embedding"),
     ):
-        if kinds.endswith(end):
-            return family
+        if source.architecture.endswith(end):
+            return [family] if family else []
     try:
-        found = answers(source)
+        each = [sizes[1] for _, sizes in answers(source) if len(sizes) == 2]
     except Misfit:
-        return ""
-    for output, sizes in found:
-        if len(sizes) == 2:
-            return "fill-mask" if sizes[1] >= WORDS else "embedding"
-        is_vector = any(word in output.name.lower() for word in POOLED)
-        if len(sizes) == 1 and (is_vector or (sizes[0] > MANY and not source.labels)):
-            return "embedding"
-    return "text-classification" if found else ""
+        return []
+    if not each:
+        return ["text-classification", "embedding"]
+    return ["fill-mask" if max(each) >= WORDS else "embedding"]
 
 
 def longest(source: Source, tokenizer: Tokenizer) -> Iterator[str]:

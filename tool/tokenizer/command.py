@@ -99,7 +99,12 @@ def found(given: Sequence[Path]) -> dict[str, Path]:
         if not path.exists():
             raise Trouble(f"there is no {str(path)!r}; {EXPECTED}")
         inside = sorted(path.iterdir()) if path.is_dir() else [path]
-        known = {name: one for one in inside if one.is_file() and (name := called(one))}
+        known = {
+            name: one
+            for one in inside
+            # In a folder another name may be that of another model's file.
+            if one.is_file() and (name := called(one)) and (one is path or name == one.name)
+        }
         if not known:
             raise Trouble(f"{str(path)!r} is no file of a tokenizer; {EXPECTED}")
         files |= known

@@ -117,7 +117,7 @@ class ModelFile:
         self._session = _opened(file, options, [(CPU, {})])
         self.path = file
         self.runtime = f"onnxruntime {onnxruntime.__version__}"
-        self.signature = _signature(self._session, file)
+        self.signature = _signature(_inferred(self._session, file), file)
         self.metadata: Mapping[str, str] = self._session.get_modelmeta().custom_metadata_map
 
     def run(self, inputs: Tensors, outputs: Sequence[str]) -> dict[str, NDArray[Any]]:
@@ -255,6 +255,21 @@ def _opened(file: Path, options: Any, providers: Sequence[Provider]) -> Any:
         reason = str(error).strip().split("\n")[0]
         what = f"ONNX Runtime cannot open '{file}': {reason}"
         raise ModelConfigError(what, _fix(reason)) from error
+
+
+def _inferred(session: Any, file: Path) -> Any:
+    """Return a session that knows the sizes which an optimized graph shows, as the served one does.
+
+    Where a size of an output has a name that no input has, such as `LSTMhn_dim_1`, the optimizer
+    may know the number.
+    """
+    known = {size for one in session.get_inputs() for size in one.shape}
+    sizes = (size for one in session.get_outputs() for size in one.shape)
+    if all(isinstance(size, int) or (size and size in known) for size in sizes):
+        return session
+    options = _import_onnxruntime().SessionOptions()
+    options.log_severity_level = FATAL
+    return _opened(file, options, [(CPU, {})])
 
 
 def _fix(reason: str) -> str:

@@ -59,25 +59,28 @@ def scores(
     classes: int,
     kind: int = FLOAT,
     noted: Mapping[str, str] | None = None,
+    names: tuple[str, str] = ("images", "logits"),
 ) -> Path:
     """A classifier: the score of class i is i times the mean of all numbers of the picture."""
     return save(
         file,
         [
-            helper.make_node("Cast", ["images"], ["numbers"], to=FLOAT),
+            helper.make_node("Cast", names[:1], ["numbers"], to=FLOAT),
             helper.make_node("ReduceMean", ["numbers"], ["mean"], axes=[1, 2, 3], keepdims=0),
             helper.make_node("Reshape", ["mean", "column"], ["rows"]),
-            helper.make_node("Mul", ["rows", "weights"], ["logits"]),
+            helper.make_node("Mul", ["rows", "weights"], names[1:]),
         ],
-        [("images", kind, images)],
-        [("logits", FLOAT, [images[0], classes])],
+        [(names[0], kind, images)],
+        [(names[1], FLOAT, [images[0], classes])],
         noted or {},
         column=np.array([-1, 1]),
         weights=np.arange(classes, dtype=np.float32)[None],
     )
 
 
-def tokens(file: Path, width: int, *, pooled: str = "", most: int = 0) -> Path:
+def tokens(
+    file: Path, width: int, *, pooled: str = "", each: str = "last_hidden_state", most: int = 0
+) -> Path:
     """A text model: `width` numbers for each token, i times its id; or, `pooled`, their mean.
 
     With `most` a longer text fails, as with embeddings of so many positions.
@@ -95,12 +98,10 @@ def tokens(file: Path, width: int, *, pooled: str = "", most: int = 0) -> Path:
         arrays |= {"positions": np.zeros(most, np.float32), "one": np.array([1])}
     nodes += [
         helper.make_node("Unsqueeze", ["placed" if most else "ids", "last_axis"], ["column"]),
-        helper.make_node("Mul", ["column", "weights"], ["each"]),
+        helper.make_node("Mul", ["column", "weights"], [each]),
     ]
     arrays["last_axis"] = np.array([2])
     if pooled:
-        nodes.append(helper.make_node("ReduceMean", ["each"], [pooled], axes=[1], keepdims=0))
-    else:
-        nodes.append(helper.make_node("Identity", ["each"], ["logits"]))
-    output = (pooled, FLOAT, ["n", width]) if pooled else ("logits", FLOAT, [*batch, width])
+        nodes.append(helper.make_node("ReduceMean", [each], [pooled], axes=[1], keepdims=0))
+    output = (pooled, FLOAT, ["n", width]) if pooled else (each, FLOAT, [*batch, width])
     return save(file, nodes, [("input_ids", INT64, batch)], [output], {}, **arrays)

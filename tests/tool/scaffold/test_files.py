@@ -6,20 +6,25 @@ import re
 import shlex
 import subprocess
 import sys
+import threading
 import tomllib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from onnx import external_data_helper
 
 from clients.plugins.family import names
 from clients.testing import OnnxModels, answer, clients_in
+from container.triton_backends.onnxruntime.session import ModelFile, OnnxSession
+from container.triton_backends.onnxruntime.session_settings import session_settings
 from tests.conftest import PROJECT
 from tests.support.models import onnx_models
-from tests.support.models.exports import scores, tokens
+from tests.support.models.exports import FLOAT, save, scores, tokens
 from tests.tool.scaffold.conftest import Write
+from tool import progress
 from tool.__main__ import main
 from tool.placing import put
 from tool.scaffold.families import FAMILIES
@@ -77,6 +82,7 @@ def test_what_is_written_is_served_and_tested_as_it_is(
 
 def test_the_tests_that_are_written_pass_and_can_fail(write: Write, tmp_path: Path) -> None:
     file = scores(tmp_path / "a.onnx", ("n", 3, 24, 16), 5)
+    file.with_name("labels.txt").write_text("a\nb\nc\nd\ne\n")
     write(file)
     write(file, "--into", "other", command="new-client")
     text = outcome(MINE / "code" / "tests", Path("other", "code", "tests"))
@@ -112,6 +118,41 @@ def test_rows_that_change_each_other_do_not_share_a_run(write: Write, tmp_path: 
     assert "max_batch_size: 0" in config
     assert "# Requests run one by one: output 'y' " in config
     assert "dims: [ -1, 2 ]" in config
+
+
+def sound(file: Path, kernel: int) -> Path:
+    """A model that fails on a sound shorter than its kernel; the file has a name for a known size.
+
+    The optimizer knows the size, as it does of the silero's states.
+    """
+    return save(
+        file,
+        [
+            onnx.helper.make_node("Unsqueeze", ["x", "axis"], ["rows"]),
+            onnx.helper.make_node("Conv", ["rows", "kernel"], ["y"]),
+            onnx.helper.make_node("Mul", ["size", "once"], ["sizes"]),
+            onnx.helper.make_node("Reshape", ["state", "sizes"], ["next"]),
+        ],
+        [("x", FLOAT, [1, "samples"]), ("state", FLOAT, [1, 1, 4])],
+        [("y", FLOAT, [1, 1, "left"]), ("next", FLOAT, [1, "next_dim_1", 4])],
+        {},
+        axis=np.array([1]),
+        size=np.array([1, 1, 4]),
+        once=np.array([1, 1, 1]),
+        kernel=np.ones((1, 1, kernel), np.float32),
+    )
+
+
+def test_what_is_written_has_the_sizes_of_the_server_and_says_what_was_not_asked(
+    write: Write, tmp_path: Path
+) -> None:
+    said = write(sound(tmp_path / "a.onnx", 3))
+    config = (MINE / "new" / "config.pbtxt").read_text()
+    assert '{ name: "next" data_type: TYPE_FP32 dims: [ 1, 1, 4 ] }' in config
+    assert "loaded, but not asked: it fails on zeros of the least size ('new': " in said
+    file = MINE / "new" / "1" / "model.onnx"
+    served = OnnxSession(file, session_settings({}), [("CPUExecutionProvider", {})], {})
+    assert ModelFile(file).signature == served.signature
 
 
 def test_weights_beside_the_model_come_with_it(write: Write, tmp_path: Path) -> None:
@@ -242,9 +283,40 @@ def test_the_longest_text_is_found_out_where_nothing_states_it(
 
 
 def test_a_tokenizer_is_asked_for_where_none_is_there(write: Write, tmp_path: Path) -> None:
-    (tmp_path / "export").mkdir()
     file = tokens(tmp_path / "export" / "model.onnx", 8)
-    assert "name its files, --tokenizer FILE" in write(file, code=2)
+    file.with_name("another-models.vocab.json").write_text("{}")
+    said = write(file, code=2)
+    assert "name its files, --tokenizer FILE" in said
+    assert said.endswith("or write `--family tensors`\n")
+
+
+def test_labels_of_words_are_no_vector(write: Write, tmp_path: Path) -> None:
+    said = write(tokens(tmp_path / "a.onnx", 9, each="logits"))
+    assert "`--family embedding` suits if it takes tokens" in said.splitlines()[0]
+    assert settings() == {"family": "tensors"}
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_a_family_that_fails_gives_way_to_tensors(write: Write, tmp_path: Path) -> None:
+    """A model that goes on with a text looks as one that fills in words, but has no mask."""
+    file = tokens(tmp_path / "export" / "model.onnx", 6000, each="logits")
+    vocabulary = [line for line in VOCABULARY.read_text().splitlines() if line != "[MASK]"]
+    file.with_name("vocab.txt").write_text("\n".join(vocabulary))
+    said = write(file, "--tokenizer-class", "BertTokenizer")
+    assert settings() == {"family": "tensors"}
+    assert "\nnot fill-mask, although it takes tokens, and `logits`" in said
+    assert not (MINE / "new" / "tokenizer").exists()
+
+
+def test_a_step_that_takes_long_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "SLOW_S", 0)
+    with progress.announced("counting"):
+        for thread in threading.enumerate():
+            if isinstance(thread, threading.Timer):
+                thread.join()
+    assert capsys.readouterr().err == "counting …\n"
 
 
 PAGE = (PROJECT / "docs" / "adding-a-model.md").read_text()

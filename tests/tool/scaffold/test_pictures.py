@@ -92,7 +92,8 @@ def test_a_detector_is_known_by_its_table(
     write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     table, noted, expected = TABLES[name]
-    said = write(tables(tmp_path / "a.onnx", IMAGES, noted, output0=table))
+    chosen = () if noted else ("--family", "detection")  # by its sizes alone it is not sure
+    said = write(tables(tmp_path / "a.onnx", IMAGES, noted, output0=table), *chosen)
     assert said.startswith("family: detection, because `images` FP32 [-1, 3, 320, 320] takes")
     assert settings() == {"family": "detection", **expected}
     assert labels() == (["bolt", "nut", "a washer"] if noted else ["class 0", "class 1", "class 2"])
@@ -116,7 +117,7 @@ def test_a_segmentation_model_is_served_by_its_boxes(write: Write, tmp_path: Pat
 def test_labels_are_asked_for_where_classes_are_numbers(write: Write, tmp_path: Path) -> None:
     table = rows(300, 100, 60, 140, 120, 0.9, 1)
     file = tables(tmp_path / "a.onnx", IMAGES, output0=table)
-    assert "name them, --labels FILE" in write(file, code=2)
+    assert "name them, --labels FILE" in write(file, "--family", "detection", code=2)
     (tmp_path / "names").write_text("left\nright\n")
     write(file, "--labels", "names")
     assert labels() == ["left", "right"]
@@ -127,7 +128,7 @@ def test_labels_that_do_not_fit_are_refused(write: Write, tmp_path: Path) -> Non
     (tmp_path / "names").write_text("left\nright\n")
     file = scores(tmp_path / "a.onnx", ("n", 3, 8, 8), 3)
     said = write(file, "--labels", "names", code=2)
-    assert "`logits` FP32 [-1, 3] has 3 scores, but names has 2 lines" in said
+    assert "`logits` FP32 [-1, 3] has 3 scores; but names has 2 lines" in said
     table = rows(3 * CELLS, *BOX, 1, 0, 0.9, 0)
     said = write(
         tables(tmp_path / "b.onnx", IMAGES, output0=table),
@@ -144,6 +145,7 @@ def test_labels_that_do_not_fit_are_refused(write: Write, tmp_path: Path) -> Non
         ((1, 3, 24, 16), TensorProto.FLOAT16, {}, "max_batch_size: 0"),
         (("n", 24, 16, 3), TensorProto.FLOAT, {"layout": "NHWC"}, "dims: [ 24, 16, 3 ]"),
         (("n", 3, "h", "w"), TensorProto.FLOAT, {"crop": 224}, "dims: [ 3, -1, -1 ]"),
+        (("n", 3, 64, "w"), TensorProto.FLOAT, {"crop": [64, 224]}, "dims: [ 3, 64, -1 ]"),
         (("n", 1, 24, 16), TensorProto.UINT8, {"pixels": "0-255"}, "data_type: TYPE_UINT8"),
     ],
 )
@@ -156,16 +158,16 @@ def test_a_classifier_s_pictures_are_those_of_its_input(
     expected: dict[str, Any],
     sizes: str,
 ) -> None:
-    said = write(scores(tmp_path / "a.onnx", shape, 5, kind))
+    said = write(scores(tmp_path / "a.onnx", shape, 5, kind), "--family", "classification")
     assert settings() == {"family": "classification", **expected}
-    assert labels() == [f"class {number}" for number in range(5)]
     config = (MINE / "new" / "config.pbtxt").read_text()
     assert sizes in config
-    assert 'label_filename: "labels.txt"' in config
+    assert "label_filename" not in config
     assert ("dynamic_batching { }" in config) == (shape[0] == "n")
     # White is 1, or 255 where the model takes whole numbers.
     white = 255.0 if kind == TensorProto.UINT8 else 1.0
-    assert ask(top_k=1) == [f"{4 * white:.6f}:4:class 4"]
+    assert ask(top_k=1) == [f"{4 * white:.6f}:4"]
+    assert ask(top_k=1, format="objects") == [{"index": 4, "score": 4 * white}]
     assert "write the model's own into labels.txt" in said
     no_mistakes(capsys)
 
@@ -227,5 +229,38 @@ def test_rotated_boxes_are_not_taken_for_others(write: Write, tmp_path: Path) ->
     table = rows(CELLS, *BOX, 0, 0.9, 0, 0.3).T
     file = tables(tmp_path / "a.onnx", IMAGES, {**NAMES, "task": "obb"}, output0=table)
     assert "rotated boxes" in write(file, "--family", "detection", code=2)
-    assert write(file).startswith("family: tensors, because no family suits")
+    assert write(file).startswith("family: tensors, because no family is sure to suit")
     assert settings() == {"family": "tensors"}
+
+
+OFFSETS = np.random.default_rng(0).normal(0, 1, (CELLS, 6)).astype(np.float32)
+OFFSETS[:, 4:] = 0.5  # as a YOLOX has them: places in a cell, logarithms of sides, probabilities
+
+
+@pytest.mark.parametrize(
+    ("make", "possible"),
+    [
+        (lambda file: tables(file, IMAGES, output0=OFFSETS), ""),
+        (lambda file: tables(file, IMAGES, {"names": "['text']"}, output0=OFFSETS), ""),
+        (lambda file: tables(file, IMAGES, output0=TABLES["yolov5"][0]), "detection"),
+        (lambda file: tables(file, IMAGES, output0=TABLES["rtdetr"][0]), "detection"),
+        (lambda file: tables(file, IMAGES, output0=TABLES["end2end"][0]), "detection"),
+        # A vector of a sound's spectrum, and one of a face.
+        (lambda file: scores(file, ("n", 76, 32, 1), 96, names=("x", "y")), "classification"),
+        (lambda file: scores(file, ("n", 3, 112, 112), 512, names=("x", "y")), "classification"),
+        # Of any size, so that nothing says which one is right.
+        (lambda file: scores(file, ("n", 3, "h", "w"), 2), "classification"),
+        # A wake word's, of one channel.
+        (lambda file: scores(file, ("n", 1, 16, 96), 2, names=("x", "probs")), "classification"),
+    ],
+)
+def test_what_no_file_proves_is_served_as_tensors_and_named(
+    write: Write, tmp_path: Path, make: Any, possible: str
+) -> None:
+    said = write(make(tmp_path / "a.onnx"))
+    first = said.splitlines()[0]
+    assert first.startswith("family: tensors, because no family is sure to suit")
+    assert first.count("--family") == bool(possible)
+    assert f"`--family {possible}` suits if" in first or not possible
+    assert settings() == {"family": "tensors"}
+    assert not (MINE / "new" / "labels.txt").exists()
