@@ -43,7 +43,10 @@ CONFIGURED = "as its configuration says"
 EDITION = 5
 """Of the comparison; results of another edition are not read."""
 
-TIMEOUT_S = 300.0
+LIMIT_S = 60.0
+"""What a comparison may take: at a start all other models wait for it."""
+LIMIT_VARIABLE = "ENGINE_COMPARISON_LIMIT_S"
+"""The variable by which `dispatcher engines`, for which no server waits, gives it longer."""
 
 SHOWN = "engines"
 """A folder in the one that instances share: a file per model version, for the web workers."""
@@ -80,6 +83,7 @@ class EngineChoice:
         speedup: of a run, over ONNX Runtime in f32; 0 where it was not measured.
         difference: the worst difference from its answers, in words; empty where there is none.
         signature: the file's tensors; None where they were not read.
+        gave_up_s: seconds after which the comparison was ended; 0 where it came to its end.
 
     """
 
@@ -89,6 +93,7 @@ class EngineChoice:
     speedup: float = 0.0
     difference: str = ""
     signature: Signature | None = None
+    gave_up_s: float = 0.0
 
     def sentence(self) -> str:
         """Return the choice as a sentence for the log."""
@@ -172,25 +177,31 @@ def choice_for_openvino(
 def cached_choice(
     folder: Path, file: Path, asked: EnginePreference, environment: Mapping[str, str]
 ) -> EngineChoice:
-    """Return the cached choice for a model; compare engines where there is none."""
+    """Return the cached choice for a model; compare engines where there is none.
+
+    That of a comparison that was ended counts as well, unless this one may take longer.
+    """
+    limit = float(environment.get(LIMIT_VARIABLE, LIMIT_S))
     if not (cache := environment.get(CACHE_VARIABLE)):
-        return measured_choice(folder, file, asked)
+        return measured_choice(folder, file, asked, limit)
     kept = Path(cache) / f"{key_of(folder, file, asked)}.json"
-    if known := read(kept):
+    if known := read(kept, limit):
         return known
     with ExitStack() as stack:
         with suppress(OSError):  # else all instances of a model compare at once
             kept.parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(kept.with_suffix(".lock")))
-        if known := read(kept):
+        if known := read(kept, limit):
             return known
-        found = measured_choice(folder, file, asked)
-        if found.signature:
+        found = measured_choice(folder, file, asked, limit)
+        if found.signature or found.gave_up_s:
             keep(found, kept)
     return found
 
 
-def measured_choice(folder: Path, file: Path, asked: EnginePreference) -> EngineChoice:
+def measured_choice(
+    folder: Path, file: Path, asked: EnginePreference, limit: float
+) -> EngineChoice:
     """Compare engines in a process of its own, because an engine may crash on a model."""
     # Inside Triton the former is empty, or what is first on PATH, too.
     python = sys.executable or shutil.which("python3") or "python3"
@@ -204,25 +215,29 @@ def measured_choice(folder: Path, file: Path, asked: EnginePreference) -> Engine
             capture_output=True,
             encoding="utf-8",
             check=False,
-            timeout=TIMEOUT_S,
+            timeout=limit,
         )
         if done.returncode == 0:
             return parsed(json.loads(done.stdout.splitlines()[-1]))
         said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         reason = f"the comparison of engines failed: {said[:200]}"
     except subprocess.TimeoutExpired:
-        reason = f"the comparison of engines took longer than {TIMEOUT_S:.0f} s"
+        reason = f"the comparison of engines took longer than {limit:g} s"
+        if limit <= LIMIT_S:
+            reason += "; `dispatcher engines` gives it more time"
+        return EngineChoice(ONNXRUNTIME, reason=reason, gave_up_s=limit)
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         reason = f"the comparison of engines could not be made: {error}"
     return EngineChoice(ONNXRUNTIME, reason=reason)
 
 
-def read(kept: Path) -> EngineChoice | None:
-    """Return a choice from the cache; None where it is missing or damaged."""
+def read(kept: Path, limit: float) -> EngineChoice | None:
+    """Return a choice from the cache; None where there is none, or it had less time than now."""
     try:
-        return parsed(json.loads(kept.read_text(encoding="utf-8")))
+        known = parsed(json.loads(kept.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError):
         return None
+    return None if 0 < known.gave_up_s < limit else known
 
 
 def keep(found: EngineChoice, kept: Path) -> None:

@@ -15,7 +15,7 @@ import triton_python_backend_utils as pb_utils
 from container.triton_backends import config_check, model_config, triton_requests
 from container.triton_backends.batching.item import ByRows
 from container.triton_backends.completion import completed
-from container.triton_backends.engine_choice import hide, show
+from container.triton_backends.engine_choice import CACHE_VARIABLE, hide, show
 from container.triton_backends.machine import allocator
 from container.triton_backends.machine.shared_folder import shared_folder
 from container.triton_backends.machine.shared_memory import Share, fit
@@ -98,12 +98,12 @@ class PythonModel(ABC):
         config = auto_complete_model_config.as_dict()
         config_check.refuse_ragged(config)
         if model_config.needs_completion(config):
-            folder = shared_folder(os.environ)
+            cache = os.environ.get(CACHE_VARIABLE)
             completion = completed(
                 config,
                 model_config.written(cls.folder()),
                 cls.read(cls._file(config)),
-                folder / "trials" if folder else None,
+                Path(cache) if cache else None,
             )
             config.update(completion.fields)
             triton_requests.log_completion(config["name"], completion)

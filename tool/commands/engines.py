@@ -29,6 +29,8 @@ from tool.engines.selection import select_engine
 from tool.offline import composed, settings_here
 from tool.trouble import Trouble
 
+LIMIT_S = 3600.0
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
@@ -62,6 +64,7 @@ def run(options: argparse.Namespace) -> int:
         **os.environ,
         engine_choice.PRECISION_VARIABLE: options.precision or settings.model_precision,
         engine_choice.CACHE_VARIABLE: str(settings.engine_cache),
+        engine_choice.LIMIT_VARIABLE: str(LIMIT_S),
     }
     with composed(settings) as repository:
         folders = {path.name: path for path in sorted(repository.iterdir()) if path.is_dir()}

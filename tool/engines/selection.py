@@ -180,9 +180,8 @@ def answers(folder: Path, file: Path, signature: Signature, session: Any, exact:
     if given := [one for *_, some in results for one in some]:
         outputs = [one for _, (_, some), _ in results for one in some]
         return Reference(exact, client, results, given, outputs, tap, is_int8)
-    rows = made_up(signature, lambda inputs, names: {n: exact(inputs)[n] for n in names})
-    given = [dict(row) for row in rows]
-    return Reference(exact, None, (), given, [exact(one) for one in given], None, is_int8)
+    given, outputs = (list(map(dict, side)) for side in made_up(signature, lambda x, _: exact(x)))
+    return Reference(exact, None, (), given, outputs, None, is_int8)
 
 
 def results_of(

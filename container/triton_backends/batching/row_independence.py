@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,7 +52,10 @@ LEAST_SCALE = 1e-2
 """A row's largest number counts as this part of the batch's largest one at least: what is left of
 large intermediate numbers may be all that a small row has."""
 
-EDITION = 2
+LIMIT_S = 60.0
+"""What the test may take: at a start all other models wait for it."""
+
+EDITION = 3
 """The edition of this test: results of another edition are not read."""
 
 
@@ -59,8 +63,19 @@ class _NoRun(Exception):
     """The model cannot be run with made-up inputs."""
 
 
+class _NoTime(Exception):
+    """The rows so far say that the test would end after `LIMIT_S`."""
+
+
 def row_dependence(signature: Signature, run: Run, most: int) -> str:
     """Return why rows are not known to be independent; empty where they are."""
+    try:
+        return _dependence(signature, _limited(run), most)
+    except _NoTime:
+        return f"the test of its rows would take longer than {LIMIT_S:g} s"
+
+
+def _dependence(signature: Signature, run: Run, most: int) -> str:
     names = [spec.name for spec in signature.outputs]
     try:
         size, rows, alone = _of_a_size(signature.inputs, names, run)
@@ -79,13 +94,27 @@ def row_dependence(signature: Signature, run: Run, most: int) -> str:
     return ""
 
 
-def made_up(signature: Signature, run: Run) -> list[Tensors]:
-    """Return made-up rows, one of each of `KINDS`; empty where the model fails."""
+def _limited(run: Run) -> Run:
+    begun, done = time.monotonic(), 0
+
+    def limited(inputs: Tensors, names: Sequence[str]) -> Tensors:
+        nonlocal done
+        rows = len(next(iter(inputs.values())))
+        if done and (time.monotonic() - begun) / done * (done + rows) > LIMIT_S:
+            raise _NoTime
+        done += rows
+        return run(inputs, names)
+
+    return limited
+
+
+def made_up(signature: Signature, run: Run) -> tuple[list[Tensors], list[Tensors]]:
+    """Return made-up rows, one of each of `KINDS`, and their outputs; none where it fails."""
     names = [spec.name for spec in signature.outputs]
     try:
-        return _of_a_size(signature.inputs, names, run)[1]
+        return _of_a_size(signature.inputs, names, run)[1:]
     except _NoRun:
-        return []
+        return [], []
 
 
 def _compared(
@@ -185,6 +214,8 @@ def _rows(specs: Sequence[TensorSpec], size: int, tops: Mapping[str, int]) -> li
 def _run(run: Run, inputs: Tensors, names: Sequence[str]) -> Tensors:
     try:
         return run(inputs, names)
+    except _NoTime:
+        raise
     except Exception as error:  # whatever the runtime raises
         raise _NoRun(" ".join(str(error).split())[:200]) from error
 

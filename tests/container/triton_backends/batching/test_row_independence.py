@@ -99,6 +99,21 @@ def test_as_many_rows_are_run_together_as_there_may_be() -> None:
     assert "differs by" in against(behind_five, X, most=8)
 
 
+def test_a_model_that_would_take_too_long_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A row takes 5 s here: six alone, two batches of two; three more would end at 65 s."""
+    clock = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+
+    def slow(x: Array) -> Array:
+        clock[0] += 5 * len(x)
+        return x
+
+    assert against(slow, X) == "the test of its rows would take longer than 60 s"
+    assert clock == [50]
+
+
 def test_every_output_is_compared() -> None:
     def both(x: Array) -> tuple[Array, Array]:
         return x + 1, np.cumsum(x, axis=0)
