@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -26,7 +25,8 @@ HOW_TO_SAY = (
 
 QUANTIZES = "it quantizes its activations while it runs, with one scale for all rows"
 DYNAMIC_QUANTIZATION = (b"DynamicQuantize", b"MatMulIntegerToFloat")
-"""What the operators are called, or begin with."""
+"""What the operators are called, or begin with. If the model returns only the best class, a test
+would have to hit the one number that is rounded to another."""
 
 TRIED = "in a test each row had the same answer as alone"
 LEAVE_OUT = "leave it out, unless you know that each row is an item of its own"
@@ -80,7 +80,7 @@ def completed(
     most = model_config.max_batch_size(config) or model_config.DEFAULT_MAX_BATCH_SIZE
     against = (
         QUANTIZES
-        if quantizes(opened.path)
+        if model_config.has_operator(opened.path, DYNAMIC_QUANTIZATION)
         else cached_dependence(
             trials,
             model_config.files_of(opened.path) if trials else (),
@@ -97,13 +97,3 @@ def completed(
         what = f"requests share runs, as `dynamic_batching` says, but {against}"
         return Completion(fields, warning=(what, LEAVE_OUT))
     return Completion(fields, warning=(f"requests are run one by one: {against}", HOW_TO_SAY))
-
-
-def quantizes(file: Path) -> bool:
-    """Whether a graph has an operator that takes one scale for all rows.
-
-    If the model returns only the best class, a test would have to hit the one number that is
-    rounded to another.
-    """
-    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as graph:
-        return any(graph.find(kind) >= 0 for kind in DYNAMIC_QUANTIZATION)

@@ -7,6 +7,7 @@ A configuration is the dictionary that Triton makes of `config.pbtxt`.
 
 from __future__ import annotations
 
+import mmap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from clients.repository.config_text import Message, read
 from clients.repository.files import text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 DYNAMIC = -1
@@ -118,6 +119,12 @@ def written(folder: Path) -> Message:
 def files_of(file: Path) -> list[Path]:
     """Return a model's files: its weights may have some of their own beside it."""
     return sorted(one for one in file.parent.rglob("*") if one.is_file())
+
+
+def has_operator(file: Path, names: Iterable[bytes]) -> bool:
+    """Whether a graph has an operator that is called so, or whose name begins so."""
+    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as graph:
+        return any(graph.find(name) >= 0 for name in names)
 
 
 def asked_kind(kind: str, folder: Path) -> str:

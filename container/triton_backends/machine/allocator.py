@@ -3,7 +3,49 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+UNUSUAL = 4
+"""Times the usual size of inputs from which on a run's memory is given back. It is taken again from
+the system each time, for which a YOLOv5s on ONNX Runtime needs 12 to 18 % of a run."""
+LATEST = 1 / 16
+"""What the latest run counts in the mean of all."""
+WORTHWHILE = 128 * 2**20
+"""Bytes from which on OpenVINO gives memory back, for which it prepares its graph once more."""
+
+
+class Sizes:
+    """The sizes of the inputs of a session, whose engine keeps memory for the largest."""
+
+    def __init__(self) -> None:
+        self._usual = self._largest = 0.0
+
+    def shrinks(self, inputs: Mapping[str, NDArray[Any]]) -> bool:
+        """Whether the engine keeps much more than such runs need, or will after this one."""
+        size = sum(array.nbytes for array in inputs.values())
+        self._usual += (size - self._usual) * (LATEST if self._usual else 1)
+        self._largest = max(self._largest, size)
+        if self._largest <= UNUSUAL * self._usual:
+            return False
+        self._largest = self._usual
+        return True
+
+
+def resident() -> int:
+    """Return the bytes of memory that are this process's alone, as Linux counts them."""
+    try:
+        _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
+    except OSError:
+        return 0
+    return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
 
 
 def give_back() -> None:

@@ -10,6 +10,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from container.triton_backends.batching.tensor_shapes import Scalars, conform
+from container.triton_backends.machine import allocator
 from container.triton_backends.machine.cpu_share import usable_cpus
 from container.triton_backends.model_config import (
     DYNAMIC,
@@ -18,8 +19,10 @@ from container.triton_backends.model_config import (
     Signature,
     TensorSpec,
     files_of,
+    has_operator,
 )
 from container.triton_backends.onnxruntime.execution_providers import CPU
+from container.triton_backends.onnxruntime.session_settings import ARENA_SHRINKAGE
 from container.triton_backends.onnxruntime.unknown_ranks import unknown_ranks
 
 if TYPE_CHECKING:
@@ -36,6 +39,10 @@ DEFAULT_FILE = "model.onnx"
 
 SMALL = 128 * 2**20
 """Bytes of a model up to which there is a second session, with weights of its own."""
+
+SCALED_BY_THREAD = (b"DynamicQuantizeLSTM",)
+"""The operators that quantize the rows of each thread with a scale of their own: two rows differed
+by 3 % of an output's range between one thread and two."""
 
 FATAL = 4  # ONNX Runtime's number of this level of its log
 
@@ -136,7 +143,8 @@ class OnnxSession:
     A session's threads are shared by all that run it at a time, and two runs of a YOLOv5s that
     share two threads are 0.9 times as fast as two with one each. So there are two sessions where
     there may be several runs: one with all threads, for a run that is alone, and one in which each
-    run has its share. A large model has the first alone.
+    run has its share. A large model has the first alone, and a model whose answers depend on the
+    number of threads the second.
 
     Args:
         dims: of the configured outputs: a scalar has none in the file, but the configuration and
@@ -159,13 +167,16 @@ class OnnxSession:
         is_small = sum(one.stat().st_size for one in files_of(file)) <= SMALL
         self.on_cpu = [name for name, _ in providers] == [CPU]
         self.at_once = settings.at_once if is_small else 1
-        self._alone = self._beside = _opened(file, session_options(settings), providers)
-        if self.at_once > 1:
-            own = replace(settings, intra_op_threads=settings.intra_op_threads // self.at_once)
-            self._beside = _opened(file, session_options(own), providers)
+        own = replace(settings, intra_op_threads=settings.intra_op_threads // self.at_once)
+        self._alone = self._beside = _opened(file, session_options(own), providers)
+        if self.at_once > 1 and not has_operator(file, SCALED_BY_THREAD):
+            self._alone = _opened(file, session_options(settings), providers)
         self._runs = 0
         self._counted = Lock()
-        self._run_options = run_options(settings)
+        self._run_options = run_options(settings.run_entries)
+        shrinks = self.on_cpu and settings.mem_arena is not False and not settings.run_entries
+        self._shrinking = run_options({ARENA_SHRINKAGE: "cpu:0"}) if shrinks else None
+        self._sizes = {id(one): allocator.Sizes() for one in (self._alone, self._beside)}
         self.signature = _signature(self._alone, file)
         self._scalars = Scalars(self.signature, dims)
         specs = (*self.signature.inputs, *self.signature.optional)
@@ -187,7 +198,10 @@ class OnnxSession:
 
         """
         with self._session() as session:
-            came = session.run(list(outputs), dict(inputs), self._run_options)
+            shrinking = self._sizes[id(session)].shrinks(inputs) and self._shrinking
+            came = session.run(list(outputs), dict(inputs), shrinking or self._run_options)
+        if shrinking:
+            allocator.give_back()
         return self._scalars.shaped(dict(zip(outputs, came, strict=True)))
 
     @contextmanager
@@ -226,10 +240,10 @@ def session_options(settings: SessionSettings) -> Any:
     return options
 
 
-def run_options(settings: SessionSettings) -> Any:
+def run_options(entries: Mapping[str, str]) -> Any:
     onnxruntime = _import_onnxruntime()
     options = onnxruntime.RunOptions()
-    for key, value in settings.run_entries.items():
+    for key, value in entries.items():
         options.add_run_config_entry(key, value)
     return options
 

@@ -29,7 +29,7 @@ MOST_AT_ONCE = 8
 """Runs of one instance: each needs memory for what it computes, and the more there are, the longer
 no request is answered where all began together."""
 
-_ARENA_SHRINKAGE = "memory.enable_memory_arena_shrinkage"
+ARENA_SHRINKAGE = "memory.enable_memory_arena_shrinkage"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def session_settings(
         mem_arena=parameters.bool_of(config, "enable_mem_arena"),
         mem_pattern=parameters.bool_of(config, "enable_mem_pattern"),
         session_entries=entries,
-        run_entries={key: texts[key] for key in (_ARENA_SHRINKAGE,) if key in texts},
+        run_entries={key: texts[key] for key in (ARENA_SHRINKAGE,) if key in texts},
         op_libraries=tuple(libraries),
     )
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from container.triton_backends.batching.tensor_shapes import Scalars, conform
 from container.triton_backends.machine import allocator
+from container.triton_backends.machine.allocator import WORTHWHILE
 from container.triton_backends.model_config import (
     DYNAMIC,
     NUMPY_TYPES,
@@ -103,6 +104,7 @@ class OpenVinoSession:
         self._scalars = Scalars(self.signature, dims)
         self.prepare = partial(conform, specs={spec.name: spec for spec in self.signature.inputs})
         self._is_warm = False
+        self._sizes, self._lean = allocator.Sizes(), sys.maxsize
         allocator.give_back()
         self._mapped.forget()
 
@@ -118,6 +120,7 @@ class OpenVinoSession:
         """
         by_rows = [name for name in self.by_rows if name in outputs]
         fed = {**inputs, **numbers_of(self.by_rows, rows)} if self.by_rows else inputs
+        shrinks = self._sizes.shrinks(inputs)
         request = self._free.get()
         try:
             request.infer(
@@ -129,9 +132,14 @@ class OpenVinoSession:
             }
         finally:
             self._free.put(request)
-        if not self._is_warm:  # it packs weights when it runs for the first time
+            if shrinks and self._lean < allocator.resident() - WORTHWHILE:
+                self._compiled.release_memory()
+                allocator.give_back()
+                self._is_warm = False
+        if not (self._is_warm or shrinks):  # it packs weights when it runs for the first time
             self._is_warm = True
             self._mapped.forget()
+            self._lean = min(self._lean, allocator.resident())
         for name in by_rows:
             answer[name] = of_all_or_rows(answer[name], answer.pop(SHAPE + name), rows.get(name))
         return self._scalars.shaped(answer)
