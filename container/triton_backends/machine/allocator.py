@@ -42,7 +42,7 @@ class Sizes:
 def resident() -> int:
     """Return the bytes of memory that are this process's alone, as Linux counts them."""
     try:
-        _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
+        _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text("ascii").split())
     except OSError:
         return 0
     return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
