@@ -23,6 +23,7 @@ from container.checks import check_files, has_classes, unreadable_models
 from container.programs.find_triton import NoTriton, Triton, find_triton
 from container.programs.gunicorn import gunicorn_program, warn_of_lost_jobs
 from container.programs.listening_socket import ListeningSocket
+from container.programs.model_loads import model_loads
 from container.programs.nginx import NoNginx, Refusals, find_nginx, nginx_program
 from container.programs.shared_memory import NoSharedMemory, shared_memory_plan
 from container.programs.triton import triton_program
@@ -151,9 +152,6 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
         return 1
     where = triton.kind if triton else f"at {settings.triton_url}; none is started here"
     say(f"Triton: {where}; required models: {', '.join(settings.required_models) or 'none'}")
-    # The prefix of regions that Triton's Python backends and the web workers leave in shared memory
-    # where they are killed.
-    shm_prefix = f"triton_dispatcher_{os.getpid()}_"
     for line in plan.changes():
         say(line, WARNING)
     if triton:
@@ -164,12 +162,13 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
         say(f"port {settings.port} cannot be used: {error.strerror}", ERROR)
         return 1
     refusals = Refusals(logged=settings.access_log != "off")
-    takes = {"NGINX": refusals}
+    loads = model_loads(settings, run_dir, say)
+    takes: dict[str, Callable[[bytes], bool]] = {"NGINX": refusals, "Triton": loads}
     programs = [
         replace(program, output=log.sink(program.name.lower(), takes.get(program.name)))
         for program in (
-            *([triton_program(settings, triton, run_dir, shm_prefix, plan)] if triton else []),
-            gunicorn_program(settings, run_dir, shm_prefix, plan),
+            *([triton_program(settings, triton, run_dir, plan, loads)] if triton else []),
+            gunicorn_program(settings, run_dir, plan),
             nginx_program(settings, run_dir, nginx, listener),
         )
     ]

@@ -95,6 +95,8 @@ ARROWS = {
         " container/triton_backends/machine dispatcher/readiness/status_file.py"
         " dispatcher/settings"
     ),
+    # Imported by Triton's stub, in the Python of a model's own environment.
+    "container/programs/trial": "",
     "container/repository": (
         "clients clients/repository container/triton_backends/machine dispatcher/settings"
         " dispatcher/storage"

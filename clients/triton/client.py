@@ -18,14 +18,14 @@ from pathlib import Path
 from tritonclient.grpc import service_pb2
 
 from clients.base import Environment
-from clients.errors import DeadlineExceeded, InferenceError, TooLargeAtOnce
+from clients.errors import DeadlineExceeded, InferenceError, ModelFailed, TooLargeAtOnce
 from clients.tensors.signature import zeros
 from clients.triton.configuration import as_dictionary
 from clients.triton.connection import Address
 from clients.triton.errors import BACKENDS, load_error, still_in_use, still_loading
 from clients.triton.inference import TritonInference
 from clients.triton.probe import TritonProbe
-from clients.triton.server import ModelServer
+from clients.triton.server import DIED_LOADING, ModelServer
 from clients.triton.shared_memory import free_bytes
 
 UNLOAD_LOOK_S = 0.02
@@ -76,6 +76,19 @@ class Triton(TritonInference, TritonProbe, ModelServer):
         self._regions.tidy()
 
     def load(self, model: str, *, timeout: float) -> None:
+        until = time.monotonic() + timeout
+        try:
+            self._load(model, timeout)
+        except ModelFailed as error:
+            if not error.message.endswith(DIED_LOADING):
+                raise
+            # It may merely have been slow: Triton takes a process that is silent for a second for
+            # dead.
+            self._load(model, max(0.0, until - time.monotonic()))
+        if self._scarce:
+            self._take_room(model)
+
+    def _load(self, model: str, timeout: float) -> None:
         request = service_pb2.RepositoryModelLoadRequest(model_name=model)
         try:
             self._call("RepositoryModelLoad", request, timeout)
@@ -84,8 +97,6 @@ class Triton(TritonInference, TritonProbe, ModelServer):
         except InferenceError as error:
             reasons = [s.reason for s in self.models(timeout=timeout) if s.name == model]
             raise load_error(error, reasons) from error
-        if self._scarce:
-            self._take_room(model)
 
     def _take_room(self, model: str) -> None:
         """Let a model take the shared memory that it needs.

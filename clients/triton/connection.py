@@ -24,7 +24,7 @@ from clients.errors import (
     TensorsRefused,
     UnknownModel,
 )
-from clients.triton.errors import by_states, first_line, too_late, translated
+from clients.triton.errors import by_states, load_reason, too_late, translated
 from clients.triton.requests import Runs
 from clients.triton.server import ModelState
 
@@ -279,7 +279,7 @@ class Connection:
                     raise
         # Triton promises no order.
         index = sorted(index, key=lambda m: (m.name, len(m.version), m.version))
-        return [ModelState(m.name, m.version, m.state, first_line(m.reason)) for m in index]
+        return [ModelState(m.name, m.version, m.state, load_reason(m.reason)) for m in index]
 
     def _config(self, model: str, version: str, timeout: float) -> Any:
         """Return a model's `ModelConfig`, as Triton has completed it."""

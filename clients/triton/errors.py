@@ -26,7 +26,7 @@ from clients.errors import (
     UnknownSequence,
     UnknownVersion,
 )
-from clients.triton.server import ModelState, Signature
+from clients.triton.server import DIED_LOADING, ModelState, Signature
 
 BACKENDS = ("onnxruntime", "pytorch")
 """The backends that the container brings itself (container/triton_backends)."""
@@ -175,7 +175,7 @@ def load_error(error: InferenceError, reasons: Collection[str]) -> InferenceErro
 
     """
     known = next(filter(None, reasons), "")
-    reason, fix = reason_and_fix(known or error.message)
+    reason, fix = reason_and_fix(known or error.message.replace(DIED, DIED_LOADING))
     kind = TooLargeAtOnce if NO_ROOM in reason else ModelFailed
     return kind(reason, hint=fix or (CHECK_SAYS_MORE if known else LOG_SAYS_WHY))
 
@@ -201,6 +201,11 @@ def reason_and_fix(text: str) -> tuple[str, str]:
 def first_line(text: object) -> str:
     """Return an error's first line, without the traceback and the unset request id."""
     return STUB_DIED.sub(DIED, str(text or "").partition("\n")[0].strip().replace(NO_ID, ""))
+
+
+def load_reason(text: str) -> str:
+    """Return the first line of why Triton did not load a model."""
+    return first_line(STUB_DIED.sub(DIED_LOADING, text))
 
 
 def too_late(model: str, timeout: float) -> DeadlineExceeded:

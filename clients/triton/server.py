@@ -107,6 +107,11 @@ NOT_LOADED = (
     "may name it"
 )
 
+DIED_LOADING = (
+    "the process of the model died while it was loaded, or had no processor time for a second; the "
+    "log has what it wrote last"
+)
+
 
 @dataclass(frozen=True)
 class ModelState:
@@ -128,6 +133,11 @@ class ModelState:
     @property
     def ready(self) -> bool:
         return self.state == "READY"
+
+    @property
+    def died(self) -> bool:
+        """Whether its process died while it was loaded, or was merely slow."""
+        return self.reason.endswith(DIED_LOADING)
 
     @property
     def why(self) -> str:

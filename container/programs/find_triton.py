@@ -102,6 +102,8 @@ def embedded(run_dir: Path) -> Triton:
         "PYTHON_STUBS": str(server / "python_backend_stubs"),
         "PYTHON_STUB_DEFAULT": sysconfig.get_python_version(),
         "PYTHON_STUB_BIN": str(Path(sys.prefix) / "bin"),
+        "MODEL_TRIAL": str(Path(__file__).with_name("trial")),
+        "PYTHONFAULTHANDLER": "1",  # a model's process that crashes says where
     }
     options = [f"--backend-directory={backends}", f"--cache-directory={server / 'caches'}"]
     if not NVIDIA_DRIVER.exists():

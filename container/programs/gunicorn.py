@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from container.programs.malloc import ALLOCATOR, FEW_ARENAS
+from container.programs.shared_memory import OWN_PREFIX
 from container.repository.shared_memory_plan import Plan
 from container.supervisor.http_probe import UnixConnection, ask
 from container.supervisor.log import WARNING, Say
@@ -35,7 +36,7 @@ ALONE = ("dispatcher.wsgi:build_alone()", "--worker-class=gthread")
 
 
 def gunicorn_program(
-    settings: Settings, run_dir: Path, shm_prefix: str, plan: Plan, *, alone: bool = False
+    settings: Settings, run_dir: Path, plan: Plan, *, alone: bool = False
 ) -> Program:
     """Return gunicorn: threads, and an application per worker.
 
@@ -69,7 +70,7 @@ def gunicorn_program(
         ),
         # prometheus_client reads it when it is imported.
         "PROMETHEUS_MULTIPROC_DIR": str(run_dir / "metrics"),
-        PREFIX: shm_prefix,
+        PREFIX: OWN_PREFIX,
         **({SCARCE: "1"} if plan.is_scarce else {}),
         # Models and tokenizers are local files; nothing is fetched.
         "HF_HUB_OFFLINE": "1",

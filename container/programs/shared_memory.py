@@ -24,6 +24,11 @@ SOURCE = Path(__file__).with_name("shm_elsewhere.c")
 LIBRARY = Path(sys.prefix) / "lib" / "shm_elsewhere.so"
 
 
+# The prefix of regions that Triton's Python backends and the web workers leave in shared memory
+# where they are killed.
+OWN_PREFIX = f"triton_dispatcher_{os.getpid()}_"
+
+
 class NoSharedMemory(Exception):
     """Triton's Python backend cannot work; the text says what is missing."""
 

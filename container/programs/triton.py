@@ -14,6 +14,7 @@ from urllib.parse import unquote
 from container.programs import shared_memory
 from container.programs.find_triton import Triton
 from container.programs.malloc import ALLOCATOR
+from container.programs.model_loads import ModelLoads
 from container.programs.triton_options import SHM_PREFIX, cache_options, triton_options
 from container.repository.shared_memory_plan import Plan
 from container.supervisor.http_probe import ask, has_children, listens, over_tcp
@@ -34,7 +35,7 @@ UNPACKED_IN = Path("/tmp")  # noqa: S108  Triton's Python backend knows no other
 
 
 def triton_program(
-    settings: Settings, triton: Triton, run_dir: Path, shm_prefix: str, plan: Plan
+    settings: Settings, triton: Triton, run_dir: Path, plan: Plan, loads: ModelLoads
 ) -> Program:
     """Return Triton, on loopback only; it loads every wanted model it can load."""
     wanted = run_dir / WANTED
@@ -58,20 +59,21 @@ def triton_program(
     ]
     for front, port in ports.items():
         command += [f"--{front}-address=127.0.0.1", f"--{front}-port={port}"]
-    command.append(f"--backend-config=python,{SHM_PREFIX}={shm_prefix}")
+    command.append(f"--backend-config=python,{SHM_PREFIX}={shared_memory.OWN_PREFIX}")
 
     restart = StatusReader(run_dir / READINESS, itemgetter("at", "restart"), (0.0, ""))
 
     def fault() -> str:
         if ask(over_tcp(settings.triton_http_port), "/v2/health/ready").status != 200:
-            return "it does not answer"
+            loading = loads.in_words()
+            return f"it is loading {loading}" if loading else "it does not answer"
         at, reason = restart()  # of the web worker that probes the models
         return str(reason) if time.monotonic() < at + STALE_S else ""
 
     shm = shared_memory.place_of(settings, run_dir)
 
     def clean() -> None:
-        for left in shm.glob(f"{shm_prefix}*"):
+        for left in shm.glob(f"{shared_memory.OWN_PREFIX}*"):
             with suppress(OSError):  # it is gone, or of another user
                 left.unlink()
         for note in unpacked.glob("python_env_*"):
@@ -92,7 +94,7 @@ def triton_program(
             **SILENT,
             **plan.environment(),
             **shared_memory.environment(settings, run_dir),
-            PREFIX: shm_prefix,
+            PREFIX: shared_memory.OWN_PREFIX,
             shared_folder.VARIABLE: str(instances),
             "UNPACKED_ENVIRONMENTS": str(unpacked),
             engine_choice.PRECISION_VARIABLE: settings.model_precision,

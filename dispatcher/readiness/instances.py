@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clients.errors import InferenceError
-from clients.triton.server import ModelServer
+from clients.triton.server import ModelServer, ModelState
 from dispatcher.exit_codes import in_words
 
 log = logging.getLogger(__name__)
@@ -38,6 +38,7 @@ is silent for longer is not merely busy."""
 # During one start of Triton: a reload leaves some 35 threads and 1 MB of shared memory in it where
 # a request was handed to the process that died.
 MOST_RELOADS = 10
+NEVER_LOADED = -1  # the number of processes of a model that died while it was loaded
 
 LASTING_S = 3.0
 """For less than that a model lacks processes while it is loaded or unloaded."""
@@ -240,6 +241,8 @@ class InstanceCounts:
 class Reloads:
     """Loads a model again when one of its processes died; other models keep serving.
 
+    One that died while it was loaded is loaded once more: it may have been merely slow.
+
     Args:
         server: where they run.
         timeout: seconds that each may take.
@@ -254,16 +257,23 @@ class Reloads:
         self._timeout = timeout
         self._done = done
         self._begun: set[str] = set()
+        self._loaded: set[tuple[int, str]] = set()
         self._counts: Counter[int] = Counter()
 
-    def begin(self, starts: int, ready: Mapping[str, int]) -> None:
+    def begin(
+        self, starts: int, ready: Mapping[str, int], models: Iterable[ModelState] = ()
+    ) -> None:
         """Begin to load models again, each in a thread of its own.
 
         Args:
             starts: how often Triton was started.
             ready: the numbers of versions that are ready, by model.
+            models: the states of all.
 
         """
+        for died in {(starts, state.name) for state in models if state.died} - self._loaded:
+            self._loaded.add(died)
+            self.lost[died[1]] = NEVER_LOADED
         for model in self.lost.keys() - self._begun:
             arguments = model, starts, ready.get(model, 0)
             thread = threading.Thread(target=self.reload, args=arguments, daemon=True)
@@ -277,10 +287,12 @@ class Reloads:
     def reload(self, model: str, starts: int, versions: int) -> None:
         """Load a model again, unless it has as many processes as it needs."""
         try:
-            needed = versions * self._server.instances(model, timeout=WORD_S)
-            if self.lost[model] < needed and self._counts[starts] < MOST_RELOADS:
+            is_new = self.lost[model] == NEVER_LOADED
+            needed = 0 if is_new else versions * self._server.instances(model, timeout=WORD_S)
+            if is_new or (self.lost[model] < needed and self._counts[starts] < MOST_RELOADS):
                 self._counts[starts] += 1
-                self._server.reload(model, timeout=self._timeout)
+                load = self._server.load if is_new else self._server.reload
+                load(model, timeout=self._timeout)
                 log.warning("the model %s was loaded again", model)
                 self._done(model)
         except InferenceError as error:

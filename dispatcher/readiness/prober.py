@@ -257,7 +257,7 @@ class Prober:
         # Each in a thread of its own: one that hangs must not keep the others from theirs.
         if self._listing_is_due():
             threading.Thread(target=self.list_models, daemon=True).start()
-        self.reloads.begin(self.found.triton_starts, self.found.ready())
+        self.reloads.begin(self.found.triton_starts, self.found.ready(), self.found.models)
         for name, probe in list(self.due()):
             probe.began = self.clock()
             thread = threading.Thread(target=self.run, args=(name, probe), daemon=True)

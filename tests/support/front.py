@@ -132,7 +132,7 @@ def front(
     own = {"SAGEMAKER_BIND_TO_PORT": port, "TRITON_METRICS_PORT": "1"}  # where nobody is
     settings = read_settings({**own, **variables})
     settings = replace(settings, run_dir=folder, repositories=(folder,))
-    gunicorn = gunicorn_program(settings, folder, f"triton_dispatcher_{os.getpid()}_", Plan())
+    gunicorn = gunicorn_program(settings, folder, Plan())
     command = [application if "wsgi" in word else word for word in gunicorn.command()]
     log = folder / "front.log"
     as_json = settings.log_format == "json"
