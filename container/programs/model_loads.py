@@ -131,7 +131,7 @@ class ModelLoads:
     def _loaders(self, triton: int) -> Iterator[tuple[int, str]]:
         """Yield the processes in which the models are loaded, and the model of each."""
         for pid in self._children(triton):
-            words = (self._proc / str(pid) / "cmdline").read_text(errors="replace").split("\0")
+            words = (self._proc / str(pid) / "cmdline").read_text("utf-8", "replace").split("\0")
             if len(words) > 8 and words[0].endswith("triton_python_backend_stub"):
                 model = words[1].split("/")[-3]
                 if model in self.since and words[8] != model:
@@ -146,11 +146,11 @@ class ModelLoads:
         """Yield what a file says of each thread of a process, where that can be read."""
         for file in (self._proc / str(pid) / "task").glob(f"*/{name}"):
             with suppress(OSError):
-                yield file.read_text()
+                yield file.read_text("utf-8")
 
     def _age(self, pid: int) -> float:
         """Return the seconds since a process was forked."""
-        fields = (self._proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
+        fields = (self._proc / str(pid) / "stat").read_text("utf-8").rpartition(")")[2].split()
         ticks = int(fields[19]) / os.sysconf("SC_CLK_TCK")
         return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks
 

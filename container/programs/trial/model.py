@@ -66,7 +66,7 @@ def start(config: Any) -> tuple[int, int, int]:
     os.dup2(output, 2)
     faulthandler.enable(2)
     try:
-        with os.fdopen(sink, "w") as file:
+        with os.fdopen(sink, "w", encoding="utf-8") as file:
             file.write(json.dumps(ask(config)))
         sys.stdout.flush()
     finally:

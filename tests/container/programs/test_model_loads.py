@@ -112,7 +112,7 @@ class Stage:
         (self.call.parent / "children").write_text(f"{stub}")
         words = ["/b/triton_python_backend_stub", "/r/slow/1/model.py", *"234567", instance, "D"]
         (proc / str(stub) / "cmdline").write_text("\0".join(words))
-        stat = Path(f"/proc/{loader}/stat").read_text()
+        stat = Path(f"/proc/{loader}/stat").read_text(encoding="utf-8")
         (proc / str(loader) / "stat").write_text(stat)
         self.loads = ModelLoads(
             lambda: (7, self.has_started), 40, 60, lambda line, _="": self.said.append(line), proc
