@@ -180,11 +180,6 @@ ARROWS = {
     "triton_dispatcher": "",
     # The benchmark runs the project's own work beside others.
     "bench": "bench/load bench/servers",
-    # It simulates the server's own slots, and takes prices and metrics as `dispatcher cost` does.
-    "bench/capacity": (
-        "bench bench/load bench/servers container/programs dispatcher"
-        " dispatcher/execution/slots.py dispatcher/settings tool tool/cost"
-    ),
     "bench/load": (
         "bench bench/servers clients/families clients/images clients/text"
         " container/programs container/triton_backends/machine"

@@ -1,5 +1,7 @@
 // A constant arrival rate of one prebuilt request, or, with CALLERS, so many that ask again as soon
-// as they are answered; prints one JSON object.
+// as they are answered; prints one JSON object. With SPREAD each request is late by up to so many
+// seconds at random, which makes arrivals that know nothing of each other: a Poisson process.
+import { sleep } from "k6";
 import http from "k6/http";
 import { Counter, Trend } from "k6/metrics";
 
@@ -7,6 +9,8 @@ const body = open(__ENV.BODY, "b");
 const refused = new Trend("refused", true);
 const answered = new Trend("answered", true);
 const failed = new Counter("failed");
+
+const spread = Number(__ENV.SPREAD || 0);
 
 const closed = {
   executor: "constant-vus",
@@ -17,8 +21,8 @@ const arriving = {
   executor: "constant-arrival-rate",
   rate: Math.round(Number(__ENV.RATE) * 10),
   timeUnit: "10s",
-  preAllocatedVUs: 200,
-  maxVUs: 400,
+  preAllocatedVUs: 200 + Math.ceil(__ENV.RATE * spread),
+  maxVUs: 400 + 2 * Math.ceil(__ENV.RATE * spread),
 };
 
 export const options = {
@@ -33,6 +37,7 @@ export const options = {
 };
 
 export default function () {
+  if (spread) sleep(spread * Math.random());
   const response = http.post(__ENV.URL, body, {
     headers: { "Content-Type": "application/json" },
     timeout: "60s",
@@ -47,7 +52,7 @@ export function handleSummary(data) {
   const dropped = of("dropped_iterations").count;
   return {
     stdout: JSON.stringify({
-      seconds: data.state.testRunDurationMs / 1000,
+      seconds: spread ? Number(__ENV.SECONDS) : data.state.testRunDurationMs / 1000,
       answered: of("answered").count,
       p50: of("answered").med,
       p99: of("answered")["p(99)"],
