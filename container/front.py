@@ -29,7 +29,7 @@ def main() -> None:
         sys.stderr.write(f"front: {error}\n")
         sys.exit(MISUSED)
     run_dir = Path(tempfile.mkdtemp(prefix="triton-dispatcher-"))
-    program = gunicorn_program(settings, run_dir, Plan(), alone=True)
+    program = gunicorn_program(settings, run_dir, Plan())
     command = [*program.command()]
     os.execve(command[0], command, program.environment)  # noqa: S606  there is no shell to start
 

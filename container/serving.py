@@ -24,7 +24,7 @@ from container.programs.find_triton import NoTriton, Triton, find_triton
 from container.programs.gunicorn import gunicorn_program, warn_of_lost_jobs
 from container.programs.listening_socket import ListeningSocket
 from container.programs.model_loads import model_loads
-from container.programs.nginx import NoNginx, Refusals, find_nginx, nginx_program
+from container.programs.nginx import NoNginx, RequestLines, find_nginx, nginx_program
 from container.programs.shared_memory import NoSharedMemory, shared_memory_plan
 from container.programs.triton import triton_program
 from container.programs.triton_options import has_cache, refuse_unknown, triton_options
@@ -32,7 +32,7 @@ from container.repository.compose import compose, without_backend
 from container.repository.fetch import repository_folders
 from container.repository.shared_memory_plan import lower
 from container.repository.tensorrt_engines import NoEngine, provide
-from container.supervisor.log import ERROR, WARNING, Log, Say
+from container.supervisor.log import ERROR, WARNING, Finish, Log, Say
 from container.supervisor.posix import Machine
 from container.supervisor.program import Policy
 from container.supervisor.supervisor import Supervisor
@@ -161,14 +161,14 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
     except OSError as error:  # another program has bound it since
         say(f"port {settings.port} cannot be used: {error.strerror}", ERROR)
         return 1
-    refusals = Refusals(logged=settings.access_log != "off")
+    requests = RequestLines(logged=settings.access_log != "off")
     loads = model_loads(settings, run_dir, say)
-    takes: dict[str, Callable[[bytes], bool]] = {"NGINX": refusals, "Triton": loads}
+    finish: dict[str, Finish] = {"NGINX": requests, "Triton": loads}
     programs = [
-        replace(program, output=log.sink(program.name.lower(), takes.get(program.name)))
+        replace(program, output=log.sink(program.name.lower(), finish.get(program.name)))
         for program in (
             *([triton_program(settings, triton, run_dir, plan, loads)] if triton else []),
-            gunicorn_program(settings, run_dir, plan),
+            gunicorn_program(settings, run_dir, plan, lines=log.finished()),
             nginx_program(settings, run_dir, nginx, listener),
         )
     ]
@@ -185,7 +185,7 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
             say,
             publisher(run_dir / SUPERVISOR, say),
             Announcement(settings.port, say, page=settings.shows_page),
-            lambda: refusals.counts,
+            lambda: requests.counts,
         ).run()
     finally:
         listener.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -32,6 +31,7 @@ from dispatcher.execution.model_lookup import ModelLookup
 from dispatcher.execution.watchdog import Watchdog, grace_period, replace_worker
 from dispatcher.jobs.runner import Runner
 from dispatcher.jobs.store import JobStore
+from dispatcher.log_lines import finished_lines
 from dispatcher.model_control.control import ModelControl
 from dispatcher.model_control.links import keep_listable
 from dispatcher.model_control.listing import ModelListing
@@ -42,7 +42,7 @@ from dispatcher.model_control.repository import models_on_disk
 from dispatcher.model_control.sandbox import environment_of
 from dispatcher.model_control.verdicts import verdicts_of
 from dispatcher.observability.memory import total_memory
-from dispatcher.observability.request_log import AccessLog, JsonLines
+from dispatcher.observability.request_log import AccessLog, Lines, log_handler
 from dispatcher.observability.telemetry import Metrics, Telemetry, metrics_folder
 from dispatcher.on_demand.loading import LoadingServer, OnDemand
 from dispatcher.on_demand.memory import ModelMemory
@@ -286,13 +286,8 @@ def explainer(settings: Settings) -> Callable[[Iterable[ModelState]], None]:
 
 
 def configure_logging(settings: Settings) -> None:
-    """Log to stderr in the format and from the level that the settings name."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(
-        JsonLines()
-        if settings.log_format == "json"
-        else logging.Formatter("%(levelname)s %(name)s: %(message)s")
-    )
+    """Log in the format and from the level that the settings name."""
+    handler = log_handler(Lines(as_json=settings.log_format == "json"))
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
     logging.captureWarnings(capture=True)
 
@@ -330,6 +325,6 @@ def make_telemetry(
         traces = Traces(settings.traces_url, settings.traced_service, metrics.registry)
     if settings.access_log == "off":
         return Telemetry(metrics, traces=traces)
-    access_log = AccessLog(sys.stderr.fileno(), errors_only=settings.access_log == "errors")
+    access_log = AccessLog(finished_lines(), errors_only=settings.access_log == "errors")
     access_log.start()
     return Telemetry(metrics, access_log, traces)

@@ -89,11 +89,13 @@ ARROWS = {
         " container/supervisor container/triton_backends/machine dispatcher/auth/api_keys.py"
         " dispatcher/settings dispatcher/readiness/status_file.py dispatcher/version.py"
     ),
-    "container/supervisor": "dispatcher/exit_codes.py dispatcher/settings",
+    "container/supervisor": (
+        "dispatcher/exit_codes.py dispatcher/log_lines.py dispatcher/settings"
+    ),
     "container/programs": (
         "container/repository container/supervisor container/triton_backends/engine_choice.py"
-        " container/triton_backends/machine dispatcher/readiness/status_file.py"
-        " dispatcher/settings"
+        " container/triton_backends/machine dispatcher/log_lines.py"
+        " dispatcher/readiness/status_file.py dispatcher/settings"
     ),
     # Imported by Triton's stub, in the Python of a model's own environment.
     "container/programs/trial": "",

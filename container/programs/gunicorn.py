@@ -14,6 +14,7 @@ from container.supervisor.http_probe import UnixConnection, ask
 from container.supervisor.log import WARNING, Say
 from container.supervisor.program import Program
 from container.triton_backends.machine.shared_memory import PREFIX
+from dispatcher.log_lines import FINISHED
 from dispatcher.settings import JOBS, PROJECT, SCARCE, Settings
 
 THREADS_FOR_HEALTH = 4  # for health routes, besides the threads for models
@@ -36,13 +37,14 @@ ALONE = ("dispatcher.wsgi:build_alone()", "--worker-class=gthread")
 
 
 def gunicorn_program(
-    settings: Settings, run_dir: Path, plan: Plan, *, alone: bool = False
+    settings: Settings, run_dir: Path, plan: Plan, *, lines: int | None = None
 ) -> Program:
     """Return gunicorn: threads, and an application per worker.
 
-    It listens on a Unix socket in `run_dir`; where it is `alone`, without NGINX, on the port of the
-    settings.
+    It listens on a Unix socket in `run_dir`, and writes finished lines of the log to `lines`. Where
+    that is `None` it is alone, without NGINX: it listens on the port of the settings.
     """
+    alone = lines is None
     socket_path = run_dir / SOCKET
     command = [
         *(sys.executable, "-m", "gunicorn", *(ALONE if alone else BEHIND_NGINX)),
@@ -71,6 +73,7 @@ def gunicorn_program(
         # prometheus_client reads it when it is imported.
         "PROMETHEUS_MULTIPROC_DIR": str(run_dir / "metrics"),
         PREFIX: OWN_PREFIX,
+        **({} if lines is None else {FINISHED: str(lines)}),
         **({SCARCE: "1"} if plan.is_scarce else {}),
         # Models and tokenizers are local files; nothing is fetched.
         "HF_HUB_OFFLINE": "1",
@@ -89,6 +92,7 @@ def gunicorn_program(
         environment,
         fault,
         stop_within=max(1.0, settings.stop_timeout * GUNICORN_SHARE),
+        files=() if lines is None else (lines,),
     )
 
 

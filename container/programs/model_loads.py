@@ -62,8 +62,8 @@ class ModelLoads:
         self._pid, self._started = 0, 0.0
         self._begun = threading.Event()
 
-    def __call__(self, line: bytes) -> bool:
-        """Take a line of Triton's log; return that it is to be written."""
+    def __call__(self, line: bytes) -> None:
+        """Take a line of Triton's log; which is a text like any other."""
         if found := LINE.search(line):
             name = (found[2] or found[3]).decode(errors="replace")
             if found[1]:
@@ -71,7 +71,6 @@ class ModelLoads:
                 self._begun.set()
             else:
                 self.since.pop(name, None)
-        return True
 
     def watch(self) -> None:
         """Look at the loads for ever."""

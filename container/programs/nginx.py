@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import resource
@@ -14,6 +15,7 @@ from pathlib import Path
 from container.programs.listening_socket import ListeningSocket
 from container.supervisor.http_probe import ask, over_tcp
 from container.supervisor.program import Program
+from dispatcher.log_lines import MAX_TEXT, json_line, level_of_status, timestamp
 from dispatcher.settings import PROJECT, Settings
 from dispatcher.settings.readers import ANY_ORIGIN
 
@@ -34,16 +36,15 @@ ALIVE = "/.alive"  # answered by NGINX itself
 # The statuses of its answers without a web worker: those of `$code` in nginx.conf.
 REFUSALS = (400, 404, 405, 408, 413, 414, 429, 499, 500, 501, 503, 504)
 
-# A line of its log of requests; those of Triton's own ports have no code. A quotation mark in a
-# caller's address is escaped there, so that nothing else looks like these fields.
-REQUEST = re.compile(rb'\{"time":.*,"status":(\d+),("code")?')
+# How a line of its log of requests begins, and none of its other lines.
+REQUEST = b'{"ended":'
 
 
-class Refusals:
-    """Counts the requests that NGINX answered by itself, by the lines that it writes of requests.
+class RequestLines:
+    """Makes the log's lines of the requests that NGINX logs, and counts those it refused.
 
     Args:
-        logged: whether the lines are also wanted in the container's log.
+        logged: whether the lines are wanted in the container's log.
 
     """
 
@@ -51,14 +52,26 @@ class Refusals:
         self.counts = {str(status): 0 for status in REFUSALS}
         self._logged = logged
 
-    def __call__(self, line: bytes) -> bool:
-        """Count a line, if it is one; return whether it is wanted in the log."""
-        if not (found := REQUEST.match(line)):
-            return True
-        status = found[1].decode()
-        if found[2] and status in self.counts:
+    def __call__(self, line: bytes) -> bytes | None:
+        """Return the line of the log; empty where none is wanted, `None` for any other text."""
+        if not line.startswith(REQUEST):
+            return None
+        fields = json.loads(line.decode(errors="replace"))
+        status, came, code = fields["status"], fields["bytes_in"], fields.get("code")
+        if code is not None and status in self.counts:  # not on Triton's own ports
             self.counts[status] += 1
-        return self._logged
+        if not self._logged:
+            return b""
+        fields |= {"status": int(status), "bytes_in": int(came) if came.isdecimal() else 0}
+        record: dict[str, object] = {
+            "time": timestamp(fields.pop("ended") - fields["total_s"]),
+            "program": "nginx",
+            "level": level_of_status(fields["status"]),
+        }
+        for name, value in fields.items():
+            if value != "":
+                record[name] = value[:MAX_TEXT] if isinstance(value, str) else value
+        return json_line(record)
 
 
 class NoNginx(Exception):

@@ -8,7 +8,6 @@ programs, least of all NGINX, which answers no request until its line is written
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -16,8 +15,9 @@ import select
 import threading
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Protocol, Self
+
+from dispatcher.log_lines import message_line, text_lines
 
 READ_BYTES = 2**16
 LONGEST_LINE = 2**16
@@ -52,6 +52,8 @@ LEVELS = {
     b"debug": "debug",
 }
 
+Finish = Callable[[bytes], bytes | None]
+
 
 class Say(Protocol):
     """Writes a line of this program's own to the log."""
@@ -63,8 +65,7 @@ class Say(Protocol):
 class Log:
     """Copies what the programs write to one file, line by line.
 
-    A line that is a JSON object stays as it is. Any other gets the program's name before it, or
-    becomes a JSON object with its level.
+    A line gets the program's name before it, or becomes a JSON object with its level.
     """
 
     def __init__(self, out: int, *, as_json: bool) -> None:
@@ -80,18 +81,19 @@ class Log:
         self._writer = threading.Thread(target=self._write, name="log", daemon=True)
         self._writer.start()
 
-    def sink(self, program: str, wanted: Callable[[bytes], bool] | None = None) -> int:
+    def sink(self, program: str, finish: Finish | None = None) -> int:
         """Return the end of a pipe into which a program may write.
 
         Args:
             program: its name.
-            wanted: takes each line that is not empty, and returns whether to copy it.
+            finish: takes each line that is not empty, and returns what is written of it; `None`
+                where it is a text like any other.
 
         """
         source, sink = os.pipe()
         thread = threading.Thread(
             target=self._copy,
-            args=(program, source, wanted or bool),
+            args=(program, source, finish),
             name=f"log of {program}",
             daemon=True,
         )
@@ -100,9 +102,13 @@ class Log:
         thread.start()
         return sink
 
+    def finished(self) -> int:
+        """Return the end of a pipe for lines that stay as they are."""
+        return self.sink("finished lines", lambda line: line + b"\n")
+
     def say(self, line: str, level: str = INFO, /) -> None:
         """Write a line of this program's own, without waiting for the reader."""
-        self._put([self._formatted("serve", part.encode(), level) for part in line.splitlines()])
+        self._put([self._text("serve", part.encode(), level) for part in line.splitlines()])
 
     def __enter__(self) -> Self:
         return self
@@ -118,27 +124,30 @@ class Log:
             self._changed.notify()
         self._writer.join(END_S)
 
-    def _copy(self, program: str, source: int, wanted: Callable[[bytes], bool]) -> None:
-        level, rest, seldom = INFO, b"", Seldom()
-        while read := os.read(source, READ_BYTES):
+    def _copy(self, program: str, source: int, finish: Finish | None) -> None:
+        level, rest, seldom, ended = INFO, b"", Seldom(), False
+        while not ended:
+            ended = not (read := os.read(source, READ_BYTES))
             *lines, rest = (rest + read).split(b"\n")
-            if len(rest) > LONGEST_LINE:
+            if ended or len(rest) > LONGEST_LINE:
                 lines, rest = [*lines, rest], b""
-            formatted = []
-            for line in map(calmed, filter(seldom, filter(wanted, filter(None, lines)))):
-                level = level_of(line, level)
-                formatted.append(self._formatted(program, line, level))
-            self._put(formatted)
-        if rest and wanted(rest):
-            self._put([self._formatted(program, rest, level_of(rest, level))])
+            out = []
+            for line in filter(None, lines):
+                finished = finish(line) if finish else None
+                if finished is None and seldom(line):
+                    calm = calmed(line)
+                    level = level_of(calm, level)
+                    finished = self._text(program, calm, level)
+                if finished:
+                    out.append(finished)
+            self._put(out)
         os.close(source)
 
-    def _formatted(self, program: str, line: bytes, level: str) -> bytes:
-        if is_object(line):
-            return line + b"\n"
-        if not self.as_json:
-            return program.encode() + b": " + line + b"\n"
-        return json_line(program, line.decode(errors="replace"), level)
+    def _text(self, program: str, line: bytes, level: str) -> bytes:
+        text = line.decode(errors="replace")
+        if self.as_json:
+            return message_line(program, level, text, time.time())
+        return text_lines(program, text)
 
     def _put(self, lines: list[bytes]) -> None:
         """Queue lines for the writer, as far as there is room for them."""
@@ -160,7 +169,7 @@ class Log:
                 lost, self._lost, ended = self._lost, 0, self._ended
             if lost:
                 text = b"%d lines of the log were dropped: they were not read in time" % lost
-                lines.append(self._formatted("serve", text, WARNING))
+                lines.append(self._text("serve", text, WARNING))
             if not self._write_out(b"".join(lines)):
                 with self._changed:
                     self._lost += lost + len(lines)
@@ -178,7 +187,7 @@ class Log:
 
 
 class Seldom:
-    """Leaves out lines that are repeated, but for one a minute, and empty ones."""
+    """Leaves out lines that are repeated, but for one a minute."""
 
     def __init__(self) -> None:
         self._silent_until = -math.inf
@@ -193,15 +202,7 @@ class Seldom:
                 self._silent_until = now + REPEATED_S
         elif not CONTINUED.match(line):
             self._left_out = False
-        return bool(line) and not self._left_out
-
-
-def is_object(line: bytes) -> bool:
-    """Whether a line is a JSON object, and does not only begin like one."""
-    try:
-        return line.startswith(b"{") and isinstance(json.loads(line), dict)
-    except (ValueError, RecursionError):
-        return False
+        return not self._left_out
 
 
 def calmed(line: bytes) -> bytes:
@@ -222,14 +223,3 @@ def level_of(line: bytes, before: str) -> str:
     if line.startswith(b"Traceback "):
         return ERROR
     return before if line[:1].isspace() else INFO
-
-
-def json_line(program: str, message: str, level: str) -> bytes:
-    now = datetime.now(UTC).isoformat(timespec="milliseconds")
-    line = {
-        "time": now.replace("+00:00", "Z"),
-        "program": program,
-        "level": level,
-        "message": message,
-    }
-    return json.dumps(line, ensure_ascii=False).encode(errors="replace") + b"\n"

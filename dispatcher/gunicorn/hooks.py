@@ -12,7 +12,7 @@ from typing import Any
 
 from dispatcher.observability import multiprocess
 from dispatcher.observability.multiprocess import DIR_VARIABLE
-from dispatcher.observability.request_log import JsonLines
+from dispatcher.observability.request_log import Lines, log_handler
 
 NOTIFY_S = 1.0
 
@@ -24,8 +24,7 @@ FROZEN_S = 5.0
 def on_starting(server: Any) -> None:
     """Prepare the log and the counters; keep frozen workers from being killed."""
     if os.environ.get("LOG_FORMAT") == "json":
-        for handler in server.log.error_log.handlers:
-            handler.setFormatter(JsonLines("gunicorn"))
+        server.log.error_log.handlers = [log_handler(Lines("gunicorn", as_json=True))]
     server.murder_workers = skip_after_freeze(server.murder_workers)
     multiprocess.clear(Path(os.environ[DIR_VARIABLE]))
 

@@ -7,7 +7,6 @@ and counted.
 from __future__ import annotations
 
 import atexit
-import json
 import logging
 import os
 import select
@@ -15,10 +14,18 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from clients.request import Timings
+from dispatcher.log_lines import (
+    MAX_TEXT,
+    finished_lines,
+    json_line,
+    level_of_status,
+    message_line,
+    text_lines,
+    timestamp,
+)
 
 if TYPE_CHECKING:
     from dispatcher.observability.traces import RequestTrace
@@ -27,13 +34,11 @@ log = logging.getLogger(__name__)
 
 BATCH_S = 0.1
 MAX_WAITING = 20_000  # records; some 20 MB
-MAX_TEXT = 200
 MAX_NAMES = 10  # models of one request
 MAX_TRACEBACK = 3000
 PROGRAM = "dispatcher"
 
 FIRST_ERROR = 400
-BUG = 500
 
 
 @dataclass(slots=True)
@@ -155,9 +160,7 @@ class AccessLog:
             if self._dropped:
                 dropped, self._dropped = self._dropped, 0
                 message = f"{dropped} lines of the log were dropped: they were not written in time"
-                lines.append(
-                    encode_line({"program": PROGRAM, "level": "warning", "message": message})
-                )
+                lines.append(message_line(PROGRAM, "warning", message, time.time()))
             # Other processes write to the same pipe, which keeps only so much together.
             piece = b""
             for line in lines:
@@ -190,7 +193,7 @@ def format_record(record: RequestRecord) -> bytes:
     line: dict[str, Any] = {
         "time": timestamp(record.at),
         "program": PROGRAM,
-        "level": level(record.status),
+        "level": level_of_status(record.status),
         "request_id": record.request_id,
         **({"trace_id": record.trace_id} if record.trace_id else {}),
         "method": record.method[:MAX_TEXT],
@@ -222,45 +225,37 @@ def format_record(record: RequestRecord) -> bytes:
         line["inference_s"] = round(record.timings.inference, 6)
         line["postprocess_s"] = round(record.timings.postprocess, 6)
     line["total_s"] = round(record.total, 6)
-    return encode_line(line)
+    return json_line(line)
 
 
-def level(status: int) -> str:
-    """Return the level of a response: error only for a bug."""
-    if status == BUG:
-        return "error"
-    return "warning" if status > BUG else "info"
-
-
-def timestamp(seconds: float) -> str:
-    """Format seconds since 1970 for the log."""
-    at = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
-    return at.replace("+00:00", "Z")
-
-
-class JsonLines(logging.Formatter):
-    """Formats log messages as JSON objects.
+class Lines(logging.Formatter):
+    """Formats log messages as lines: one of JSON each, or text.
 
     Args:
-        program: the program that logs them.
+        program: the program that logs them, in JSON.
+        as_json: whether they are JSON.
 
     """
 
-    def __init__(self, program: str = PROGRAM) -> None:
+    def __init__(self, program: str = PROGRAM, *, as_json: bool) -> None:
         super().__init__()
         self.program = program
+        self.as_json = as_json
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line; only the end of a long message."""
-        line = {
-            "time": timestamp(record.created),
-            "program": self.program,
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": super().format(record)[-MAX_TRACEBACK:],
-        }
-        return json.dumps(line)
+        text, level = super().format(record)[-MAX_TRACEBACK:], record.levelname
+        if self.as_json:
+            where = {"logger": record.name}
+            line = message_line(self.program, level.lower(), text, record.created, **where)
+        else:
+            line = text_lines("gunicorn", f"{level} {record.name}: {text}")
+        return line.decode().removesuffix("\n")
 
 
-def encode_line(line: dict[str, Any]) -> bytes:
-    return json.dumps(line).encode() + b"\n"
+def log_handler(lines: Lines) -> logging.Handler:
+    """Return what writes messages beside the lines of requests."""
+    stream = os.fdopen(finished_lines(), "w", encoding="utf-8", closefd=False)
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(lines)
+    return handler

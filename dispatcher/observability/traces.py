@@ -26,7 +26,8 @@ from werkzeug.datastructures import Headers
 
 from clients.request import Span, current_span
 from dispatcher.codecs.metadata import ATTRIBUTES, MAX_ATTRIBUTES
-from dispatcher.observability.request_log import BUG, RequestRecord
+from dispatcher.log_lines import BUG
+from dispatcher.observability.request_log import RequestRecord
 from dispatcher.observability.trace_export import BoundedProcessor
 from dispatcher.version import VERSION
 

@@ -21,7 +21,7 @@ from dispatcher.execution.by_key import ByKey, Output
 from dispatcher.execution.request import ModelRequest
 from dispatcher.jobs.sameness import digest_of
 from dispatcher.jobs.store import CANCELLED, CHUNK, RESULT, JobRequest, JobStore, StoredJob
-from dispatcher.observability.request_log import timestamp
+from dispatcher.log_lines import timestamp
 from dispatcher.settings import Settings
 from dispatcher.storage.objects import Reads
 

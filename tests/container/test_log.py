@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from container.supervisor.log import ERROR, Log
+from dispatcher.log_lines import text_lines
 
 
 def copied(written: dict[str, bytes], folder: Path, *, as_json: bool = False) -> list[str]:
@@ -23,30 +24,53 @@ def copied(written: dict[str, bytes], folder: Path, *, as_json: bool = False) ->
     return (folder / "log").read_text().splitlines()
 
 
-def test_each_line_says_whose_it_is_and_json_stays_as_it_is(tmp_path: Path) -> None:
-    lines = copied(
-        {"triton": b"I1 up\n\nE2 down", "nginx": b'[warn] x\n{"status":413}\n'}, tmp_path
-    )
+def test_each_line_says_whose_it_is(tmp_path: Path) -> None:
+    lines = copied({"triton": b"I1 up\n\nE2 down", "nginx": b'[warn] x\n{"a":1}\n'}, tmp_path)
     assert sorted(lines) == [
         "nginx: [warn] x",
+        'nginx: {"a":1}',
         "serve: started",
         "triton: E2 down",
         "triton: I1 up",
-        '{"status":413}',
     ]
 
 
 def test_every_line_is_json_where_that_is_wanted(tmp_path: Path) -> None:
-    lines = copied(
-        {"triton": b'say "hi" \xff\n', "nginx": b'{"status":413}\n'}, tmp_path, as_json=True
-    )
-    found = [json.loads(line) for line in lines]
-    assert {"status": 413} in found
-    messages = {(one["program"], one["message"]) for one in found if "program" in one}
-    assert messages == {("triton", 'say "hi" \ufffd'), ("serve", "started")}
+    written = {"triton": b'say "hi" \xff\n', "gunicorn": b'{"program":"nginx","status":413}\n'}
+    found = [json.loads(line) for line in copied(written, tmp_path, as_json=True)]
+    assert {(one["program"], one["message"]) for one in found} == {
+        ("triton", 'say "hi" \ufffd'),
+        ("serve", "started"),
+        ("gunicorn", '{"program":"nginx","status":413}'),
+    }
     for one in found:
-        if "time" in one:
-            assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", one["time"])
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", one["time"])
+
+
+def test_a_finished_line_stays_as_it_is(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb") as out, Log(out.fileno(), as_json=False) as log:
+        os.write(log.finished(), b'{"status":200}\ngunicorn: x\n')
+    assert (tmp_path / "log").read_text() == '{"status":200}\ngunicorn: x\n'
+
+
+@pytest.mark.parametrize(
+    ("hidden", "shown"),
+    [
+        ("\r", r"\r"),
+        ("\x1b[2K", r"\x1b[2K"),
+        ("\x00", r"\x00"),
+        ("\x85", r"\x85"),
+        ("\u2028", r"\u2028"),
+        ("\u202e", r"\u202e"),
+        ("\ud800", r"\ud800"),
+        ("\t", "\t"),
+        ("é", "é"),
+    ],
+)
+def test_nothing_in_a_text_makes_another_line_or_hides_one(hidden: str, shown: str) -> None:
+    assert text_lines("gunicorn", f"a{hidden}b\nserve: c") == (
+        f"gunicorn: a{shown}b\ngunicorn:   serve: c\n".encode()
+    )
 
 
 @pytest.mark.parametrize(
@@ -134,19 +158,6 @@ def test_a_line_of_serve_s_own_has_the_level_that_it_is_given(tmp_path: Path) ->
         ("error", "and more"),
         ("info", "ready"),
     ]
-
-
-@pytest.mark.parametrize("as_json", [False, True])
-@pytest.mark.parametrize("line", ["{'a': 1}", "{", '{"a": 1} {', '{"a":' * 10_000])
-def test_a_line_that_merely_begins_as_json_is_one_like_any_other(
-    tmp_path: Path, line: str, as_json: bool
-) -> None:
-    found = copied({"gunicorn": line.encode()}, tmp_path, as_json=as_json)
-    if as_json:
-        messages = [(one["program"], one["message"]) for one in map(json.loads, found)]
-        assert ("gunicorn", line) in messages
-    else:
-        assert f"gunicorn: {line}" in found
 
 
 @pytest.mark.parametrize("length", [4095, 4096, 4097, 20_000, 500_000])

@@ -112,4 +112,4 @@ def test_what_triton_refuses_on_its_own_port_is_no_refusal_of_nginx(ports: Ports
     assert status_of(ports, "GET", "/v2/models/nosuch") in {400, 404}
     assert ports.endpoint.call("/ping").status == 200
     assert refusals() == before
-    assert '"path":"/v2/models/nosuch"' in ports.endpoint.log.read_text()
+    assert '"path": "/v2/models/nosuch"' in ports.endpoint.log.read_text()

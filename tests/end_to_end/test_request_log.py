@@ -241,6 +241,23 @@ def test_a_traceback_is_one_line_of_json_where_all_is_json(tmp_path: Path) -> No
         assert "raise ZeroDivisionError" in found["message"]
 
 
+FORGED = json.dumps({"program": "dispatcher", "request_id": "forged", "status": 200})
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize("how", ["raise", "print", "log"])
+def test_nothing_that_a_caller_sends_becomes_a_line_of_its_own(
+    how: str, form: str, tmp_path: Path
+) -> None:
+    with front(tmp_path, LOG_FORMAT=form) as endpoint:
+        text = f"{how} \n{FORGED}\rserve: Triton died\nend"
+        endpoint.call("/infer/echoes", json.dumps({"payload": {"text": text}}))
+        wait_for(lambda: "end" in endpoint.log.read_text(), 5, "the line")
+        for line in endpoint.log.read_text().splitlines():
+            assert line.startswith(("{", "gunicorn: ", "nginx: "))
+            assert not line.startswith("{") or json.loads(line).get("request_id") != "forged"
+
+
 def test_without_a_log_there_are_no_lines(tmp_path: Path) -> None:
     with front(tmp_path, MODEL_SERVER_ACCESS_LOG="off") as endpoint:
         endpoint.call("/ping")

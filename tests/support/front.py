@@ -5,6 +5,7 @@ Starts in two seconds, for what the web's side alone decides.
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import time
@@ -23,7 +24,7 @@ from clients.errors import ModelFailed
 from clients.plugins.registry import Registry
 from container.programs.gunicorn import gunicorn_program
 from container.programs.listening_socket import ListeningSocket
-from container.programs.nginx import Refusals, nginx_program
+from container.programs.nginx import RequestLines, nginx_program
 from container.repository.shared_memory_plan import Plan
 from container.supervisor.log import Log
 from dispatcher.execution.watchdog import Watchdog, replace_worker
@@ -79,6 +80,21 @@ class Odd(Client):
         return 1 if payload["numbers"] == [1] else object()
 
 
+class Echoes(Client):
+    """Lets its caller's text into the log, in one of the ways in which authors do."""
+
+    modelname = "echoes"
+    example = {"text": "log"}
+
+    def inference(self, payload: Any) -> Any:
+        text = payload["text"]
+        if text.startswith("raise"):
+            raise ValueError(text)
+        if text.startswith("print"):
+            print(text, flush=True)  # noqa: T201  as authors do
+        logging.getLogger("echoes").warning(text)
+
+
 class Sleeps(Client):
     """Answers after some seconds, with the id of its web worker."""
 
@@ -97,7 +113,7 @@ def nothing(_: Any) -> Arrays:
 def build() -> Flask:
     """Return the application with models that need no Triton; for gunicorn."""
     settings = read_settings(os.environ)
-    clients = (Double, Fails, Breaks, Odd, Sleeps)
+    clients = (Double, Fails, Breaks, Echoes, Odd, Sleeps)
     server = FakeTriton({one.modelname: nothing for one in clients})
     environment = Environment(server, settings.model_repository)
     registry = Registry({one.modelname: one(environment) for one in clients})
@@ -132,12 +148,12 @@ def front(
     own = {"SAGEMAKER_BIND_TO_PORT": port, "TRITON_METRICS_PORT": "1"}  # where nobody is
     settings = read_settings({**own, **variables})
     settings = replace(settings, run_dir=folder, repositories=(folder,))
-    gunicorn = gunicorn_program(settings, folder, Plan())
-    command = [application if "wsgi" in word else word for word in gunicorn.command()]
     log = folder / "front.log"
     as_json = settings.log_format == "json"
     with log.open("ab") as output, Log(output.fileno(), as_json=as_json) as lines:
-        own_lines = lines.sink("nginx", Refusals(logged=settings.access_log != "off"))
+        gunicorn = gunicorn_program(settings, folder, Plan(), lines=lines.finished())
+        command = [application if "wsgi" in word else word for word in gunicorn.command()]
+        own_lines = lines.sink("nginx", RequestLines(logged=settings.access_log != "off"))
         with closing(ListeningSocket(settings.port)) as listener:
             nginx = nginx_program(settings, folder, NGINX, listener)
             processes = [
@@ -149,7 +165,7 @@ def front(
                     pass_fds=program.files,
                 )
                 for command, program, stream in (
-                    (command, gunicorn, output.fileno()),
+                    (command, gunicorn, lines.sink("gunicorn")),
                     (nginx.command(), nginx, own_lines),
                 )
             ]

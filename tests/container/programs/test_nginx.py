@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from contextlib import closing
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from container.programs.listening_socket import ListeningSocket
-from container.programs.nginx import REFUSALS, NoNginx, Refusals, find_nginx, nginx_program
+from container.programs.nginx import REFUSALS, NoNginx, RequestLines, find_nginx, nginx_program
 from dispatcher.settings import read_settings
 from tests.conftest import PROJECT, free_ports
 from tests.support.front import NGINX
@@ -37,22 +38,46 @@ def test_triton_s_ports_are_closed_unless_a_setting_opens_them(tmp_path: Path) -
 
 
 LINE = (
-    '{"time":"2026-11-26T16:00:00+00:00","program":"nginx","request_id":"a","method":"POST",'
-    '"path":"%s","status":%d,"code":"too_large","message":"…","bytes_in":1,"bytes_out":2}'
+    '{"ended":1764172800.250,"request_id":"a","method":"POST","path":"%s","status":"%03d",'
+    '"code":"%s","message":"","bytes_in":"%s","bytes_out":2,"total_s":0.125}'
 )
 
 
 @pytest.mark.parametrize("logged", [True, False])
 def test_what_nginx_refuses_is_counted_whether_or_not_it_is_logged(*, logged: bool) -> None:
-    refusals = Refusals(logged=logged)
-    sly = r"/\",\"status\":504,\"code\":\""  # as NGINX escapes it
-    for path, status in (("/a", 413), (sly, 413), ("/", 408), ("/", 200), ("/", 599)):
-        assert refusals((LINE % (path, status)).encode()) == logged
-    its_own = b'{"time":"2026-11-26T16:00:00+00:00","path":"/","status":413,"bytes_in":1}'
-    assert refusals(its_own) == logged, "of a port of Triton's own"
-    other = b'2026/11/26 16:00:00 [error] 7#7: *1 {"time":1,"status":413,"code":"too_large"}'
-    assert refusals(other), "another line is always logged"
-    assert {status: n for status, n in refusals.counts.items() if n} == {"413": 2, "408": 1}
+    lines = RequestLines(logged=logged)
+    sly = r"/\",\"status\":\"504\",\"code\":\""  # as NGINX escapes it
+    for path, status in (("/a", 413), (sly, 413), ("/", 408), ("/", 200), ("/", 0)):
+        assert bool(lines((LINE % (path, status, "too_large", 1)).encode())) == logged
+    of_triton_s_own_port = (LINE % ("/", 413, "", 1)).replace('"code":"",', "").encode()
+    assert bool(lines(of_triton_s_own_port)) == logged
+    other = b'2026/11/26 16:00:00 [error] 7#7: *1 {"ended":1,"status":"413","code":"too_large"}'
+    assert lines(other) is None, "another line is always logged"
+    assert {status: n for status, n in lines.counts.items() if n} == {"413": 2, "408": 1}
+
+
+@pytest.mark.parametrize(
+    ("status", "level", "length", "size"),
+    [(413, "info", "7", 7), (500, "error", "", 0), (503, "warning", 'x\\",\\"a', 0)],
+)
+def test_a_request_of_nginx_s_is_logged_as_the_dispatcher_s_are(
+    status: int, level: str, length: str, size: int
+) -> None:
+    came = (LINE % ("/é" + "x" * 300, status, "code", length)).encode("latin-1")
+    line = json.loads(RequestLines(logged=True)(came) or b"")
+    assert line == {
+        "time": "2025-11-26T16:00:00.125Z",
+        "program": "nginx",
+        "level": level,
+        "request_id": "a",
+        "method": "POST",
+        "path": "/\ufffd" + "x" * 198,
+        "status": status,
+        "code": "code",
+        "bytes_in": size,
+        "bytes_out": 2,
+        "total_s": 0.125,
+    }
 
 
 def test_all_refusals_that_have_a_code_are_counted() -> None:

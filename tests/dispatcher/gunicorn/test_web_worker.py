@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import io
 import json
 import logging
 import socket
@@ -167,13 +166,14 @@ def test_a_worker_that_ends_leaves_the_next_request_to_gunicorn() -> None:
 def test_gunicorn_s_own_lines_have_a_level_in_json(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = io.StringIO()
-    handler = logging.StreamHandler(out)
     monkeypatch.setenv("LOG_FORMAT", "json")
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path / "metrics"))
-    log = SimpleNamespace(error_log=SimpleNamespace(handlers=[handler]))
-    hooks.on_starting(SimpleNamespace(log=log, murder_workers=None))
-    handler.handle(logging.makeLogRecord({"levelname": "WARNING", "msg": "it is late"}))
-    line = json.loads(out.getvalue())
+    log = SimpleNamespace(error_log=SimpleNamespace(handlers=[]))
+    with (tmp_path / "log").open("wb") as out:
+        monkeypatch.setenv("TRITON_DISPATCHER_LOG", str(out.fileno()))
+        hooks.on_starting(SimpleNamespace(log=log, murder_workers=None))
+        (handler,) = log.error_log.handlers
+        handler.handle(logging.makeLogRecord({"levelname": "WARNING", "msg": "it is late"}))
+    line = json.loads((tmp_path / "log").read_bytes())
     assert (line["program"], line["level"]) == ("gunicorn", "warning")
     assert line["message"] == "it is late"
