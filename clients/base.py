@@ -33,7 +33,7 @@ from clients.parameters import FORMAT, Parameter
 from clients.request import Media, Request, current, values_of
 from clients.tensors.nested import as_numbers
 from clients.tensors.quoting import brief, encodable
-from clients.triton.server import NO_HINTS, Hints, Padding, Signature, Tensors, picked
+from clients.triton.server import NO_HINTS, Hints, Padding, Scalar, Signature, Tensors, picked
 
 # What the author of a client imports from here.
 __all__ = ["FORMAT", "Client", "Environment", "Hints", "Padding", "Parameter", "Payload"]
@@ -203,6 +203,7 @@ class Client(ABC):
         model: str = "",
         version: str = "",
         hints: Hints = NO_HINTS,
+        parameters: Mapping[str, Scalar] | None = None,
         **unknown: Never,
     ) -> dict[str, npt.NDArray[Any]]:
         """Run a model on Triton, within the time of the request.
@@ -215,6 +216,7 @@ class Client(ABC):
             model: another model than the client's own, by its name in the repository.
             version: of the model; nothing means the request's own, or of another model the latest.
             hints: what the backend may skip or combine.
+            parameters: what else the model gets, as by `request.parameters()` of a model in Python.
             unknown: not allowed; see TypeError.
 
         Returns:
@@ -241,6 +243,7 @@ class Client(ABC):
                 hints=hints,
                 version=version or ("" if model else self.request.version),
                 sequence=self.request.sequence,
+                parameters=parameters,
                 timeout=self.request.time_left(),
             )
         except InferenceError as error:
@@ -248,7 +251,8 @@ class Client(ABC):
             raise
         finally:
             timings.lap(inference=True)
-        return {**answer, **{name: picked(answer[name], rows) for name, rows in hints.rows.items()}}
+        answer.update((name, picked(answer[name], rows)) for name, rows in hints.rows.items())
+        return answer
 
     def ask(
         self,

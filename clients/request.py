@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+SEQUENCE_NAMES = ("sequence_id", "sequence_start", "sequence_end")  # as in Triton's protocol
+
 
 @dataclass(frozen=True)
 class Media:

@@ -182,6 +182,7 @@ class OnnxModels(Inference):
         hints: Hints = NO_HINTS,  # noqa: ARG002  there is nothing to skip or to combine
         version: str = "",
         sequence: SequencePart | None = None,  # noqa: ARG002  these models keep no state
+        parameters: Mapping[str, Any] | None = None,  # noqa: ARG002  nor read parameters
         timeout: float,  # noqa: ARG002  nothing here is waited for
     ) -> dict[str, npt.NDArray[np.generic]]:
         from onnxruntime.capi.onnxruntime_pybind11_state import (  # noqa: PLC0415  as below

@@ -50,7 +50,7 @@ from dispatcher.readiness.prober import Prober
 from dispatcher.readiness.status import Readiness, SupervisorStatus
 from dispatcher.readiness.status_file import StatusReader
 from dispatcher.routes.docs import docs_routes
-from dispatcher.routes.inference import inference_routes
+from dispatcher.routes.inference import InferenceHandler, inference_routes
 from dispatcher.routes.jobs import Later, job_routes
 from dispatcher.routes.metrics import metrics_routes
 from dispatcher.routes.models import management_routes
@@ -204,15 +204,16 @@ def assemble(  # noqa: PLR0913, PLR0917  all that the routes are made of
     triton = TritonProxy(settings, lookup, admission, control.using)
     s3 = by_key(settings)
     later = Later(jobs, settings, s3) if jobs else None
+    inference = InferenceHandler(settings, executor, admission, telemetry, triton, s3, later)
     return create_app(
         settings.max_body,
         settings.managing_timeout,
         telemetry,
         Authorizer(keys, settings.cors_origins, management=settings.management_routes),
         (
-            inference_routes(settings, executor, admission, telemetry, triton, s3, later),
+            inference_routes(inference),
             job_routes(jobs),
-            inference_of_v2(settings, triton, readiness),
+            inference_of_v2(settings, inference, readiness),
             models_of_v2(settings, triton, control, admission),
             management_routes(settings, listing, control, readiness, admission.management),
             docs_routes(settings, registry),

@@ -8,16 +8,26 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from clients.base import Client, Environment, Payload
-from clients.errors import BadPayload, UnsupportedMedia
+from clients.errors import BadPayload, TensorsRefused, UnsupportedMedia
 from clients.request import Media
+from clients.tensors.elements import binary_data, json_data
 from clients.tensors.signature import DATATYPES, Array, refuse_wrong_tensors, the_one_input
-from clients.tensors.v2_protocol import class_texts, json_data, read_npy, read_v2, wanted_outputs
+from clients.tensors.v2_protocol import (
+    BINARY,
+    BINARY_SIZE,
+    class_texts,
+    for_the_model,
+    parameters_of,
+    read_npy,
+    read_v2,
+    wanted_outputs,
+)
 
 # To write so many numbers as JSON takes 2.6 s, in which no other thread runs. With the digits of
 # real numbers they are 50 MB or more, twice what SageMaker passes on.
@@ -61,6 +71,8 @@ class TensorResult:
     outputs: Mapping[str, Array]
     request: str = ""
     classes: Collection[str] = ()
+    binary: Mapping[str, bytes] = field(default_factory=dict)
+    """The data of the outputs that are wanted in binary."""
 
     def body(self) -> dict[str, Any]:
         """Return the V2 body; NaN and infinity are left for the JSON encoder.
@@ -69,11 +81,12 @@ class TensorResult:
             BadPayload: there are too many numbers.
 
         """
-        count = sum(array.size for array in self.outputs.values())
+        count = sum(array.size for name, array in self.outputs.items() if name not in self.binary)
         if count > MOST_NUMBERS:
             raise BadPayload(
                 f"the answer has {count:,} numbers; JSON is written for at most {MOST_NUMBERS:,}",
-                hint="ask for less at once, for fewer outputs, or for application/x-npy",
+                hint="ask for less at once, for fewer outputs, or in binary: application/x-npy, or "
+                "`binary_data` of Triton's own protocol",
             )
         body: dict[str, Any] = {"model_name": self.model}
         if self.version:
@@ -85,11 +98,17 @@ class TensorResult:
                 "name": name,
                 "shape": list(array.shape),
                 "datatype": DATATYPES.get(array.dtype, "BYTES"),
-                "data": class_texts(array) if name in self.classes else json_data(array),
+                **self.data(name, array),
             }
             for name, array in self.outputs.items()
         ]
         return body
+
+    def data(self, name: str, array: Array) -> dict[str, Any]:
+        """Return the field with the data of an output, or with their size in binary."""
+        if name in self.binary:
+            return {"parameters": {BINARY_SIZE: len(self.binary[name])}}
+        return {"data": class_texts(array) if name in self.classes else json_data(array)}
 
     def npy(self) -> bytes:
         """Return the only output as a NumPy file.
@@ -170,18 +189,33 @@ class TensorClient(Client):
             inputs = read_v2(payload)
         refuse_wrong_tensors(inputs, signature)
         self._check(inputs)
-        outputs, classes = wanted_outputs(payload, signature)
+        wanted = wanted_outputs(payload, signature)
+        outputs, classes = wanted.outputs, wanted.classes
         identity = payload.get("id")
         named = str(identity)[:128] if isinstance(identity, str | int) else ""
+        takes_binary = isinstance(payload.get(BINARY), bytes)
 
-        def result(answer: Mapping[str, Array]) -> TensorResult:
-            return TensorResult(self._model, self.request.version, answer, named, classes)
+        def result(answer: Mapping[str, Array], version: str = "") -> TensorResult:
+            binary = {
+                name: binary_data(array)
+                for name, array in answer.items()
+                if takes_binary and name in wanted.binary
+            }
+            version = version or self.request.version
+            return TensorResult(self._model, version, answer, named, classes, binary)
 
         if not signature.decoupled:
-            return result(self.infer(inputs, outputs=outputs, classes=classes))
+            parameters = for_the_model(parameters_of(payload))
+            answer = self.infer(inputs, outputs=outputs, classes=classes, parameters=parameters)
+            return result(answer, getattr(answer, "version", ""))
         if classes:
             raise BadPayload(
                 "`classification` is not given for a decoupled model", hint="leave it out"
+            )
+        if takes_binary:
+            raise TensorsRefused(
+                f"the model {self._model!r} is decoupled: it gives any number of answers",
+                hint=f"POST its /generate_stream, or /infer/{self._model}",
             )
         return (result(answer) for answer in self.stream(inputs, outputs=outputs))
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+JSON_WORDS = {None: "null", True: "true", False: "false"}
+
 
 def brief(value: object, longest: int = 60) -> str:
     """Return a value as it is quoted to the caller: only the beginning of a long one."""
+    if value is None or isinstance(value, bool):
+        return JSON_WORDS[value]
     if isinstance(value, dict):
         return f"an object with {len(value)} fields"
     if isinstance(value, list) and any(isinstance(one, list | dict) for one in value[:longest]):

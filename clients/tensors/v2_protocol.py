@@ -6,39 +6,50 @@ https://kserve.github.io/website, "Open Inference Protocol (V2) - REST"
 from __future__ import annotations
 
 import io
-import json
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
-from pybase64 import b64decode
 
 from clients.base import Payload
 from clients.errors import BadPayload
-from clients.tensors.nested import flattened
+from clients.request import SEQUENCE_NAMES
+from clients.tensors.elements import (
+    BASE64,
+    converted,
+    flattened_as,
+    from_base64,
+    from_bytes,
+    json_data,
+)
 from clients.tensors.quoting import brief, encodable
 from clients.tensors.scores import NotFinite
 from clients.tensors.signature import DATATYPES, DTYPES, Array
-from clients.triton.server import Signature
+from clients.triton.server import Scalar, Signature
 
 numpy_format: Any = np.lib.format  # it has no types
 
 MOST_DIMENSIONS = 32  # NumPy's own limit
 
-# Python's JSON reader returns these two objects for the words Infinity and -Infinity, and for
-# nothing else: 1e400 is another object.
-INFINITIES: list[float] = json.loads("[Infinity, -Infinity]")
+BINARY: Final = "binary"  # a field of a payload; JSON has no bytes
+BINARY_SIZE: Final = "binary_data_size"
+SHARED_MEMORY: Final = "shared_memory"  # how the names of its parameters begin
+
+# What the parameters of a body say to the server, not to the model.
+OF_PROTOCOL = ("content_type", "binary_data_output", *SEQUENCE_NAMES)
 
 # MLServer's content types for elements that are written as they are.
 AS_THEY_ARE = ("np", "str")
-BASE64 = "base64"
 
 V2_EXPECTED = 'expected {"inputs": [{"name": "…", "shape": […], "datatype": "FP32", "data": […]}]}'
 
 
 def read_v2(payload: Payload) -> dict[str, Array]:
     """Return the arrays of a V2 body, by name.
+
+    Its field `binary`, of bytes, has the tensors whose data are not in the JSON.
 
     Raises:
         BadPayload: it is no V2 body, or a tensor's data do not match its shape and type.
@@ -48,18 +59,33 @@ def read_v2(payload: Payload) -> dict[str, Array]:
     tensors = payload.get("inputs")
     if not isinstance(tensors, list) or not tensors:
         raise BadPayload(f"`inputs` is {brief(tensors)}", hint=V2_EXPECTED)
+    binary = payload.get(BINARY)
+    rest = memoryview(binary if isinstance(binary, bytes) else b"")
     arrays: dict[str, Array] = {}
     for place, tensor in enumerate(tensors):
         where = f"inputs[{place}]"
         if not isinstance(tensor, dict) or not isinstance(tensor.get("name"), str):
             raise BadPayload(f"`{where}` is {brief(tensor)}", hint=V2_EXPECTED)
         if tensor["name"] in arrays:
-            raise BadPayload(f"`{where}`: the name {tensor['name']!r} is given twice")
-        arrays[tensor["name"]] = read_tensor(tensor, where)
+            raise BadPayload(f"`{where}`: the name {brief(tensor['name'])} is given twice")
+        size = parameters_of(tensor, f"{where}.").get(BINARY_SIZE)
+        if size is not None and (type(size) is not int or not 0 <= size <= len(rest)):
+            raise BadPayload(
+                f"`{where}.parameters.{BINARY_SIZE}` is {brief(size)}; behind the JSON and the "
+                f"tensors before it {len(rest)} bytes came",
+                hint="expected how many bytes the tensor has there, or `data` in the JSON",
+            )
+        arrays[tensor["name"]] = read_tensor(tensor, where, None if size is None else rest[:size])
+        rest = rest[size or 0 :]
+    if rest:
+        raise BadPayload(
+            f"behind the JSON {len(rest)} bytes more came than `{BINARY_SIZE}` of the inputs says"
+        )
     return arrays
 
 
-def read_tensor(tensor: Mapping[str, Any], where: str) -> Array:
+def read_tensor(tensor: Mapping[str, Any], where: str, raw: memoryview | None) -> Array:
+    """Return one tensor; `raw` is its data where they are not in the JSON."""
     datatype, shape, data = tensor.get("datatype"), tensor.get("shape"), tensor.get("data")
     if not isinstance(datatype, str) or datatype not in DTYPES:
         raise BadPayload(
@@ -73,25 +99,51 @@ def read_tensor(tensor: Mapping[str, Any], where: str) -> Array:
         raise BadPayload(
             f"`{where}.shape` is {brief(shape)}", hint="expected sizes, such as [1, 3]"
         )
-    if not isinstance(data, list):
+    if (raw is None) != isinstance(data, list) or (raw is not None and data is not None):
         raise BadPayload(
             f"`{where}.data` is {brief(data)}",
-            hint="expected a list of numbers or texts, flat or nested, and no binary data",
+            hint="expected a list of numbers or texts, flat or nested as the shape, or "
+            f"`parameters.{BINARY_SIZE}` and bytes behind the JSON",
         )
-    flat = flattened(data)
-    if len(flat) != math.prod(shape):
-        raise BadPayload(
-            f"`{where}` has {len(flat)} elements; its shape {shape} wants {math.prod(shape)}"
-        )
-    array = converted(flat, datatype, where)
-    if content_type(tensor, f"{where}.", (*AS_THEY_ARE, BASE64)) == BASE64:
-        array = from_base64(array, where)
-    if array.dtype.kind == "f" and np.isinf(array).any():
-        refuse_overflow(flat, datatype, where)
+    said = content_type(tensor, f"{where}.", (*AS_THEY_ARE, BASE64))
+    if raw is None:
+        flat, came = flattened_as(shape, data or [], f"{where}.data")
+        refuse_other_count(len(flat), shape, where)
+        array = converted(flat, datatype, f"{where}.data", came)
+        array = from_base64(array, where) if said == BASE64 else array
+    else:
+        array = from_bytes(raw, datatype, where)
+        refuse_other_count(len(array), shape, where)
     try:
         return array.reshape(shape)
     except ValueError as error:  # no elements, in a shape beyond any memory
-        raise BadPayload(f"`{where}.shape` {shape} is too large") from error
+        raise BadPayload(f"`{where}.shape` {brief(shape)} is too large") from error
+
+
+def refuse_other_count(count: int, shape: Sequence[int], where: str) -> None:
+    """Raise BadPayload where a tensor has more or fewer elements than its shape."""
+    if count != math.prod(shape):
+        raise BadPayload(
+            f"`{where}` has {count} elements; its shape {brief(shape)} wants {math.prod(shape)}"
+        )
+
+
+def parameters_of(stated: Mapping[str, Any], where: str = "") -> Mapping[str, Any]:
+    """Return the `parameters` of a tensor, or of a body.
+
+    Raises:
+        BadPayload: they are no object, or name shared memory.
+
+    """
+    parameters = stated.get("parameters")
+    if not isinstance(parameters, dict | None):
+        raise BadPayload(f"`{where}parameters` is {brief(parameters)}", hint="expected an object")
+    if shared := next((name for name in parameters or () if name.startswith(SHARED_MEMORY)), ""):
+        raise BadPayload(
+            f"`{where}parameters` has {brief(shared)}: shared memory is not taken",
+            hint="send tensors in the body, and receive them in the response",
+        )
+    return parameters or {}
 
 
 def content_type(stated: Mapping[str, Any], where: str, taken: Sequence[str]) -> str:
@@ -101,8 +153,7 @@ def content_type(stated: Mapping[str, Any], where: str, taken: Sequence[str]) ->
         BadPayload: it is not allowed there.
 
     """
-    parameters = stated.get("parameters")
-    said = parameters.get("content_type") if isinstance(parameters, dict) else None
+    said = parameters_of(stated, where).get("content_type")
     if said not in (None, *taken):
         raise BadPayload(
             f"`{where}parameters.content_type` is {brief(said)}",
@@ -111,88 +162,27 @@ def content_type(stated: Mapping[str, Any], where: str, taken: Sequence[str]) ->
     return said or ""
 
 
-def from_base64(array: Array, where: str) -> Array:
-    """Return the bytes that a tensor has as base64.
+def for_the_model(parameters: Mapping[str, Any]) -> dict[str, Scalar]:
+    """Return those of a body's parameters that the model gets.
 
     Raises:
-        BadPayload: its elements are no texts, or one is not base64.
+        BadPayload: one has a name or a value that Triton takes from nobody.
 
     """
-    if array.dtype != np.object_:
-        raise BadPayload(
-            f"`{where}.parameters.content_type` is '{BASE64}', but its datatype is no BYTES",
-            hint="expected BYTES, and a text of base64 for each element; leave content_type out "
-            "for numbers",
-        )
-    try:
-        decoded = [b64decode(element, validate=True) for element in array]
-    except ValueError as error:
-        raise BadPayload(
-            f"`{where}.data` has an element that is not base64: {error}",
-            hint="leave parameters.content_type out where elements are texts as they are",
-        ) from error
-    return np.array(decoded, np.object_)
-
-
-def refuse_overflow(flat: Sequence[float], datatype: str, where: str) -> None:
-    """Refuse numbers such as 1e400, which Python reads as infinity; allow `Infinity`.
-
-    Raises:
-        BadPayload: there is such a number.
-
-    """
-    for number in flat:
-        if math.isinf(number) and not any(number is one for one in INFINITIES):
-            most = float(np.finfo(DTYPES[datatype]).max)  # type: ignore[arg-type]
+    given = {name: value for name, value in parameters.items() if name not in OF_PROTOCOL}
+    for name, value in given.items():
+        if "\0" in name or not encodable(name) or name.startswith("triton_"):
+            raise BadPayload(f"`parameters` has the name {brief(name)}", hint="leave it out")
+        if (
+            not isinstance(value, str | int | float)
+            or (isinstance(value, str) and not encodable(value))
+            or (isinstance(value, int) and not -(2**63) <= value < 2**63)
+        ):
             raise BadPayload(
-                f"`{where}.data` has a number that does not fit into {datatype}",
-                hint=f"expected {-most:g} to {most:g}, or Infinity",
+                f"`parameters` has {brief(name)}, which is {brief(value)}",
+                hint="expected a text, a number of 64 bits, true or false",
             )
-
-
-def converted(flat: list[Any], datatype: str, where: str) -> Array:
-    """Return the elements as an array of `datatype`, shape [elements].
-
-    Raises:
-        BadPayload: an element is of another type, or does not fit.
-
-    """
-    dtype = DTYPES[datatype]
-    kinds: tuple[type, ...] = (int, float)
-    if datatype == "BYTES":
-        kinds = (str,)
-    elif datatype == "BOOL":
-        kinds = (bool,)
-    elif "INT" in datatype:
-        kinds = (int,)
-    for element in flat:
-        if not isinstance(element, kinds) or (isinstance(element, bool) and kinds != (bool,)):
-            raise BadPayload(f"`{where}.data` has {brief(element)}", hint=f"expected {datatype}")
-    if datatype == "BYTES":
-        return texts(flat, where)
-    if "INT" in datatype and flat:
-        limits = np.iinfo(dtype)  # type: ignore[type-var]
-        if min(flat) < limits.min or max(flat) > limits.max:
-            raise BadPayload(
-                f"`{where}.data` has a number that does not fit into {datatype}",
-                hint=f"expected {limits.min} to {limits.max}",
-            )
-    try:
-        with np.errstate(over="raise"):
-            return np.array(flat, dtype)
-    except (FloatingPointError, OverflowError) as error:
-        farthest = max((number for number in flat if abs(number) < math.inf), key=abs)
-        most = float(np.finfo(dtype).max)  # type: ignore[arg-type]
-        raise BadPayload(
-            f"`{where}.data` has {brief(farthest)}, which does not fit into {datatype}",
-            hint=f"expected {-most:g} to {most:g}",
-        ) from error
-
-
-def texts(flat: list[str], where: str) -> Array:
-    if not all(map(encodable, flat)):
-        raise BadPayload(f"`{where}.data` has a text that UTF-8 cannot hold")
-    return np.array([element.encode() for element in flat], np.object_)
+    return given
 
 
 def read_npy(data: bytes) -> Array:
@@ -229,43 +219,73 @@ def read_npy(data: bytes) -> Array:
     return array.reshape(shape, order="F" if fortran else "C")
 
 
-def wanted_outputs(payload: Payload, signature: Signature) -> tuple[list[str], dict[str, int]]:
-    """Return the outputs that a V2 body asks for, and the classes wanted of each."""
+@dataclass(frozen=True)
+class Wanted:
+    """What a V2 body asks for.
+
+    Args:
+        outputs: the names; none means all.
+        classes: how many of the best classes are wanted of an output.
+        binary: the outputs whose data are wanted in binary.
+
+    """
+
+    outputs: Sequence[str]
+    classes: Mapping[str, int]
+    binary: Collection[str]
+
+
+def wanted_outputs(payload: Payload, signature: Signature) -> Wanted:
+    """Return what a V2 body asks for.
+
+    Raises:
+        BadPayload: there is no such output, or it is wanted in a form that it does not have.
+
+    """
     asked = payload.get("outputs") or []
     known = [spec.name for spec in signature.outputs]
     if not isinstance(asked, list):
         raise BadPayload(f"`outputs` is {brief(asked)}", hint='expected [{"name": "…"}]')
-    names: list[str] = []
+    every = flag(parameters_of(payload), "binary_data_output", "", otherwise=False)
+    forms: dict[str, bool] = {}
     classes: dict[str, int] = {}
     for place, output in enumerate(asked):
+        where = f"outputs[{place}]"
         name = output.get("name") if isinstance(output, dict) else None
         if name not in known:
-            what = f"`outputs[{place}]` is {brief(output)}"
+            what = f"`{where}` is {brief(output)}"
             if isinstance(name, str):
-                what = f"`outputs[{place}]`: there is no output {brief(name)}"
+                what = f"`{where}`: there is no output {brief(name)}"
             raise BadPayload(what, hint=f"the model has {', '.join(known)}")
-        if name in names:
-            raise BadPayload(f"`outputs[{place}]`: {name!r} is given twice")
-        names.append(name)
-        content_type(output, f"outputs[{place}].", AS_THEY_ARE)
-        parameters = output.get("parameters")
-        count = parameters.get("classification") if isinstance(parameters, dict) else None
-        if count is not None:
+        if name in forms:
+            raise BadPayload(f"`{where}`: {name!r} is given twice")
+        content_type(output, f"{where}.", AS_THEY_ARE)
+        parameters = parameters_of(output, f"{where}.")
+        forms[name] = flag(parameters, "binary_data", f"{where}.", otherwise=every)
+        if (count := parameters.get("classification")) is not None:
             if type(count) is not int or not 1 <= count < 2**31:
-                raise BadPayload(f"`outputs[{place}].parameters.classification` is {brief(count)}")
+                raise BadPayload(f"`{where}.parameters.classification` is {brief(count)}")
             classes[name] = count
-    return names, classes
+    wanted = forms or dict.fromkeys(known, every)
+    return Wanted(list(forms), classes, {name for name, binary in wanted.items() if binary})
+
+
+def flag(parameters: Mapping[str, Any], name: str, where: str, *, otherwise: bool) -> bool:
+    """Return a parameter that is true or false.
+
+    Raises:
+        BadPayload: it is neither.
+
+    """
+    value = parameters.get(name, otherwise)
+    if not isinstance(value, bool):
+        raise BadPayload(
+            f"`{where}parameters.{name}` is {brief(value)}", hint="expected true or false"
+        )
+    return value
 
 
 def class_texts(array: Array) -> list[Any]:
     """Return an output's best classes, as `clients.tensors.classes` writes them."""
     texts: list[str] = json_data(array)
     return [NotFinite(math.nan, one) if one.startswith("null:") else one for one in texts]
-
-
-def json_data(array: Array) -> list[Any]:
-    """Return the elements in order, for JSON; bytes become texts."""
-    flat: list[Any] = array.ravel().tolist()
-    if array.dtype == np.object_ or array.dtype.kind == "S":
-        return [e.decode(errors="replace") if isinstance(e, bytes) else str(e) for e in flat]
-    return flat

@@ -26,6 +26,7 @@ from clients.triton.configuration import signature_of
 from clients.triton.connection import Address, Connection, ModelChannel, Registration
 from clients.triton.errors import FINISHED, inference_error, no_slot, translated
 from clients.triton.requests import (
+    OWN,
     TritonStream,
     array_of,
     hint_parameters,
@@ -38,8 +39,10 @@ from clients.triton.requests import (
 )
 from clients.triton.server import (
     NO_HINTS,
+    Answer,
     Hints,
     Inference,
+    Scalar,
     Signature,
     Tensors,
     TensorSpec,
@@ -74,6 +77,7 @@ class Call:
         hints: what the backend may skip or combine.
         cached: whether Triton may have the answer in its response cache.
         sequence: parameters that name the sequence; such a run is never repeated.
+        parameters: the caller's own.
 
     """
 
@@ -85,6 +89,7 @@ class Call:
     hints: Hints = field(compare=False)
     cached: bool = field(default=False, compare=False)
     sequence: Mapping[str, int | str | bool] = field(default_factory=dict, compare=False)
+    parameters: Mapping[str, Scalar] = field(default_factory=dict, compare=False)
 
 
 class TritonInference(Connection, Inference):
@@ -117,6 +122,7 @@ class TritonInference(Connection, Inference):
         hints: Hints = NO_HINTS,
         version: str = "",
         sequence: SequencePart | None = None,
+        parameters: Mapping[str, Scalar] | None = None,
         timeout: float,
     ) -> dict[str, npt.NDArray[np.generic]]:
         classes, hints = classes or {}, plain(hints)
@@ -142,6 +148,7 @@ class TritonInference(Connection, Inference):
             hints,
             cached=signature.cached,
             sequence=sequence_parameters(sequence, model, signature),
+            parameters={k: v for k, v in (parameters or {}).items() if k not in OWN},
         )
         channel = self._channel(model, signature)
         channel.runs.refuse_if_late(model)
@@ -334,20 +341,25 @@ class TritonInference(Connection, Inference):
     ) -> Arrays:
         timeout = deadline - time.monotonic()
         names = call.outputs
-        parameters: dict[str, int | str | bool] = {}
+        parameters: dict[str, Scalar] = {}
         if not call.cached:
             hints = hint_parameters(call.model, call.hints)
-            parameters = {**time_parameters(timeout), **hints, **call.sequence}
+            own = {**time_parameters(timeout), **hints, **call.sequence}
+            parameters = {**call.parameters, **own}
         if layout and layout.outputs:  # then each has to be named
             names = names or tuple(spec.name for spec in call.specs)
         request = infer_request(call.model, call.version, inputs, names, parameters, layout)
         answer = channel.runs.infer(request, timeout)
-        arrays = {
-            output.name: layout.read(output.name, triton_to_np_dtype(output.datatype), output.shape)
-            if layout and output.name in layout.outputs
-            else array_of(answer, number)
+        arrays = Answer(
+            (
+                output.name,
+                layout.read(output.name, triton_to_np_dtype(output.datatype), output.shape)
+                if layout and output.name in layout.outputs
+                else array_of(answer, number),
+            )
             for number, output in enumerate(answer.outputs)
-        }
+        )
+        arrays.version = answer.model_version
         if call not in self._sizes and self._regions.limit:
             self._remember_sizes(call, inputs, arrays)
         return arrays

@@ -7,7 +7,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from operator import index
 from typing import Any
@@ -34,7 +34,7 @@ from clients.errors import (
 )
 from clients.request import SequencePart, Stream, trace_headers
 from clients.triton.errors import first_line
-from clients.triton.server import Hints, Signature, Tensors
+from clients.triton.server import Answer, Hints, Scalar, Signature, Tensors
 from clients.triton.shared_memory import Arrays, Layout
 
 # Parameters of a request. The container's own backends read them
@@ -51,6 +51,7 @@ DEADLINE = "deadline_us"
 ROWS = "rows"  # numbers by output
 ABOVE = "rows_above"  # [column, number] by output
 PADDING = "padding"  # {"inputs": number by input, "outputs": names}
+OWN = frozenset({DEADLINE, ROWS, ABOVE, PADDING})  # no caller sets them
 
 # Triton 2.51 may end with SIGSEGV when a run is cancelled, as gRPC does at its time limit: one of
 # an ensemble always, another one if it ends at that moment. Its response cache keeps the error of
@@ -149,7 +150,7 @@ def infer_request(  # noqa: PLR0913, PLR0917  the parts of a request
     version: str,
     inputs: Tensors,
     outputs: Sequence[str],
-    parameters: Mapping[str, int | str | bool],
+    parameters: Mapping[str, Scalar],
     layout: Layout | None = None,
 ) -> Any:
     """Return a `ModelInferRequest`; inputs of the layout go into shared memory.
@@ -183,6 +184,8 @@ def infer_request(  # noqa: PLR0913, PLR0917  the parts of a request
             request.parameters[key].string_param = value
         elif isinstance(value, bool):
             request.parameters[key].bool_param = value
+        elif isinstance(value, float):
+            request.parameters[key].double_param = value
         else:
             request.parameters[key].int64_param = value
     return request
@@ -241,26 +244,15 @@ def refuse_what_harms(
             f"the model {model!r} is decoupled: it gives any number of answers to one request",
             hint="a class asks it by self.stream()",
         )
-    shapes = [(name, array.shape) for name, array in inputs.items()]
-    refuse_no_items_or_classes(shapes, classes, signature)
-
-
-def refuse_no_items_or_classes(
-    shapes: Iterable[tuple[str, Sequence[int]]], classes: Collection[str], signature: Signature
-) -> None:
-    """Raise TensorsRefused for a batch of no items, and for classes of what has none.
-
-    Triton 2.51 never answers the first, and ends with SIGFPE at the second.
-    """
     batches = signature.max_batch_size or signature.ensemble  # whose steps may
-    for name, shape in shapes:
-        if batches and shape and not shape[0]:
+    for name, array in inputs.items():
+        if batches and array.ndim and not len(array):  # it never answers
             raise TensorsRefused(
-                f"input `{name}` has shape {list(shape)}, a batch of no items",
+                f"input `{name}` has shape {list(array.shape)}, a batch of no items",
                 hint="expected one item at least along the first axis",
             )
     for spec in signature.outputs:
-        if spec.name in classes and spec.datatype in {"BYTES", "BOOL"}:
+        if spec.name in classes and spec.datatype in {"BYTES", "BOOL"}:  # it ends with SIGFPE
             raise TensorsRefused(
                 f"classes are wanted of the output `{spec.name}`, which is {spec.datatype}",
                 hint="expected an output of numbers; leave `classification` out for this one",
@@ -274,7 +266,9 @@ def in_order(arrays: Arrays, wanted: Sequence[str], signature: Signature) -> Arr
     process to process.
     """
     known = wanted or [*(spec.name for spec in signature.outputs), *sorted(arrays)]
-    return {name: arrays[name] for name in known if name in arrays}
+    ordered = Answer((name, arrays[name]) for name in known if name in arrays)
+    ordered.version = getattr(arrays, "version", "")
+    return ordered
 
 
 class StillRunning(grpc.RpcError):  # type: ignore[misc]  # it has no types

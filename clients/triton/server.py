@@ -23,6 +23,7 @@ import numpy.typing as npt
 from clients.request import SequencePart
 
 Tensors = Mapping[str, npt.NDArray[np.generic]]
+Scalar = str | int | float | bool
 
 TOLERANCES = {"float16": 2e-2, "float32": 2e-4, "float64": 2e-4}
 """The largest difference between two equal answers, as a share of the largest number. Summing in
@@ -76,6 +77,12 @@ class Hints:
 
 
 NO_HINTS = Hints()
+
+
+class Answer(dict[str, npt.NDArray[Any]]):
+    """The outputs of a run by name, and the version of the model that gave them, if known."""
+
+    version = ""
 
 
 def is_picked(array: npt.NDArray[Any], rows: Sequence[int] | None) -> bool:
@@ -219,6 +226,7 @@ class Inference(ABC):
         hints: Hints = NO_HINTS,
         version: str = "",
         sequence: SequencePart | None = None,
+        parameters: Mapping[str, Scalar] | None = None,
         timeout: float,
     ) -> dict[str, npt.NDArray[np.generic]]:
         """Run a model once.
@@ -232,6 +240,7 @@ class Inference(ABC):
             hints: what the backend may skip or combine; a server may ignore them.
             version: version of the model; the empty text means the latest.
             sequence: the sequence that the run belongs to; a model without state ignores it.
+            parameters: the caller's own, for the model.
             timeout: seconds that the call may take.
 
         Returns:

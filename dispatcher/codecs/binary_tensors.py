@@ -7,14 +7,18 @@ without it all of the body is JSON.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Final
 
+from flask import Request, Response
+
 from clients.tensors.quoting import brief
-from dispatcher.codecs.json_request import parse_object
+from clients.tensors.v2_protocol import BINARY
+from dispatcher.codecs.json_request import of_sequence, parse_object, parse_version
+from dispatcher.codecs.metadata import Metadata
 from dispatcher.errors import BadBody, BadHeader
+from dispatcher.execution.request import ModelRequest
 
 HEADER_LENGTH: Final = "Inference-Header-Content-Length"
 SAGEMAKER_TYPE: Final = "application/vnd.sagemaker-triton.binary+json"
@@ -22,7 +26,6 @@ SAGEMAKER_LENGTH: Final = "json-header-size"  # a parameter of the type
 MAX_DIGITS: Final = 12
 
 EXPECTED: Final = 'expected {"inputs": [{"name": "…", "shape": […], "datatype": "FP32", …}]}'
-SHARED_MEMORY: Final = "shared_memory"  # how the names of its parameters begin
 
 
 def read_header_length(stated: str | None, body: bytes, where: str) -> int | None:
@@ -51,41 +54,49 @@ def read_header_length(stated: str | None, body: bytes, where: str) -> int | Non
     return length
 
 
-def read_header(header: bytes, deadline: float) -> dict[str, Any]:
-    """Read the JSON, and check what Triton must not be sent; Triton itself checks the rest.
-
-    Returns:
-        the header's fields.
+def read_tensors(request: Request, metadata: Metadata) -> ModelRequest:
+    """Read a request whose tensors are in JSON, or in binary behind it.
 
     Raises:
-        BadBody: it is not JSON, is nested too deeply, or names shared memory.
+        BadHeader: the length is wrong.
+        BadBody: the body has no JSON object, or it is nested too deeply.
         DeadlineExceeded: other large bodies were parsed until then.
 
     """
-    document = parse_object(header, deadline, hint=EXPECTED, pairs=unique_fields)
-    for part in ("inputs", "outputs"):
-        tensors = document.get(part)
-        for place, tensor in enumerate(tensors if isinstance(tensors, list) else ()):
-            parameters = tensor.get("parameters") if isinstance(tensor, dict) else None
-            names = parameters if isinstance(parameters, Mapping) else ()
-            if named := next((name for name in names if name.startswith(SHARED_MEMORY)), ""):
-                raise BadBody(
-                    f"`{part}[{place}].parameters` has {brief(named)}: shared memory is not taken",
-                    hint="send tensors in the body, and receive them in the response",
-                )
-    return document
+    body, stated, where = request.get_data(), request.headers.get(HEADER_LENGTH), HEADER_LENGTH
+    if request.mimetype == SAGEMAKER_TYPE:
+        stated, where = (
+            request.mimetype_params.get(SAGEMAKER_LENGTH),
+            f"{SAGEMAKER_LENGTH} in the Content-Type",
+        )
+        if stated is None and SAGEMAKER_LENGTH in (request.content_type or ""):
+            stated = ""  # it is malformed
+    length = read_header_length(stated, body, where)
+    document = read_object(body[:length], metadata.time_limit.deadline())
+    return ModelRequest(
+        metadata.require_modelname(),
+        [{**document, BINARY: b"" if length is None else body[length:]}],
+        parameters=of_sequence(document.get("parameters")),
+        modelversion=parse_version(metadata.modelversion or None),
+        tensors=True,
+    )
 
 
-def parameters_of(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the parameters of a request; none where they are no object, as Triton will say."""
-    parameters = document.get("parameters")
-    return parameters if isinstance(parameters, dict) else {}
+def with_tensors(response: Response, tensors: Iterable[bytes], request: Request) -> Response:
+    """Append binary tensors to the JSON of a response, in the form of the request."""
+    header = response.get_data()
+    response.set_data(b"".join((header, *tensors)))
+    if request.mimetype == SAGEMAKER_TYPE:
+        response.content_type = f"{SAGEMAKER_TYPE};{SAGEMAKER_LENGTH}={len(header)}"
+    else:
+        response.content_type = "application/octet-stream"
+        response.headers[HEADER_LENGTH] = str(len(header))
+    return response
 
 
-def with_parameters(document: Mapping[str, Any], parameters: Mapping[str, Any]) -> bytes:
-    """Return a header with other values of some parameters."""
-    changed = {**document, "parameters": {**parameters_of(document), **parameters}}
-    return json.dumps(changed, separators=(",", ":")).encode()
+def read_object(body: bytes, deadline: float) -> dict[str, Any]:
+    """Read a JSON object that has no field twice."""
+    return parse_object(body, deadline, hint=EXPECTED, pairs=unique_fields)
 
 
 def unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -100,54 +111,3 @@ def unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
         raise BadBody(f"a JSON object has the field {brief(twice)} twice", hint=EXPECTED)
     return fields
-
-
-def named_tensors(document: Mapping[str, Any], part: str) -> list[tuple[str, dict[str, Any]]]:
-    """Return the `inputs` or `outputs` of a request with their names, as far as they have one."""
-    tensors = document.get(part)
-    read = [one for one in tensors if isinstance(one, dict)] if isinstance(tensors, list) else []
-    return [(one["name"], one) for one in read if isinstance(one.get("name"), str)]
-
-
-def asking_for_all(document: Mapping[str, Any], names: Iterable[str]) -> bytes:
-    """Return the JSON of a request as a model with a response cache is sent it.
-
-    Args:
-        document: the JSON of the request.
-        names: of the model's outputs: all of them are asked for.
-
-    """
-    document = dict(document)
-    if asked := dict(named_tensors(document, "outputs")):
-        more = [{"name": n, "parameters": {"binary_data": True}} for n in names if n not in asked]
-        document["outputs"] = [*document["outputs"], *more]
-    if isinstance(given := document.get("parameters"), dict):
-        document["parameters"] = {k: v for k, v in given.items() if k == "binary_data_output"}
-    return json.dumps(document).encode()
-
-
-def pick_outputs(
-    body: bytes, length: int | None, names: Collection[str]
-) -> tuple[bytes, int | None, set[str]]:
-    """Return a response with some of its outputs: body, length of the JSON, and their names.
-
-    Args:
-        body: of the response.
-        length: of its JSON in bytes; `None`, here as in the result, where all of it is JSON.
-        names: of the wanted outputs; none means all.
-
-    """
-    document = json.loads(body[:length])
-    outputs, tensors, start = [], [], length or 0
-    for output in document["outputs"]:
-        size = output.get("parameters", {}).get("binary_data_size")
-        end = start + (size or 0)
-        if not names or output["name"] in names:
-            outputs.append(output)
-            tensors += [] if size is None else [body[start:end]]
-        start = end
-    found = {output["name"] for output in outputs}
-    if len(outputs) == len(document["outputs"]):
-        return body, length, found
-    header = json.dumps({**document, "outputs": outputs}, separators=(",", ":")).encode()
-    return header + b"".join(tensors), len(header) if tensors else None, found

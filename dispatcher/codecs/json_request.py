@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
 from clients.errors import DeadlineExceeded, InferenceError
+from clients.request import SEQUENCE_NAMES
 from clients.tensors.quoting import brief
 from dispatcher.codecs.media import UTF_16_MARKS, utf_16_error
-from dispatcher.codecs.metadata import SEQUENCE_NAMES, TIMEOUT_PARAMETER, Metadata
+from dispatcher.codecs.metadata import TIMEOUT_PARAMETER, Metadata
 from dispatcher.errors import BadBody
 from dispatcher.execution.request import (
     InferenceRequest,

@@ -17,7 +17,7 @@ from typing import Any
 from werkzeug.datastructures import Headers, MultiDict
 
 from clients.errors import BadParameter
-from clients.request import SequencePart
+from clients.request import SEQUENCE_NAMES, SequencePart
 from clients.tensors.quoting import brief, encodable
 from dispatcher.errors import BadBody, BadHeader
 
@@ -29,7 +29,6 @@ BEGUN_SESSION = "X-Amzn-SageMaker-New-Session-Id"
 ENDED_SESSION = "X-Amzn-SageMaker-Closed-Session-Id"
 MAX_ATTRIBUTES = 1024  # the platform's own limit, in visible ASCII
 TIMEOUT_PARAMETER = "timeout_ms"
-SEQUENCE_NAMES = ("sequence_id", "sequence_start", "sequence_end")  # as in Triton's protocol
 MAX_SEQUENCE_ID = 128  # characters, as in Triton; the platform's own sessions have at most 256
 PREFER, ASYNC = "Prefer", "respond-async"  # RFC 7240
 MODEL_NAMES = ("modelname", "model_name")

@@ -22,11 +22,11 @@ from clients.errors import (
     UnsupportedMedia,
 )
 from clients.plugins.family import Family
-from clients.request import Media, Once, Request, Timings, current
+from clients.request import SEQUENCE_NAMES, Media, Once, Request, Timings, current
 from clients.tensors.client import TensorClient, TensorResult
 from clients.tensors.nested import unshared
 from dispatcher.codecs.media import detect_media
-from dispatcher.codecs.metadata import SEQUENCE_NAMES, Metadata, names_sequence
+from dispatcher.codecs.metadata import Metadata, names_sequence
 from dispatcher.errors import BadBody, ClientBug, client_bug, with_position
 from dispatcher.execution.by_key import opened, with_object
 from dispatcher.execution.model_lookup import ModelLookup

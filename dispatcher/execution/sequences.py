@@ -8,9 +8,9 @@ from typing import Any
 from clients.base import Client
 from clients.errors import BadParameter
 from clients.plugins.family import Family
-from clients.request import SequencePart
+from clients.request import SEQUENCE_NAMES, SequencePart
 from clients.tensors.client import TensorClient
-from dispatcher.codecs.metadata import SEQUENCE_NAMES, Metadata, names_sequence, read_sequence
+from dispatcher.codecs.metadata import Metadata, names_sequence, read_sequence
 from dispatcher.execution.model_lookup import ModelLookup
 
 

@@ -15,7 +15,7 @@ from clients.errors import BadRequest, DeadlineExceeded, ModelUnavailable, Unkno
 from clients.request import Timings
 from clients.tensors.client import TensorResult
 from dispatcher.auth.authorization import OF_JOB
-from dispatcher.codecs.binary_tensors import SAGEMAKER_TYPE
+from dispatcher.codecs.binary_tensors import SAGEMAKER_TYPE, read_tensors, with_tensors
 from dispatcher.codecs.content_types import LINE_TYPES, decompress_body, read_body
 from dispatcher.codecs.error_responses import encode_item, encode_results
 from dispatcher.codecs.json_request import read_lines, spool
@@ -67,24 +67,14 @@ from dispatcher.routes.streams import (
     stream_response,
     wants_lines,
 )
-from dispatcher.routes.v2 import sagemaker_response
 from dispatcher.settings import Settings
 from dispatcher.storage.objects import Reads
 from dispatcher.triton_protocol.proxy import TritonProxy
 
 
-def inference_routes(  # noqa: PLR0913, PLR0917  all that they are made of
-    settings: Settings,
-    executor: Executor,
-    admission: Admission,
-    telemetry: Telemetry,
-    triton: TritonProxy,
-    by_key: ByKey | None,
-    later: Later | None,
-) -> Blueprint:
+def inference_routes(invocation: InferenceHandler) -> Blueprint:
     """Return the routes that run inference."""
     routes = Blueprint("invocations", __name__)
-    invocation = InferenceHandler(settings, executor, admission, telemetry, triton, by_key, later)
 
     @routes.post("/predict")  # the name in tutorials of FastAPI
     @routes.post("/invocations")
@@ -115,7 +105,7 @@ def inference_routes(  # noqa: PLR0913, PLR0917  all that they are made of
     @routes.post("/models/<model>/invoke")
     def invoke(model: str) -> Response:
         """Ask a model of a multi-model endpoint; 404 if it is not loaded."""
-        if not executor.lookup.is_served(model):
+        if not invocation.executor.lookup.is_served(model):
             raise UnknownModel(
                 f"the model {model[:100]!r} is not loaded", hint="POST /models loads a model"
             )
@@ -132,7 +122,7 @@ class InferenceHandler:
         executor: runs the models.
         admission: limits concurrency.
         telemetry: counts and logs what was requested.
-        triton: takes bodies with binary tensors.
+        triton: takes requests to `generate`.
         by_key: reads what requests name in S3; `None` where no bucket is configured.
         later: accepts what is to be answered later; `None` where that is switched off.
 
@@ -175,7 +165,7 @@ class InferenceHandler:
         g.caller = Caller(request.environ.get("gunicorn.socket"))
         decompress_body(request, self.max_body)
         if request.mimetype == SAGEMAKER_TYPE:
-            return sagemaker_response(self.triton, metadata)
+            return self.tensors(metadata)
         with ExitStack() as until_sent:
             reads = None
             if self.by_key:
@@ -188,6 +178,18 @@ class InferenceHandler:
                 response = self.body(metadata, reads)
             response.call_on_close(until_sent.pop_all().close)
         return response
+
+    def tensors(self, metadata: Metadata) -> Response:
+        """Answer a body of Triton's own protocol, whatever the caller accepts."""
+        g.record.modelname, g.record.version = metadata.require_modelname(), metadata.modelversion
+        g.caller = Caller(request.environ.get("gunicorn.socket"))
+        limit = self.time_limit(metadata, stream=False)
+        metadata = replace(metadata, time_limit=limit, accept="")
+        done = self.admission.bodies.take(request.content_length or 0)
+        try:
+            return self.one(read_tensors(request, metadata), metadata)
+        finally:
+            done()
 
     def body(self, metadata: Metadata, reads: Reads | None) -> Response:
         """Answer a body of any type but lines."""
@@ -234,6 +236,8 @@ class InferenceHandler:
             if chosen == JSON:
                 answer = prepared.body(result)
                 response = json_response(answer)
+                if isinstance(result, TensorResult) and result.binary:
+                    response = with_tensors(response, result.binary.values(), request)
             elif chosen == NPY and isinstance(result, TensorResult):
                 response = Response(result.npy(), mimetype=NPY)
             else:

@@ -1,5 +1,6 @@
-"""Triton's own protocol over HTTP (V2), passed on to Triton's port on loopback.
+"""Triton's own protocol over HTTP (V2).
 
+Tensors are checked as on the other routes, and go the same way; other requests go to Triton's port.
 What goes through here has the keys, limits, deadlines, log and metrics of the other routes. Models
 are loaded and unloaded as by `POST /load_model` and `DELETE /models`. Shared memory, traces and
 Triton's log settings cannot be reached.
@@ -16,18 +17,18 @@ from flask import Blueprint, Response, g, request
 
 from clients.errors import ModelUnavailable, TensorsRefused
 from clients.tensors.quoting import brief
-from dispatcher.codecs.binary_tensors import HEADER_LENGTH, SAGEMAKER_LENGTH, SAGEMAKER_TYPE
 from dispatcher.codecs.content_types import decompress_body
 from dispatcher.codecs.json_request import parse_object, parse_version
-from dispatcher.codecs.metadata import Metadata, read_metadata, session_headers
+from dispatcher.codecs.metadata import Metadata, read_metadata
 from dispatcher.codecs.responses import EVENTS, JSON, json_response, streamed_response
 from dispatcher.errors import BadBody
 from dispatcher.execution.admission import Admission
 from dispatcher.model_control.control import ModelControl
 from dispatcher.readiness.status import Readiness
+from dispatcher.routes.inference import InferenceHandler
 from dispatcher.routes.models import limit_concurrency, ready_or_not
 from dispatcher.settings import Settings
-from dispatcher.triton_protocol.connection import TritonResponse, path_of
+from dispatcher.triton_protocol.connection import path_of
 from dispatcher.triton_protocol.proxy import TritonProxy
 
 # Triton's names for those of its extensions that are not passed on.
@@ -42,9 +43,12 @@ CLOSED: Final = frozenset(
 )
 
 
-def inference_of_v2(settings: Settings, proxy: TritonProxy, readiness: Readiness) -> Blueprint:
+def inference_of_v2(
+    settings: Settings, inference: InferenceHandler, readiness: Readiness
+) -> Blueprint:
     """Return the routes that run models by Triton's protocol, and those of health."""
     routes = Blueprint("v2", __name__)
+    proxy = inference.triton
 
     @routes.get("/v2/health/live")
     def live() -> Response:
@@ -60,19 +64,13 @@ def inference_of_v2(settings: Settings, proxy: TritonProxy, readiness: Readiness
     @routes.post("/v2/models/<model>/versions/<version>/infer")
     def infer(model: str, version: str = "") -> Response:
         """Run a model on tensors, in JSON or in binary."""
-        metadata = read(model, version)
-        came = proxy.infer(metadata, request.headers.get(HEADER_LENGTH), HEADER_LENGTH)
-        response = response_of(came, JSON)
-        if came.header_length is not None:
-            response.mimetype = "application/octet-stream"
-            response.headers[HEADER_LENGTH] = str(came.header_length)
-        return response
+        return inference.tensors(read(model, version))
 
     @routes.post("/v2/models/<model>/generate")
     @routes.post("/v2/models/<model>/versions/<version>/generate")
     def generate(model: str, version: str = "") -> Response:
         """Run a model on the fields of a JSON object, each an input; it gives one answer."""
-        return Response(proxy.generate(read(model, version)).body, mimetype=JSON)
+        return json_response(proxy.generate(read(model, version)))
 
     @routes.post("/v2/models/<model>/generate_stream")
     @routes.post("/v2/models/<model>/versions/<version>/generate_stream")
@@ -107,14 +105,14 @@ def models_of_v2(  # noqa: C901  small functions that share them
     @routes.get("/v2")
     def server_metadata() -> Response:
         """Describe the server; of its extensions those that are passed on."""
-        described = json.loads(proxy.http.read("/v2").body)
+        described = json.loads(proxy.http.read("/v2"))
         described["extensions"] = [e for e in described["extensions"] if e not in CLOSED]
         return json_response(described)
 
     @routes.get("/v2/models/stats")
     def all_statistics() -> Response:
         """Return the statistics of all models."""
-        return Response(proxy.http.read("/v2/models/stats").body, mimetype=JSON)
+        return Response(proxy.http.read("/v2/models/stats"), mimetype=JSON)
 
     @routes.get("/v2/models/<model>")
     @routes.get("/v2/models/<model>/versions/<version>")
@@ -157,7 +155,7 @@ def models_of_v2(  # noqa: C901  small functions that share them
         body = json.dumps({"ready": only_ready}).encode()
         deadline = g.record.since + settings.client_timeout
         came = proxy.http.call("POST", "/v2/repository/index", body, deadline=deadline)
-        return Response(came.body, mimetype=JSON)
+        return Response(came, mimetype=JSON)
 
     @routes.post("/v2/repository/models/<model>/load")
     def load(model: str) -> Response:
@@ -182,29 +180,9 @@ def models_of_v2(  # noqa: C901  small functions that share them
         g.record.version = parse_version(version or None)
         until = None if what == "/ready" else g.record.since + settings.client_timeout
         path = path_of(proxy.model(model, until), g.record.version)
-        return Response(proxy.http.read(path + what).body, mimetype=JSON)
+        return Response(proxy.http.read(path + what), mimetype=JSON)
 
     return routes
-
-
-def sagemaker_response(proxy: TritonProxy, metadata: Metadata) -> Response:
-    """Answer the current request, whose body is of SageMaker's type for binary tensors."""
-    stated = request.mimetype_params.get(SAGEMAKER_LENGTH)
-    if stated is None and SAGEMAKER_LENGTH in (request.content_type or ""):
-        stated = ""  # it is malformed
-    came = proxy.infer(metadata, stated, f"{SAGEMAKER_LENGTH} in the Content-Type")
-    if came.header_length is None:
-        return response_of(came, JSON)
-    return response_of(came, f"{SAGEMAKER_TYPE};{SAGEMAKER_LENGTH}={came.header_length}")
-
-
-def response_of(came: TritonResponse, content_type: str) -> Response:
-    """Pass on what Triton answered, compressed as it came."""
-    response = Response(came.body, content_type=content_type)
-    if came.encoding:
-        response.headers["Content-Encoding"] = came.encoding
-    response.headers.update(session_headers(came.sequence))
-    return response
 
 
 def request_document() -> dict[str, Any]:

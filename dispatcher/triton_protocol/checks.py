@@ -1,117 +1,91 @@
-"""What is checked or changed in a request with Triton's own body before Triton gets it."""
+"""What is checked or changed in a request to Triton's `generate`, and in its answers."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from clients.errors import BadRequest, TensorsRefused
-from clients.request import SequencePart
-from clients.tensors.signature import described
+from clients.errors import BadPayload, BadRequest, TensorsRefused
+from clients.tensors.elements import converted
+from clients.tensors.signature import DTYPES, described
+from clients.tensors.v2_protocol import for_the_model, parameters_of
 from clients.triton.errors import first_line
-from clients.triton.requests import refuse_no_items_or_classes, sequence_parameters
-from clients.triton.server import Signature
-from dispatcher.codecs.binary_tensors import named_tensors, parameters_of, with_parameters
-from dispatcher.codecs.metadata import Metadata, is_sequence_id, names_sequence, read_sequence
-from dispatcher.triton_protocol.connection import TritonResponse
+from clients.triton.server import Scalar, Signature, TensorSpec
+from dispatcher.codecs.responses import encode
 
 
-def in_sequence(
-    document: Mapping[str, Any], metadata: Metadata, model: str, signature: Signature
-) -> tuple[SequencePart | None, dict[str, Any]]:
-    """Return the sequence of a request, and the parameters that Triton gets in place of its own.
+def checked_fields(
+    document: Mapping[str, Any], model: str, signature: Signature, own: Mapping[str, Scalar]
+) -> bytes:
+    """Return the JSON of a request to `generate` as Triton gets it.
+
+    Args:
+        document: the request: inputs and parameters by name, some of them in `parameters`.
+        model: its name.
+        signature: the model's.
+        own: parameters that the caller does not set.
 
     Raises:
-        BadParameter: the sequence cannot be used.
+        BadRequest: it needs what `generate` cannot do: name a sequence.
+        BadPayload, TensorsRefused: an input or a parameter cannot be taken.
 
     """
-    parameters = parameters_of(document)
-    if not (
-        metadata.owner
-        or metadata.session
-        or names_sequence({}, metadata)
-        or is_sequence_id(parameters.get("sequence_id"))
-    ):  # any other id is refused by Triton
-        return None, {}
-    if (part := read_sequence(parameters, metadata)) is None:
-        return None, {}
-    return part, dict(sequence_parameters(part, model, signature))
-
-
-def changed(document: Mapping[str, Any], header: bytes, parameters: Mapping[str, Any]) -> bytes:
-    """Return the JSON of a request with other values of some parameters.
-
-    Args:
-        document: what it says.
-        header: its bytes, which may have millions of numbers: they are not written again where
-            the request has no parameters.
-        parameters: by name.
-
-    """
-    if "parameters" not in document and document and header.startswith(b"{"):
-        return b'{"parameters":' + json.dumps(parameters).encode() + b"," + header[1:]
-    if document.get("parameters", {}) != parameters_of(document):
-        return header  # they are no object, as Triton will say
-    return with_parameters(document, parameters)
-
-
-def refuse_what_harms(document: Mapping[str, Any], signature: Signature) -> None:
-    """Raise TensorsRefused for requests that Triton 2.51 never answers, or that end it.
-
-    Args:
-        document: the JSON of the request.
-        signature: the model's.
-
-    """
-    shapes = [
-        (name, shape)
-        for name, tensor in named_tensors(document, "inputs")
-        if isinstance(shape := tensor.get("shape"), list)
-    ]
-    classes = [
-        name
-        for name, tensor in named_tensors(document, "outputs")
-        if isinstance(given := tensor.get("parameters"), dict) and given.get("classification")
-    ]
-    refuse_no_items_or_classes(shapes, classes, signature)
-    batch = bool(signature.max_batch_size)
-    for spec in signature.outputs:
-        if spec.name in classes and -1 in spec.shape[batch:]:  # it ends with SIGSEGV
-            raise TensorsRefused(
-                f"classes are wanted of the output `{spec.name}`, which may be empty",
-                hint="POST /infer/{model} answers this request, in JSON",
-            )
-
-
-def refuse_generate(document: Mapping[str, Any], model: str, signature: Signature) -> None:
-    """Raise BadRequest for what `generate` cannot do: name a sequence, read a name with NUL."""
     if signature.sequence:
         raise BadRequest(
             f"the model {model!r} keeps state, and `generate` names no sequence",
             hint='POST its /infer with "parameters": {"sequence_id": 7, "sequence_start": true}, '
             "or ask it by /invocations",
         )
-    names = [*document, *parameters_of(document)]
-    if wrong := next((name for name in names if "\0" in name), ""):
-        raise BadRequest(
-            f"the name {wrong[:100]!r} has a character NUL",
-            hint=f"leave it out; {tensors_of(signature)}",
+    inputs = {spec.name: spec for spec in signature.inputs}
+
+    def checked(fields: Mapping[str, Any]) -> dict[str, Any]:
+        for_the_model({name: value for name, value in fields.items() if name not in inputs})
+        return {
+            name: field_data(value, inputs[name]) if name in inputs else value
+            for name, value in fields.items()
+        }
+
+    fields = checked({name: value for name, value in document.items() if name != "parameters"})
+    parameters = checked(parameters_of(document))
+    return json.dumps({**fields, "parameters": {**parameters, **own}}).encode()
+
+
+def field_data(value: object, spec: TensorSpec) -> list[Any]:
+    """Return the elements of an input, which came as one or in a flat list; `null` as NaN."""
+    flat = value if isinstance(value, list) else [value]
+    if spec.datatype not in DTYPES:
+        raise BadPayload(f"`{spec.name}` is {spec.datatype}, which has no form in JSON")
+    converted(flat, spec.datatype, spec.name)
+    known = math.prod(size for size in spec.shape if size != -1)
+    if not flat or not known or len(flat) % known or (-1 not in spec.shape and len(flat) != known):
+        raise TensorsRefused(
+            f"`{spec.name}` has {len(flat)} elements; the model takes {list(spec.shape)}"
         )
+    return [math.nan if one is None else one for one in flat]
 
 
-def refuse_no_answer(came: TritonResponse) -> TritonResponse:
-    """Return what `generate` gave.
+def read_answer(body: bytes) -> Any:
+    """Return the document that `generate` gave.
 
     Raises:
         BadRequest: the model gave no answer or several, for which Triton's status is 200.
 
     """
-    if came.body.startswith(b'{"error":"generate expects'):
-        text = first_line(json.loads(came.body)["error"])
+    if body.startswith(b'{"error":"generate expects'):
+        text = first_line(json.loads(body)["error"])
         raise BadRequest(text, hint="POST its /generate_stream, or ask it by /invocations")
-    return came
+    return json.loads(body.decode(errors="replace"))
+
+
+def as_json(line: bytes) -> bytes:
+    """Return a line of an event without NaN and Infinity, which are not JSON."""
+    if not line.startswith(b"data: "):
+        return line
+    document = json.loads(line.removeprefix(b"data: ").decode(errors="replace"))
+    return f"data: {encode(document)[0]}\n".encode()
 
 
 @contextmanager

@@ -4,39 +4,18 @@ from __future__ import annotations
 
 import http.client
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
 from http import HTTPStatus
 from urllib.parse import quote, urlsplit
 
 from flask import g
 
 from clients.errors import DeadlineExceeded, ModelUnavailable
-from clients.request import SequencePart
 from clients.triton.errors import http_error
-from dispatcher.codecs.binary_tensors import HEADER_LENGTH
 from dispatcher.errors import NotHere, time_used_up
 from dispatcher.settings import Settings
 from dispatcher.settings.remote_triton import TritonMetadata, tls_context
-
-
-@dataclass(frozen=True)
-class TritonResponse:
-    """What Triton answered, with status 200.
-
-    Args:
-        body: of the response.
-        header_length: of the JSON in bytes, where binary tensors follow it.
-        encoding: with which the body is compressed; empty where it is not.
-        sequence: that it belongs to, if any.
-
-    """
-
-    body: bytes
-    header_length: int | None
-    encoding: str = ""
-    sequence: SequencePart | None = None
 
 
 class TritonHttp:
@@ -53,7 +32,7 @@ class TritonHttp:
         is_tls = (settings.triton_http_url or "").startswith("https:")
         self.tls = tls_context(settings) if is_tls else None
 
-    def read(self, path: str) -> TritonResponse:
+    def read(self, path: str) -> bytes:
         """Get a document that Triton has."""
         return self.call("GET", path, deadline=g.record.since + self.settings.client_timeout)
 
@@ -62,35 +41,37 @@ class TritonHttp:
         method: str,
         path: str,
         body: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
         deadline: float = 0.0,
-    ) -> TritonResponse:
-        """Ask Triton.
+    ) -> bytes:
+        """Return what Triton answers.
 
         Args:
             method: of HTTP.
             path: below Triton's address.
             body: of the request.
-            headers: of the request.
             deadline: for the response, on the clock of `time.monotonic()`.
 
         Raises:
             InferenceError: by Triton's status; or Triton did not answer, or not in time.
 
         """
-        connection, response = self.begin(method, path, body, headers, deadline)
+        return self.rest(*self.begin(method, path, body, deadline), deadline)
+
+    def rest(
+        self,
+        connection: http.client.HTTPConnection,
+        response: http.client.HTTPResponse,
+        deadline: float,
+    ) -> bytes:
+        """Return the body of a response; close its connection."""
         with closing(connection), triton_errors(deadline):
-            came = response.read()
-        length = response.headers.get(HEADER_LENGTH)
-        encoding = response.headers.get("Content-Encoding", "")
-        return TritonResponse(came, None if length is None else int(length), encoding)
+            return response.read()
 
     def begin(
         self,
         method: str,
         path: str,
         body: bytes | None,
-        headers: Mapping[str, str] | None,
         deadline: float,
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
         """Ask Triton; return its response, whose body is still to be read, if its status is 200."""
@@ -100,7 +81,7 @@ class TritonHttp:
         with ExitStack() as otherwise:
             otherwise.callback(connection.close)
             with triton_errors(deadline):
-                sent = {**dict(self.sent_along()), **trace_headers(), **(headers or {})}
+                sent = {**dict(self.sent_along()), **trace_headers()}
                 connection.request(method, path, body, sent)
                 response = connection.getresponse()
                 came = response.read() if response.status != HTTPStatus.OK else b""

@@ -91,11 +91,12 @@ class FakeTriton(ModelServer):
         hints: Hints = NO_HINTS,
         version: str = "",
         sequence: SequencePart | None = None,
+        parameters: Mapping[str, Any] | None = None,
         timeout: float,
     ) -> Arrays:
         self.calls.append(
             {"model": model, "inputs": inputs, "classes": classes, "hints": hints,
-             "version": version, "timeout": timeout}
+             "version": version, "parameters": parameters, "timeout": timeout}
         )  # fmt: skip
         if model not in self.models_run:
             raise UnknownModel(f"no {model}")
