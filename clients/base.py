@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from clients.asking import ask
 from clients.environment import Environment
-from clients.errors import BadPayload, InferenceError, UnknownModel, UnsupportedMedia, placed
+from clients.errors import BadPayload, InferenceError, UnknownModel, UnsupportedMedia, about, placed
 from clients.images.picture_file import PictureFile, checked_file
 from clients.images.pictures import EXPECTED, EXPECTED_BYTES, Picture, decode_base64, decode_picture
 from clients.parameters import FORMAT, Parameter
@@ -176,15 +176,10 @@ class Client(ABC):
     def signature(self, model: str = "", version: str = "") -> Signature:
         """Return the inputs and outputs of a model; the arguments are as for `infer`."""
         asked = model or self.triton_model()
-        try:
-            return self._environment.server.signature(
-                asked,
-                version or ("" if model else self.request.version),
-                timeout=self.request.time_left(),
-            )
-        except InferenceError as error:
-            error.model = asked
-            raise
+        version = version or ("" if model else self.request.version)
+        with about(asked):
+            left = self.request.time_left()
+            return self._environment.server.signature(asked, version, timeout=left)
 
     @property
     def max_batch_size(self) -> int:
@@ -235,20 +230,18 @@ class Client(ABC):
         asked = model or self.triton_model()
         timings.call(asked)
         try:
-            answer = self._environment.server.infer(
-                asked,
-                inputs,
-                outputs=outputs,
-                classes=classes,
-                hints=hints,
-                version=version or ("" if model else self.request.version),
-                sequence=self.request.sequence,
-                parameters=parameters,
-                timeout=self.request.time_left(),
-            )
-        except InferenceError as error:
-            error.model = asked
-            raise
+            with about(asked):
+                answer = self._environment.server.infer(
+                    asked,
+                    inputs,
+                    outputs=outputs,
+                    classes=classes,
+                    hints=hints,
+                    version=version or ("" if model else self.request.version),
+                    sequence=self.request.sequence,
+                    parameters=parameters,
+                    timeout=self.request.time_left(),
+                )
         finally:
             timings.lap(inference=True)
         answer.update((name, picked(answer[name], rows)) for name, rows in hints.rows.items())
@@ -283,7 +276,7 @@ class Client(ABC):
         """Yield the answers of a decoupled model; arguments and errors as for `infer`."""
         asked, request = model or self.triton_model(), self.request
         request.timings.call(asked)
-        try:
+        with about(asked):
             answers = self._environment.server.stream(
                 asked,
                 inputs,
@@ -296,9 +289,6 @@ class Client(ABC):
                 for answer in answers:
                     request.timings.lap(inference=True)
                     yield answer
-        except InferenceError as error:
-            error.model = asked
-            raise
 
     def each(self, payloads: Sequence[Payload], read: Callable[[Payload], T]) -> list[T]:
         """Apply `read` to every payload; an error gets the position of its payload."""

@@ -51,8 +51,10 @@ def test_texts_are_tensors_too(client: FlaskClient) -> None:
 
 def test_infinity_itself_fits_into_every_type_that_has_it() -> None:
     for datatype in ("FP16", "FP32", "FP64"):
-        array = converted([math.inf, -math.inf, math.nan, 65519.0], datatype, "inputs[0]")
-        assert np.isinf(array).tolist() == [True, True, False, False]
+        words = json.loads("[Infinity, -Infinity, NaN, null, 65519.0]")
+        array = converted(words, datatype, "inputs[0].data")
+        np.testing.assert_array_equal(array[:4], [np.inf, -np.inf, np.nan, np.nan])
+        assert np.isfinite(array[4])
 
 
 @pytest.mark.parametrize(
@@ -65,7 +67,7 @@ def test_infinity_itself_fits_into_every_type_that_has_it() -> None:
         ([tensor("B")], ["`A` is missing"]),
         ([tensor(), tensor()], ["twice"]),
         ([tensor(datatype="FP33")], ["'FP33'", "FP32"]),
-        ([tensor(datatype=None)], ["None"]),
+        ([tensor(datatype=None)], ["null"]),
         (
             [tensor(datatype="INT32")],
             ["`A` wants FP32 [-1, 3]; you sent INT32 [1, 3]", r"\"datatype\": \"FP32\""],
@@ -84,18 +86,33 @@ def test_infinity_itself_fits_into_every_type_that_has_it() -> None:
         ([tensor(shape=(2, 3))], ["3 elements", "wants 6"]),
         ([tensor(shape=[-1, 3])], ["`inputs[0].shape` is [-1, 3]"]),
         ([tensor(shape=[True, 3])], ["shape"]),
-        ([tensor(data=["1", "2", "3"])], ["`inputs[0].data` has '1'", "FP32"]),
-        ([tensor(data=[None, 1, 2])], ["None"]),
-        ([tensor(data=[True, 1, 2])], ["True"]),
-        ([tensor(data="AAAA")], ["no binary data"]),
-        ([tensor(datatype="UINT8", data=(1, 2, 256))], ["does not fit into UINT8", "0 to 255"]),
+        ([tensor(data=["1", "2", "3"])], ["`inputs[0].data[0]` is '1'", "FP32"]),
+        ([tensor(datatype="INT32", data=[1, None, 2])], ["`inputs[0].data[1]` is null", "INT32"]),
+        ([tensor(datatype="BYTES", data=["a", None])], ["has 2 elements"]),
+        ([tensor(datatype="BOOL", data=[True, 1, False])], ["data[1]` is 1", "true or false"]),
+        ([tensor(data=[True, 1, 2])], ["data[0]` is true"]),
+        ([tensor(data="AAAA")], ["`inputs[0].data` is 'AAAA'", "expected a list"]),
+        ([tensor(datatype="UINT8", data=(1, 2, 256))], ["data[2]` is 256, which", "0 to 255"]),
+        ([tensor(datatype="UINT8", data=(1, -1, 2))], ["data[1]` is -1, which", "0 to 255"]),
+        ([tensor(datatype="INT32", data=(1, 2**32, 2))], ["data[1]` is 4294967296, which"]),
+        (
+            [tensor(shape=(2, 3), data=[[1, 2], [3, 4], [5, 6]])],
+            ["`inputs[0].data` is a list of 3", "expected a list of 2"],
+        ),
+        ([tensor(shape=(2, 3), data=[[1, 2, 3], [4]])], ["data[1]` is a list of 1"]),
+        ([tensor(shape=(2, 3), data=[[1, 2, 3], 4])], ["data[1]` is 4", "a list of 3"]),
+        ([tensor(data=[[1, 2, [3]]])], ["data[0][2]` is [3]"]),
+        ([tensor(shape=(2, 3), data=[[1, 2, 3], [4, 5, "6"]])], ["data[1][2]` is '6'"]),
         ([tensor(datatype="INT64", data=(1, 2, 2**63))], ["does not fit into INT64"]),
         ([tensor(datatype="INT8", data=(1, 2, 2.5))], ["2.5", "INT8"]),
         (
             [tensor(datatype="FP16", data=(7e4, -1e6, math.inf))],
-            ["has -1000000.0, which does not fit into FP16", "expected -65504 to 65504"],
+            ["data[0]` is 70000.0, which does not fit into FP16", "expected -65504 to 65504"],
         ),
-        ([tensor(data=(1, 1e39, 2))], ["has 1e+39, which does not fit into FP32", "3.40282e+38"]),
+        (
+            [tensor(data=(1, 1e39, 2))],
+            ["data[1]` is 1e+39, which does not fit into FP32", "3.40282e+38"],
+        ),
         ([tensor(datatype="FP64", data=(1, 2, 10**400))], ["does not fit into FP64"]),
         (
             [{**tensor(), "parameters": {"content_type": "pd"}}],
@@ -167,7 +184,7 @@ def test_a_number_beyond_every_float_is_not_taken_for_infinity(
 ) -> None:
     body = json.dumps({"inputs": [tensor(datatype=datatype, data=(1, math.inf, -3))]})
     response = client.post("/infer/add", data=body.replace("-3", number))
-    assert_error(response, 400, "bad_payload", f"does not fit into {datatype}", "or Infinity")
+    assert_error(response, 400, "bad_payload", f"does not fit into {datatype}", "word Infinity")
     assert server.calls == []
 
 
