@@ -2,7 +2,7 @@
 #
 #   docker build -t triton-dispatcher .
 #   docker build -t triton-dispatcher --build-arg MODELS=resnet,bert_base .
-#   docker build -t triton-dispatcher:gpu --build-arg BASE=nvcr.io/nvidia/tritonserver:25.06-py3 .
+#   docker build -t triton-dispatcher:gpu --build-arg BASE=nvcr.io/nvidia/tritonserver:26.10-py3 .
 #
 # On Debian Triton comes out of a Python wheel, with the backends of container/triton_backends. On NVIDIA's
 # image its own Triton and its native backends are used, and its Python is left alone.

@@ -208,6 +208,13 @@ def prepared_triton(settings: Settings, run_dir: Path, say: Say) -> Triton:
         say("this Triton has no response cache: `response_cache` has no effect", WARNING)
     for line in without_backend(settings.model_repository) if triton.has_our_backends else ():
         say(line, WARNING)
+    for name, port in (("HTTP", settings.public_http_port), ("GRPC", settings.public_grpc_port)):
+        if port:
+            say(
+                f"TRITON_PUBLIC_{name}_PORT={port} is for trusted networks alone: Triton itself "
+                "checks what comes there, and one request can end it; see SECURITY.md",
+                WARNING,
+            )
     if settings.tensorrt_engines is not None:
         provide(settings.tensorrt_engines, settings.model_repository, say)
     return triton

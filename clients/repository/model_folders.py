@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from clients.repository.config_text import read
-from clients.repository.crash_causes import TRUE, crash_causes
+from clients.repository.crash_causes import crash_causes
 from clients.repository.files import denied, is_litter, text_of, unmarked
 from clients.repository.gpu_config import adapted
+from clients.repository.response_cache import cache_warning, without_mixing_cache
 
 CONFIG = "config.pbtxt"
 PLAIN_MODELS = ("model.onnx", "model.pt")
@@ -82,8 +83,8 @@ def link(folder: Path, place: Path, *, adapt: bool = False) -> None:
     """Link a model's folder; or its content, if Triton cannot read the folder itself.
 
     That is so for a model file without a version folder, and for a `config.pbtxt` with a byte order
-    mark, or with an environment outside of the folder. With `adapt` its configuration is adapted to
-    a machine without a GPU, in a copy.
+    mark, an environment outside of the folder, or a cache that mixes up shapes. With `adapt` its
+    configuration is adapted to a machine without a GPU, in a copy.
     """
     versions, text = has_versions(folder), copied_text(folder, adapt=adapt)
     if versions and text is None:
@@ -132,19 +133,19 @@ def copied_text(folder: Path, *, adapt: bool) -> str | None:
     """
     try:
         content = (folder / CONFIG).read_bytes()
-        text = with_environment(unmarked(content).decode(), folder)
-        text = adapted(text) if adapt else text
+        text = text_for_triton(unmarked(content).decode(), folder, adapt=adapt)
         return text if text.encode() != content else None
     except (OSError, UnicodeDecodeError):  # there is none, or Triton refuses it
         return None
 
 
-def with_environment(text: str, folder: Path) -> str:
-    """Return a configuration with the path of an environment that is outside of the folder.
+def text_for_triton(text: str, folder: Path, *, adapt: bool) -> str:
+    """Return a configuration as Triton gets it; `folder` is the author's.
 
     Triton takes `$$TRITON_MODEL_DIRECTORY/../env.tar.gz` from the folder of links.
     """
-    return BESIDE.sub(lambda _: str(folder.resolve()), text)
+    text = BESIDE.sub(lambda _: str(folder.resolve()), without_mixing_cache(text))
+    return adapted(text) if adapt else text
 
 
 def unservable(name: str, folder: Path) -> str:
@@ -152,13 +153,12 @@ def unservable(name: str, folder: Path) -> str:
     return "; ".join(map(str, crash_causes(folder))) if NAME.fullmatch(name) else NAMED
 
 
-def is_cached(folder: Path) -> bool:
-    """Whether a model's configuration asks for Triton's response cache."""
+def cache_warning_of(folder: Path) -> str:
+    """Return what an operator should know of a model's response cache; empty without one."""
     try:
-        caches = read(text_of(folder / CONFIG)).messages("response_cache")
-    except (OSError, ValueError):  # there is none, or Triton reports the mistake
-        return False
-    return any(cache.text("enable").lower() in TRUE for cache in caches)
+        return cache_warning(text_of(folder / CONFIG))
+    except (OSError, UnicodeDecodeError):  # there is none, or Triton reports the mistake
+        return ""
 
 
 def misplaced_configs(folder: Path) -> list[Path]:

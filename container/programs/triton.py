@@ -15,7 +15,12 @@ from container.programs import shared_memory
 from container.programs.find_triton import Triton
 from container.programs.malloc import ALLOCATOR
 from container.programs.model_loads import ModelLoads
-from container.programs.triton_options import SHM_PREFIX, cache_options, triton_options
+from container.programs.triton_options import (
+    SHM_PREFIX,
+    cache_options,
+    newer_options,
+    triton_options,
+)
 from container.repository.shared_memory_plan import Plan
 from container.supervisor.http_probe import ask, has_children, listens, over_tcp
 from container.supervisor.program import Program
@@ -55,6 +60,7 @@ def triton_program(
         *triton.options,
         *plan.options(),
         *cache_options(triton, settings),
+        *newer_options(triton),
         *triton_options(settings),
     ]
     for front, port in ports.items():

@@ -28,6 +28,8 @@ PLAIN = "the web workers speak plain gRPC on loopback"
 PUBLIC = "it opens a port that bypasses the keys and limits of this container"
 LOADED = "REQUIRED_MODELS and SAGEMAKER_MULTI_MODEL choose the models, POST /models loads others"
 
+ALLOW_SHM = "allow-client-shm"
+
 # Why an option cannot be in TRITON_OPTIONS. A name that ends in a dash is the beginning of names.
 REFUSED = {
     "http-port": PORTS,
@@ -40,6 +42,7 @@ REFUSED = {
     "allow-http": NEEDED,
     "allow-grpc": NEEDED,
     "allow-metrics": NEEDED,
+    ALLOW_SHM: NEEDED,
     "http-restricted-api": NEEDED,
     "grpc-restricted-protocol": NEEDED,
     "grpc-use-ssl": PLAIN,
@@ -191,6 +194,17 @@ def refuse_unknown(triton: Triton, settings: Settings) -> None:
             near = difflib.get_close_matches(name, known, 1)
             fix = f"--{near[0]}" if near else "one that `tritonserver --help` lists"
             raise SettingError(f"TRITON_OPTIONS has {text}, which Triton lacks; expected: {fix}")
+
+
+def newer_options(triton: Triton) -> list[str]:
+    """Return the options that newer releases need; older ones do not know them.
+
+    From 26.04 on Triton reads tensors in clients' shared memory only if it is allowed to. The
+    clients here are the web workers: no route, and no port of TRITON_PUBLIC_*, registers memory.
+    """
+    if triton.has_our_backends or ALLOW_SHM not in known_options(triton):  # the wheel has 2.51
+        return []
+    return [f"--{ALLOW_SHM}=true"]
 
 
 def known_options(triton: Triton) -> set[str]:

@@ -16,7 +16,7 @@ from clients.repository.model_folders import (
     NAME,
     NAMED,
     authors_folder,
-    is_cached,
+    cache_warning_of,
     misplaced_configs,
 )
 from clients.triton.server import Control
@@ -271,12 +271,8 @@ class ModelLoader(RepositoryFolder):
         for one in gpu_settings_of(authors_folder(place)) if self.adapt else ():
             if one.change:
                 log.warning("%s: %s, in a copy of config.pbtxt", name, one.change)
-        if is_cached(place):
-            log.warning(
-                "%s: Triton goes on answering from its response cache what it has kept of the same "
-                "version, also of other files: give changed files a new version number",
-                name,
-            )
+        if said := cache_warning_of(authors_folder(place)):
+            log.warning("%s: %s", name, said)
         for path in misplaced_configs(place):
             log.warning("%s: %s has no effect: Triton does not read it there", name, path)
 

@@ -22,7 +22,6 @@ from clients.errors import ModelFailed, UnknownModel
 from clients.plugins.dispatch_toml import COPIED, Copied, aliases, note_copied
 from clients.plugins.dispatch_toml import FILE as CLIENT_FILE
 from clients.repository.files import locked
-from clients.repository.gpu_config import adapted
 from clients.repository.model_folders import (
     CONFIG,
     NAME,
@@ -31,8 +30,8 @@ from clients.repository.model_folders import (
     has_versions,
     link,
     linked_by,
+    text_for_triton,
     unservable,
-    with_environment,
 )
 from dispatcher.errors import BadModel
 from dispatcher.model_control.model_files import (
@@ -337,8 +336,7 @@ class RepositoryFolder:
 
         """
         text = with_step_names(self.renamed_config(read_config(source), name), parts)
-        text = with_environment(text, source)
-        return adapted(text) if self.adapt else text
+        return text_for_triton(text, source, adapt=self.adapt)
 
     def link(self, source: Path, folder: Path, name: str, parts: Mapping[str, str]) -> None:
         """Fill the model's folder in the repository."""

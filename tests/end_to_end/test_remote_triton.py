@@ -260,8 +260,10 @@ def test_models_are_loaded_and_unloaded_at_both(
     assert (elsewhere.status, elsewhere.json["error"]["code"]) == (400, "bad_model")
 
 
-def test_v2_needs_the_http_address(house: Endpoint) -> None:
-    for answer in (house.call("/v2"), house.call("/v2/models/plus/infer", json.dumps(X))):
+def test_documents_and_generate_need_the_http_address(house: Endpoint) -> None:
+    assert house.call("/v2/models/plus/infer", json.dumps(X)).status == 200  # by gRPC
+    generate = "/v2/models/plus/generate"
+    for answer in (house.call("/v2"), house.call(generate, '{"x": [1, 2, 3]}')):
         assert answer.status == 501
         assert "TRITON_HTTP_URL" in answer.json["error"]
     assert house.call("/v2/health/ready").status == 200

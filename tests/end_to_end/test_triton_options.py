@@ -18,6 +18,7 @@ from tests.support.telemetry import scraped, value
 # One instance needs two of R1, of which the container is said to have one.
 GREEDY = 'instance_group [ { count: 1 rate_limiter { resources [ { name: "R1" count: 2 } ] } } ]'
 CACHED = 'backend: "onnxruntime"\nmax_batch_size: 4\nresponse_cache { enable: true }\n'
+CACHED += 'input { name: "x" data_type: TYPE_FP32 dims: [ 3 ] }\n'
 REFUSED = 'Resource count for \\"R1\\" is limited to 1'
 
 

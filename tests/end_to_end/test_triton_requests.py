@@ -17,6 +17,10 @@ from tests.support.models import onnx_models
 
 NUMBERS = np.array([[1, 2, 3]], np.float32)
 X = {"name": "x", "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3]}
+CACHE = """
+response_cache { enable: true }
+input { name: "x" data_type: TYPE_FP32 dims: [ 3 ] }
+"""
 TEXTS = """
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -55,7 +59,7 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
         [(name, TensorProto.FLOAT, ("n", 3)) for name in ("y", "z")],
     )
     for name in ("plus", "wide", "two"):
-        cache = "response_cache { enable: true }\n" if name == "two" else ""
+        cache = CACHE if name == "two" else ""
         text = f'backend: "onnxruntime"\nmax_batch_size: 4\n{cache}'
         (models / name / "config.pbtxt").write_text(text)
     (models / "texts" / "1").mkdir(parents=True)

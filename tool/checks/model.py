@@ -21,6 +21,7 @@ from clients.repository.model_folders import (
     is_model,
     misplaced_configs,
 )
+from clients.repository.response_cache import mixes_shapes
 from clients.tensors.classes import labels_at
 from clients.triton.configuration import config_dictionary, config_fault
 from container.triton_backends.engine_choice import SAMPLES
@@ -194,16 +195,16 @@ class ModelCheck:
                 config.warning(one.key, [one.field], one.rule.what, one.rule.fix)
 
     def caching(self, config: ConfigFindings, message: Message) -> None:
-        """Warn where Triton's response cache mixes up requests: it compares the bytes alone."""
+        """Warn where Triton's response cache would mix up requests: the server leaves it out."""
         enabled = switched_on(message, "response_cache", "enable")
-        sizes = [tensor.texts("dims") for tensor in message.messages("input")]
-        if enabled and any("-1" in dims for dims in sizes):
+        if enabled and mixes_shapes(message):
             config.warning(
                 "response_cache",
                 enabled,
-                "compares the bytes of inputs, not their shapes, and an input has a size of -1: a "
-                "request is answered as one with the same bytes in another shape was",
-                "leave it out, unless callers never send equal bytes in two shapes",
+                "has no effect: it compares the bytes of inputs, not their shapes, and more than "
+                "one size of an input varies, or the configuration does not say its sizes",
+                "write `dims` and `max_batch_size` of which one size varies at most, the batch "
+                "included, or leave it out",
             )
 
     def refused(self, found: Iterable[Fault], text: str) -> None:

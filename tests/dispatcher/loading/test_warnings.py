@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 
 from clients.repository import gpu_config
+from clients.repository.model_folders import link
 from dispatcher.errors import BadModel
 from dispatcher.model_control.load_unload import ModelLoader
 from tests.support.fake_triton import FakeTriton
 
 GPU = "instance_group [ { kind: KIND_GPU } ]\n"
+
+CACHE = "response_cache { enable: true }"
 
 
 @pytest.fixture
@@ -73,11 +76,43 @@ def test_a_model_with_a_cache_keeps_the_answers_of_its_version_and_says_so(
     hosting: ModelLoader, elsewhere: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Triton 2.51 finds an answer by model and version, whatever was loaded since."""
-    (elsewhere / "config.pbtxt").write_text("response_cache { enable: true }")
+    (elsewhere / "config.pbtxt").write_text(f"{CACHE} input {{ dims: [ 3 ] }}")
     with caplog.at_level(logging.WARNING):
         hosting.load("kept", str(elsewhere))
     assert "kept: Triton goes on answering from its response cache" in caplog.text
     assert "new version number" in caplog.text
+
+
+# Bytes say the shape where one size varies, the batch included.
+@pytest.mark.parametrize(
+    ("text", "keeps"),
+    [
+        ("max_batch_size: 4 input { dims: [ 3 ] }", True),
+        ("max_batch_size: 1 input { dims: [ -1 ] }", True),
+        ("max_batch_size: 0 input { dims: [ 1, -1 ] } input { dims: [ -1, 3 ] }", True),
+        ("max_batch_size: 4 input { dims: [ -1 ] }", False),
+        ("input { dims: [ -1 ] }", False),
+        ("max_batch_size: 0 input { dims: [ -1, -1 ] }", False),
+        ("max_batch_size: 0", False),
+    ],
+)
+def test_a_cache_that_would_mix_up_shapes_is_left_out(
+    hosting: ModelLoader,
+    elsewhere: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    text: str,
+    keeps: bool,
+) -> None:
+    """Of a model of the repository, and of one from elsewhere."""
+    (elsewhere / "config.pbtxt").write_text(f'backend: "python" {CACHE} {text}')
+    with caplog.at_level(logging.WARNING):
+        hosting.load("far", str(elsewhere))
+    link(elsewhere, tmp_path / "near")
+    for folder in (hosting.repository / "far", tmp_path / "near"):
+        assert ("response_cache" in (folder / "config.pbtxt").read_text()) is keeps
+        assert text in (folder / "config.pbtxt").read_text()
+    assert ("`response_cache` is off" in caplog.text) is not keeps
 
 
 def test_what_has_no_effect_is_logged(
