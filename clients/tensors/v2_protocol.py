@@ -162,8 +162,8 @@ def content_type(stated: Mapping[str, Any], where: str, taken: Sequence[str]) ->
     return said or ""
 
 
-def for_the_model(parameters: Mapping[str, Any]) -> dict[str, Scalar]:
-    """Return those of a body's parameters that the model gets.
+def for_the_model(parameters: Mapping[str, Any], also: str = "") -> dict[str, Scalar]:
+    """Return those of a body's parameters that the model gets; `also` is for the hint.
 
     Raises:
         BadPayload: one has a name or a value that Triton takes from nobody.
@@ -172,15 +172,15 @@ def for_the_model(parameters: Mapping[str, Any]) -> dict[str, Scalar]:
     given = {name: value for name, value in parameters.items() if name not in OF_PROTOCOL}
     for name, value in given.items():
         if "\0" in name or not encodable(name) or name.startswith("triton_"):
-            raise BadPayload(f"`parameters` has the name {brief(name)}", hint="leave it out")
+            raise BadPayload(f"no parameter may have the name {brief(name)}", hint="leave it out")
         if (
             not isinstance(value, str | int | float)
             or (isinstance(value, str) and not encodable(value))
             or (isinstance(value, int) and not -(2**63) <= value < 2**63)
         ):
             raise BadPayload(
-                f"`parameters` has {brief(name)}, which is {brief(value)}",
-                hint="expected a text, a number of 64 bits, true or false",
+                f"the parameter {brief(name)} is {brief(value)}",
+                hint=f"expected a text, a number of 64 bits, true or false{also}",
             )
     return given
 

@@ -42,7 +42,8 @@ def checked_fields(
     inputs = {spec.name: spec for spec in signature.inputs}
 
     def checked(fields: Mapping[str, Any]) -> dict[str, Any]:
-        for_the_model({name: value for name, value in fields.items() if name not in inputs})
+        others = {name: value for name, value in fields.items() if name not in inputs}
+        for_the_model(others, also=f"; {tensors_of(signature)}")
         return {
             name: field_data(value, inputs[name]) if name in inputs else value
             for name, value in fields.items()

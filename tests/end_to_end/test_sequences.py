@@ -151,15 +151,15 @@ def test_below_v2_too(endpoint: Endpoint, model: str, identity: Any, binary: boo
         ({"sequence_id": 0}, "`sequence_id` is 0"),
         ({"sequence_id": -1}, "`sequence_id` is -1"),
         ({"sequence_id": 2**63}, f"`sequence_id` is {2**63}"),
-        ({"sequence_id": True}, "`sequence_id` is True"),
+        ({"sequence_id": True}, "`sequence_id` is true"),
         ({"sequence_id": ""}, "`sequence_id` is ''"),
         ({"sequence_id": "x" * 129}, "`sequence_id` is 'x"),
         ({"sequence_id": "\ud800"}, "`sequence_id` is "),
         ({"sequence_id": [1]}, "`sequence_id` is [1]"),
-        ({"sequence_id": None}, "`sequence_id` is None"),
+        ({"sequence_id": None}, "`sequence_id` is null"),
         ({"sequence_id": 1, "sequence_start": 1}, "`sequence_start` is 1"),
         ({"sequence_id": 1, "sequence_end": "yes"}, "`sequence_end` is 'yes'"),
-        (START, "`sequence_id` is None"),
+        (START, "`sequence_id` is null"),
     ],
 )
 def test_what_names_no_sequence_is_400(

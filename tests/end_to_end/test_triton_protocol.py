@@ -212,7 +212,6 @@ MISTAKES: dict[str, tuple[bytes, str | None]] = {
         None,
     ),
     "parameters are a number": (json.dumps({**GOOD, "parameters": 3}).encode(), None),
-    "id is a number": (json.dumps({**GOOD, "id": 3}).encode(), None),
     "texts for numbers": (json.dumps({"inputs": [{**ONE, "data": ["a", 2, 3]}]}).encode(), None),
     "numbers for texts": (
         json.dumps({"inputs": [{**ONE, "datatype": "BYTES", "data": [1, 2, 3]}]}).encode(),
@@ -268,7 +267,7 @@ def test_a_name_with_nul_is_400(endpoint: Endpoint, call: str, wrong: dict[str, 
     path, numbers = f"/v2/models/plus_one/{call}", {"x": [1, 2, 3]}
     answer = endpoint.call(path, json.dumps(numbers | wrong), headers=dict(ASKING))
     assert answer.status == 400
-    assert answer.json["error"].startswith(r"the name 'a\x00b' has a character NUL; leave it out; ")
+    assert answer.json["error"] == r"no parameter may have the name 'a\x00b'; leave it out"
     assert endpoint.call(path, json.dumps(numbers), headers=dict(ASKING)).status == 200
 
 
@@ -279,6 +278,15 @@ def test_a_body_without_a_length_is_limited_too(
     chunks: Any = iter([json.dumps(GOOD).encode(), b" " * padding or b" "])  # sent chunked
     answer = endpoint.call("/v2/models/plus_one/infer", chunks, headers=dict(ASKING))
     assert answer.status == status
+
+
+def test_a_body_in_very_many_chunks_reaches_triton_in_one_piece(endpoint: Endpoint) -> None:
+    """Triton ends at 3 MB of chunks of one byte (CVE-2025-23310); `generate` goes to its HTTP."""
+    chunks: Any = iter([b'{"x": [1, 2, 3]', *[b" "] * 100_000, b"}"])
+    answer = endpoint.call("/v2/models/plus_one/generate", chunks, headers=dict(ASKING))
+    assert (answer.status, answer.json["y"]) == (200, [2, 3, 4])
+    programs = endpoint.call("/health", headers=dict(ASKING)).json["programs"]
+    assert programs["Triton"]["restarts"] == 0
 
 
 def test_nginx_s_own_refusals_have_the_form_of_triton_too(endpoint: Endpoint) -> None:

@@ -139,7 +139,10 @@ WRONG: dict[str, tuple[Any, str]] = {
         {"inputs": BOTH, "outputs": [{"name": "SUM", "parameters": {"classification": 2**31}}]},
         "classification` is 2147483648",
     ),
-    "a list as a parameter": ({"inputs": BOTH, "parameters": {"a": [1]}}, "'a', which is [1]"),
+    "a list as a parameter": (
+        {"inputs": BOTH, "parameters": {"a": [1]}},
+        "the parameter 'a' is [1]",
+    ),
     "2^63 as a parameter": ({"inputs": BOTH, "parameters": {"priority": 2**63}}, "64 bits"),
     "a name of Triton's": ({"inputs": BOTH, "parameters": {"triton_x": 1}}, "'triton_x'"),
     "a name with NUL": ({"inputs": BOTH, "parameters": {"a\0b": 1}}, "leave it out"),

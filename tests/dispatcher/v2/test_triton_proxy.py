@@ -247,7 +247,7 @@ def test_triton_is_told_how_long_the_caller_waits(
         ({"A": []}, "`A` has 0 elements"),
         ({"parameters": {"A": [1, 2]}}, "`A` has 2 elements"),
         ({"parameters": 5}, "`parameters` is 5"),
-        ({"parameters": {"a": [1]}}, "'a', which is [1]"),
+        ({"parameters": {"a": [1]}}, "the parameter 'a' is [1]"),
         ({"a\0b": 1}, "leave it out"),
     ],
 )
