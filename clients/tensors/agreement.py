@@ -31,12 +31,15 @@ class Agreement:
         worst: the worst difference, in words.
         difference: the worst difference divided by its limit: above 1 it does not pass; infinite
             where something is missing or is not a number.
+        shows: the first class or word that was expected; empty where there is no object in either
+            answer; None of other answers.
 
     """
 
     passes: bool
     worst: str
     difference: float
+    shows: str | None = None
 
 
 def compare(kind: str, expected: Any, got: Any, *, confidence: float = 0.0) -> Agreement:
@@ -66,8 +69,18 @@ def worst_of(found: Sequence[Agreement]) -> Agreement:
     return max(found, key=lambda one: (not one.passes, one.difference))
 
 
-def different(what: str, difference: float = math.inf) -> Agreement:
-    return Agreement(passes=False, worst=what, difference=difference)
+def says_nothing(found: Sequence[Agreement]) -> str:
+    """Return why several comparisons show nothing, however well they pass; empty if they do."""
+    shown = {one.shows for one in found}
+    if shown == {""}:
+        return "no compared sample has an object"
+    if len(found) > 1 and len(shown) == 1 and None not in shown:
+        return f"the first is {shown.pop()} in all compared samples"
+    return ""
+
+
+def different(what: str) -> Agreement:
+    return Agreement(passes=False, worst=what, difference=math.inf)
 
 
 # Classes and words
@@ -127,10 +140,11 @@ def same_first(expected: Mapping[Any, float], got: Mapping[Any, float]) -> Agree
     # Of classes with equal scores the first in the answer, as a caller sees it.
     first, second = (max(side, key=side.__getitem__) for side in (expected, got))
     if first != second:
-        return different(f"the first is {second}, not {first}", gap / PROBABILITY)
+        what = f"the first is {second}, not {first}"
+        return Agreement(passes=False, worst=what, difference=gap / PROBABILITY, shows=str(first))
     probabilities = f"{sides[1][at]:.4f}, not {sides[0][at]:.4f}"
     worst = f"the probability of {names[at]!r} differs by {gap:.2g} ({probabilities})"
-    return Agreement(gap <= PROBABILITY, worst, gap / PROBABILITY)
+    return Agreement(gap <= PROBABILITY, worst, gap / PROBABILITY, str(first))
 
 
 def softmax(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -146,6 +160,8 @@ Placed = tuple[int, float, tuple[float, ...]]  # class, score, (x1, y1, x2, y2)
 def objects(expected: Sequence[Any], got: Sequence[Any], confidence: float = 0.0) -> Agreement:
     """Compare found objects by class, place and score."""
     left = [placed(one) for one in got]
+    if not (expected or left):
+        return Agreement(passes=True, worst="there is no object", difference=0.0, shows="")
     found = [Agreement(passes=True, worst="the objects are the same", difference=0.0)]
     for one in map(placed, expected):
         kind, score, box = one

@@ -80,6 +80,7 @@ def test_it_is_for_readers_and_says_how_to_go_back(
     assert "net, version 1, in int8: " in out
     assert "calibrated on 9, compared on 3" in out
     assert "3 of 3 agree: the same first, probabilities within 0.03" in out
+    assert "warning: the first is 3:d in all compared samples: give samples that differ" in out
     assert "times as fast" in out
     assert "version_policy { specific { versions: 1 } }" in out
     (here / "models" / "net" / "config.pbtxt").write_text(
@@ -114,6 +115,21 @@ def test_weights_may_have_a_file_of_their_own(
     pixels = pixels_of(here / "samples" / "03.png")
     before, after = (softmax(run_file(file, pixels)[0]) for file in (old, new))
     np.testing.assert_allclose(before, after, atol=0.03)
+
+
+def test_files_of_older_opsets_and_a_bias_of_two_dimensions_are_quantized(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = here / "models" / "net" / "1" / "model.onnx"
+    model = onnx.load(old)
+    model.opset_import[0].version = 11  # its operators are the same there
+    (bias,) = [one for one in model.graph.initializer if one.name == "b4"]
+    bias.dims[:] = [1, CLASSES]
+    onnx.save(model, old)
+    assert asked(here, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["agree"] == 3
+    new = onnx.load(here / "models" / "net" / "2" / "model.onnx")
+    assert max(one.version for one in new.opset_import if not one.domain) == 13
 
 
 def test_strides_apart_compute_the_same(here: Path) -> None:
@@ -153,12 +169,13 @@ def test_a_class_of_one_s_own_is_compared_by_the_model_s_tensors(
     code.mkdir(parents=True)
     (code / "own.py").write_text(CLIENT)
     options = ["--samples", here / "samples", "--repository", here / "models", "--json"]
-    assert main(["quantize", "mine", *map(str, options), "--output", str(here / "beside")]) == 0
+    options += ["--keep", "--output", here / "deep" / "beside"]  # it may be slower: it is small
+    assert main(["quantize", "mine", *map(str, options)]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["kind"] == "tensors"
     old = here / "models" / "net" / "1" / "model.onnx"
     for one in report["differences"]:
-        files = (old, here / "beside" / "model.onnx")
+        files = (old, here / "deep" / "beside" / "model.onnx")
         pixels = pixels_of(here / "samples" / one["sample"])
         before, after = (run_file(file, pixels) for file in files)
         gap = np.abs(before - after).max() / (before.max() - before.min())
@@ -176,7 +193,7 @@ def test_payloads_of_tensors_are_samples_of_a_model_without_a_client(
         tensor = {"name": "in", "shape": [1, 3, SIZE, SIZE], "datatype": "FP32"}
         body = {"inputs": [{**tensor, "data": pixels_of(path).ravel().tolist()}]}
         (folder / f"{path.stem}.json").write_text(json.dumps([body] if path.stem == "00" else body))
-    assert asked(here, "--json", samples="bodies") == 0
+    assert asked(here, "--json", "--keep", samples="bodies") == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["kind"], report["calibrated_on"], report["compared_on"]) == ("tensors", 6, 2)
 
@@ -210,7 +227,7 @@ def test_inputs_of_any_length_are_calibrated_on(
         bodies.append({"inputs": [{**shown, "data": tensor.ravel().tolist()}]})
     (here / "bodies").mkdir()
     (here / "bodies" / "all.json").write_text(json.dumps(bodies))
-    assert asked(here, "--json", samples="bodies") == 0
+    assert asked(here, "--json", "--keep", samples="bodies") == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["calibrated_on"], report["compared_on"]) == (12, 4)
     assert {one["sample"] for one in report["differences"]} == {

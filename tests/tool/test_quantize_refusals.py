@@ -19,10 +19,11 @@ import pytest
 from onnx import helper
 from PIL import Image
 
+from clients.tensors.agreement import Agreement
 from tests.conftest import PICTURES, PROJECT
 from tests.support.quantize import CONFIG, SIZE, asked, conv_net
 from tool.__main__ import main
-from tool.engines import int8
+from tool.engines import int8, quantize
 
 
 def left(here: Path) -> list[str]:
@@ -81,7 +82,7 @@ def locked(here: Path) -> None:
 
 
 def broken_client(here: Path) -> None:
-    (here / "models" / "net" / "labels.txt").unlink()
+    (here / "models" / "net" / "dispatch.toml").write_text('family = "classification"\ncrop = -1\n')
 
 
 @pytest.mark.parametrize(
@@ -101,7 +102,7 @@ def broken_client(here: Path) -> None:
         (None, ["--repository", "/no/such"], "MODEL_DIR is /no/such"),
         (None, ["--version", "7"], "--version is '7'; "),
         (None, ["--output", "samples"], "samples is there already; name another folder"),
-        (None, ["--output", "no/such"], "there is no folder "),
+        (None, ["--output", "samples/00.png/new"], "samples/00.png cannot be made: "),
         (None, ["--exclude", "nothing*"], "--exclude is 'nothing*', which fits none of the 5"),
         (None, ["--exclude", "*"], "no Conv, MatMul, Gemm that --exclude leaves"),
     ],
@@ -176,6 +177,42 @@ def test_what_is_far_off_is_written_only_on_demand(
     assert left(here) == before
     assert asked(here, "--keep") == 0
     assert (file.parent.parent / "2" / "model.onnx").is_file()
+
+
+@pytest.mark.parametrize(
+    ("seen", "milliseconds", "said"),
+    [
+        (
+            [Agreement(passes=True, worst="there is no object", difference=0.0, shows="")] * 3,
+            [2.0, 1.0],
+            "no compared sample has an object",
+        ),
+        (
+            [Agreement(passes=n < 2, worst="", difference=n / 2) for n in range(3)],
+            [1.0, 1.4],
+            "it is slower, and not all answers agree",
+        ),
+    ],
+    ids=["nothing to be compared", "slower and wrong on a third"],
+)
+def test_what_is_not_worth_serving_is_written_only_on_demand(
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    seen: list[Agreement],
+    milliseconds: list[float],
+    said: str,
+) -> None:
+    """However small the differences are."""
+    monkeypatch.setattr(quantize, "difference", lambda *_, left=seen * 2: left.pop())
+    monkeypatch.setattr(int8, "medians", lambda *_: milliseconds)
+    before = left(here)
+    assert asked(here) == 1
+    out = capsys.readouterr().out
+    assert f"Nothing was written: {said}" in out
+    assert ("warning: no compared sample has an object" in out) == (seen[0].shows == "")
+    assert left(here) == before
+    assert asked(here, "--keep") == 0
 
 
 def test_what_somebody_makes_meanwhile_stays(

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from onnx import version_converter
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
@@ -44,6 +45,7 @@ INT8_OPERATORS = frozenset(
         "MatMulInteger",
     }
 )
+PER_CHANNEL = 13  # the first opset whose DequantizeLinear has an axis
 LARGEST = 1_500_000_000  # bytes of a model from which on weights go to a file of their own
 
 ROUNDS = 30
@@ -104,6 +106,7 @@ def quantize(
     prepared.parent.mkdir()
     is_large = sum(one.stat().st_size for one in source.parent.iterdir()) > LARGEST
     # Constants are folded and shapes written down, of which the quantizer makes use.
+    source = with_axes(source, folder)
     quant_pre_process(source, prepared, skip_symbolic_shape=True, save_as_external_data=is_large)
     model = onnx.load(prepared, load_external_data=False)
     with_strides_apart(model.graph)
@@ -126,6 +129,7 @@ def quantize(
             extra_options={
                 "OpTypesToExcludeOutputQuantization": [*WEIGHTED, "Add"],
                 "QuantizeBias": False,
+                "QDQDisableWeightAdjustForInt32Bias": True,  # of which it has none
             },
         )
     except Trouble:  # of a sample
@@ -133,6 +137,29 @@ def quantize(
     except Exception as error:  # what a model may have that the quantizer does not know
         reason = f"{type(error).__name__}: {error}"
         raise Trouble(f"ONNX Runtime cannot quantize {source}: {reason}") from error
+
+
+def with_axes(source: Path, folder: Path) -> Path:
+    """Return a file in whose opset a weight may have a scale for each channel.
+
+    Raises:
+        Trouble: it is older, and cannot be converted.
+
+    """
+    model = onnx.load(source, load_external_data=False)
+    opset = next((one.version for one in model.opset_import if one.domain in {"", "ai.onnx"}), 0)
+    if opset >= PER_CHANNEL:
+        return source
+    newer = folder / "newer" / "model.onnx"
+    newer.parent.mkdir()
+    try:
+        onnx.save(version_converter.convert_version(onnx.load(source), PER_CHANNEL), newer)
+    except Exception as error:  # what the converter does not know
+        raise Trouble(
+            f"{source} has opset {opset}, int8 needs {PER_CHANNEL}, and it cannot be converted: "
+            f"{error}; export it with opset_version={PER_CHANNEL} or later"
+        ) from error
+    return newer
 
 
 def left_out(graph: Any, exclude: Sequence[str]) -> list[str]:

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from tqdm import tqdm
 from clients.base import Client, Environment
 from clients.repository.config_text import Message
 from clients.repository.model_folders import CONFIG, authors_folder, has_versions
+from clients.tensors.agreement import says_nothing
 from clients.tensors.client import TensorClient
 from dispatcher.settings import PROJECT
 from tool.checks.model import configured
@@ -128,9 +129,8 @@ def what_next(model: Chosen, report: Report, options: argparse.Namespace) -> str
     new = Path(report.file).parent
     if not report.written:
         return (
-            f"\nNothing was written: the median sample is off by more than {WIDE:g} limits. More "
-            "samples, like those that callers\nsend, may help, or --exclude for the layers at "
-            "fault; --keep writes it all the same.\n"
+            f"\nNothing was written: {refused(report)}. More samples, like those that callers\n"
+            "send, may help, or --exclude for the layers at fault; --keep writes it all the same.\n"
         )
     if options.output:
         return (
@@ -144,6 +144,18 @@ def what_next(model: Chosen, report: Report, options: argparse.Namespace) -> str
         f"{new},\nor write into config.pbtxt: version_policy {{ specific {{ versions: "
         f"{model.version} }} }}\n"
     )
+
+
+def refused(report: Report) -> str:
+    """Return why the version is not worth serving; empty where the author may judge."""
+    if report.without_object == report.compared_on:
+        return "no compared sample has an object, by which the answers could be compared"
+    if report.median_difference is None or report.median_difference > WIDE:
+        return f"the median sample is off by more than {WIDE:g} limits"
+    are_same = report.agree == report.compared_on - report.without_object
+    if not are_same and report.milliseconds_after > report.milliseconds_before:
+        return "it is slower, and not all answers agree"
+    return ""
 
 
 def needed() -> None:
@@ -237,8 +249,10 @@ def target_of(model: Chosen, output: Path | None) -> Path:
     output = output.absolute()
     if os.path.lexists(output):
         raise Trouble(f"{output} is there already; name another folder with --output")
-    if not output.parent.is_dir():
-        raise Trouble(f"there is no folder {output.parent}; make it, or name another --output")
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Trouble(f"{output.parent} cannot be made: {error.strerror}") from error
     if not os.access(output.parent, os.W_OK | os.X_OK):
         raise Trouble(
             f"{output.parent} must not be written to; name another place with --output FOLDER"
@@ -308,17 +322,18 @@ def quantized(model: Chosen, options: argparse.Namespace) -> Report:
             for (_, expected), (_, got) in zip(known, counted("compare", held, fast), strict=True)
         ]
         times = int8.medians([before, after], example)
-        median = statistics.median(one.difference for one in found)
-        is_kept = options.keep or median <= WIDE
+        shown = [one for one in found if one.shows != ""]
+        median = statistics.median(one.difference for one in shown or found)
         report = Report(
             model=model.name,
             kind=kind(fast.client),
             version=model.version,
             file=str(target / FILE),
-            written=is_kept,
+            written=False,
             calibrated_on=len(rest),
             compared_on=len(held),
-            agree=sum(one.passes for one in found),
+            without_object=len(found) - len(shown),
+            agree=sum(one.passes for one in shown),
             median_difference=finite(median),
             differences=listed(held, found),
             engine=engine,
@@ -326,11 +341,12 @@ def quantized(model: Chosen, options: argparse.Namespace) -> Report:
             milliseconds_after=round(times[1], 3),
             bytes_before=size(model.file.parent),
             bytes_after=size(made),
-            warnings=warnings(samples, rest),
+            warnings=warnings(samples, rest, says_nothing(found)),
         )
-        if is_kept:
-            put(made, target)
-    return report
+        if refused(report) and not options.keep:
+            return report
+        put(made, target)
+    return replace(report, written=True)
 
 
 def apart(samples: list[Sample]) -> tuple[list[Sample], list[Sample]]:
@@ -341,9 +357,9 @@ def apart(samples: list[Sample]) -> tuple[list[Sample], list[Sample]]:
     return [one for n, one in enumerate(samples, start=1) if n % HELD_OUT], held
 
 
-def warnings(samples: list[Sample], rest: list[Sample]) -> list[str]:
+def warnings(samples: list[Sample], rest: list[Sample], nothing: str) -> list[str]:
     """Return why the report may say less than it seems to."""
-    found = []
+    found = [f"{nothing}: give samples that differ in what is seen"] if nothing else []
     if len(samples) < FEW:
         found.append(
             f"{len(samples)} samples are few: a hundred that are like what callers send give "

@@ -40,7 +40,9 @@ class Report:
 
     Args:
         kind: how answers were compared: a family, or "tensors".
-        median_difference: of those, by the limit; `None` where it is infinite.
+        without_object: how many of the compared samples have no object, before and after; they do
+            not count as agreeing.
+        median_difference: of the others, by the limit; `None` where it is infinite.
         differences: name, whether it passes, what differs most and by how many limits, worst first.
         milliseconds_before: the median of a run in single precision.
         warnings: why this may say less than it seems to.
@@ -54,6 +56,7 @@ class Report:
     written: bool
     calibrated_on: int
     compared_on: int
+    without_object: int
     agree: int
     median_difference: float | None
     differences: list[dict[str, Any]]
@@ -115,6 +118,10 @@ def as_text(report: Report) -> str:
     """Return a report as lines for a reader."""
     off, faster = report.median_difference, report.milliseconds_before / report.milliseconds_after
     place = report.file if report.written else "not written"
+    shown = report.compared_on - report.without_object
+    held = f"compared on {report.compared_on}"
+    if report.without_object:
+        held += f", {report.without_object} of them without an object"
     speed = (
         f"{report.milliseconds_before:.1f} to {report.milliseconds_after:.1f} ms for a run on one "
         f"thread of {report.engine}: {faster:.2f} times as fast"
@@ -122,8 +129,8 @@ def as_text(report: Report) -> str:
     lines = [
         *(f"warning: {one}" for one in report.warnings),
         f"{report.model}, version {report.version}, in int8: {place}",
-        f"  samples  calibrated on {report.calibrated_on}, compared on {report.compared_on}",
-        f"  answers  {report.agree} of {report.compared_on} agree: {LIMITS[report.kind]}",
+        f"  samples  calibrated on {report.calibrated_on}, {held}",
+        f"  answers  {report.agree} of {shown} agree: {LIMITS[report.kind]}",
         f"  median   {'far beyond the' if off is None else f'{off:.2f} of these'} limits",
         *(
             f"           {one['sample']}: {one['worst']}{'' if one['passes'] else ' (too much)'}"

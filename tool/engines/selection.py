@@ -16,12 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from clients.base import Client, Environment
-from clients.tensors.agreement import SPREAD, Agreement, tensors, worst_of
+from clients.tensors.agreement import SPREAD, Agreement, says_nothing, tensors, worst_of
 from clients.tensors.client import named_examples
 from container.triton_backends import engine_choice
 from container.triton_backends.batching.item import Rows
 from container.triton_backends.batching.row_independence import made_up
 from container.triton_backends.engine_choice import (
+    AUTO,
+    BF16,
     F32,
     ONNXRUNTIME,
     OPENVINO,
@@ -109,9 +111,11 @@ def select_engine(folder: Path, file: Path, asked: EnginePreference) -> EngineCh
     if not known.given:
         return stays("it has no samples, and cannot be run with made-up inputs")
     wide = answered_to_wide(file, known.given[0], exact)
-    fastest, reasons = stays(""), []
+    fastest = stays("")
     best: Run | None = None
+    wanted = BF16 if asked.precision == AUTO else F32
     candidates = engine_choice.precisions(asked, engine_choice.processor())
+    reasons = [f"this processor has no {wanted}"] * (wanted not in candidates)
     for precision in candidates:
         if (its_own, precision) == (OPENVINO, F32):
             continue
@@ -131,7 +135,7 @@ def select_engine(folder: Path, file: Path, asked: EnginePreference) -> EngineCh
                 reasons.append(f"{slower} as in {precision}")
             fastest = EngineChoice(OPENVINO, precision, "", round(speedup, 2), worst, signature)
             best = run
-    is_first = (fastest.engine, fastest.precision) == (OPENVINO, candidates[0])
+    is_first = (fastest.engine, fastest.precision) == (OPENVINO, wanted)
     return fastest if is_first else replace(fastest, reason="; ".join(reasons))
 
 
@@ -159,6 +163,8 @@ def measured(
         if found.passes:
             served = as_served(file, precision, signature) or run
             return faster(known.exact, served, known.given[0]), found.worst, served
+    except Trouble:
+        raise
     except Exception as error:  # such as an operator that is missing
         raise Trouble(f"cannot: {openvino.unreadable(file, error).what}") from error
     raise Trouble(f"has other answers: {found.worst}")
@@ -278,6 +284,10 @@ def compared(known: Reference, run: Run, file: Path, *, is_exact: bool) -> Agree
 
     In f32 outputs have to be the same, to `LIMIT`; in another precision, or where weights are in
     int8, callers have to see the same: see `clients.tensors.agreement`.
+
+    Raises:
+        Trouble: there is nothing that callers could see, as where no sample has an object.
+
     """
     outputs = [run(one) for one in known.given]
     limit = LIMIT if is_exact and not known.is_int8 else SPREAD
@@ -289,16 +299,19 @@ def compared(known: Reference, run: Run, file: Path, *, is_exact: bool) -> Agree
         return found
     # However near the tensors are: of two classes that are nearly equal the other may be first.
     tap.by = run
-    return worst_of(
-        [
-            difference(
-                client,
-                expected,
-                (ask(client, sample, parameters(client), file.parent.name), tap.emptied()[1]),
-            )
-            for sample, expected, _ in known.results
-        ]
-    )
+    seen = [
+        difference(
+            client,
+            expected,
+            (ask(client, sample, parameters(client), file.parent.name), tap.emptied()[1]),
+        )
+        for sample, expected, _ in known.results
+    ]
+    if why := says_nothing(seen):
+        if is_exact:  # the outputs have to be the same then
+            return found
+        raise Trouble(f"was not compared: {why}; put others into {engine_choice.SAMPLES}/")
+    return worst_of(seen)
 
 
 def as_served(file: Path, precision: str, signature: Signature) -> Run | None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clients.tensors.agreement import Agreement, compare, tensors, worst_of
+from clients.tensors.agreement import Agreement, compare, says_nothing, tensors, worst_of
 
 DOG = [16, 0.9, 100, 200, 50, 150, 640, 480]  # class, score, x1, x2, y1, y2, width, height
 CAT = [15, 0.6, 300, 400, 50, 150, 640, 480]
@@ -102,6 +102,21 @@ def test_objects_agree_by_class_place_and_score(got: Any, passes: bool, words: s
         assert found.passes == passes
         assert words in found.worst
         assert (found.difference <= 1) == passes
+
+
+@pytest.mark.parametrize(
+    ("kind", "answers", "said"),
+    [
+        ("detection", [[], []], "no compared sample has an object"),
+        ("detection", [[], [DOG]], ""),
+        ("classification", [["0.9:0:a"], ["0.8:0:a"]], "the first is 0:a in all compared samples"),
+        ("classification", [["0.9:0:a"]], ""),
+        ("classification", [["0.9:0:a"], ["0.8:1:b"]], ""),
+        ("embedding", [[1.0, 0.0], [1.0, 0.0]], ""),
+    ],
+)
+def test_answers_that_would_agree_by_themselves(kind: str, answers: list[Any], said: str) -> None:
+    assert says_nothing([compare(kind, one, one) for one in answers]) == said
 
 
 def test_an_object_that_is_hardly_answered_may_be_missing() -> None:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 from PIL import Image
 
+from clients.tensors.agreement import Agreement
 from container.triton_backends import engine_choice
 from container.triton_backends.engine_choice import (
     AUTO,
@@ -178,8 +179,21 @@ def test_otherwise_there_is_f32_alone(
     found = selection.select_engine(
         tmp_path, classifier(tmp_path, CLEAR), EnginePreference(precision=precision)
     )
-    assert (found.engine, found.precision, found.reason) == (OPENVINO, F32, "")
+    said = "this processor has no bf16" if precision == AUTO else ""
+    assert (found.engine, found.precision, found.reason) == (OPENVINO, F32, said)
     assert asked == [F32]
+
+
+def test_where_samples_show_nothing_no_precision_is_taken_for_them(
+    tmp_path: Path, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing = Agreement(passes=True, worst="there is no object", difference=0.0, shows="")
+    monkeypatch.setattr(selection, "difference", lambda *_: nothing)
+    wish = EnginePreference(precision=AUTO)
+    found = selection.select_engine(tmp_path, classifier(tmp_path, CLEAR), wish)
+    assert (found.engine, found.precision) == (OPENVINO, F32)
+    said = "OpenVINO in bf16 was not compared: no compared sample has an object; put others into"
+    assert found.reason.startswith(said)
 
 
 @pytest.mark.parametrize(
