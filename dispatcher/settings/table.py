@@ -90,7 +90,7 @@ class Settings(TraceSettings, JobSettings, StorageSettings, ModelSettings):
     triton_url: str | None = setting("TRITON_URL", "", read.or_nothing(remote.grpc_url),
         "gRPC address of a Triton elsewhere, which serves in place of one of this container")
     triton_http_url: str | None = setting("TRITON_HTTP_URL", "", read.or_nothing(remote.http_url),
-        "HTTP address of that Triton, for /v2 but for infer; nothing means that the rest answers 501")
+        "HTTP address of that Triton, for /v2 but infer; nothing means that the rest answers 501")
     triton_ca_file: Path | None = setting("TRITON_CA_FILE", "", read.or_nothing(read.file),
         "certificates (PEM) of that Triton's authorities; nothing means the usual ones")
     triton_certificate_file: Path | None = setting("TRITON_CERTIFICATE_FILE", "",
