@@ -124,7 +124,8 @@ class Executor:
             try:
                 with part_of_trace("item", model(one)):
                     prepared = prepare(self.lookup, one, metadata, deadline, once=once)
-                    return {"status": 200, **prepared.body(prepared.result())}
+                    result = prepared.with_content().result()
+                    return {"status": 200, **prepared.body(result)}
             except Exception as error:
                 return failed(one, error)
 

@@ -108,7 +108,7 @@ class PreparedRequest:
         model_request: as it was read.
         client: the model's client.
         request: what the client's calls know of the request, besides the payloads.
-        payloads: as the client takes them, or `Stored` in a list, which is read with its batch.
+        payloads: as the client takes them, or `Stored`: of a list they are read with their batch.
 
     """
 
@@ -116,6 +116,19 @@ class PreparedRequest:
     client: Client
     request: Request
     payloads: list[Any]
+
+    def with_content(self) -> PreparedRequest:
+        """Return it with the content of the object that its only payload names, if it names one.
+
+        Raises:
+            InferenceError: it was not read, or the client takes no such file.
+
+        """
+        if self.model_request.is_list or not self.stored(0, 1):
+            return self
+        payloads = self.opened(0, 1, self.request.deadline)
+        self.done(0, 1)  # the payload is the content itself
+        return replace(self, payloads=payloads)
 
     def streams(self) -> bool:
         """Whether the client may give any number of results to one payload."""
@@ -210,6 +223,7 @@ class PreparedRequest:
         request = replace(self.request, timings=Timings(), deadline=deadline, payloads=given)
         with request.active():
             request.timings.begin()
+            used = True
             try:
                 with client_errors:
                     results = check_results(self.client.inference_batch(given), len(batch))
@@ -217,6 +231,7 @@ class PreparedRequest:
             except TooLargeAtOnce as error:
                 if len(batch) == 1:
                     raise with_position(error, start) from error
+                used = False  # the halves open the same objects
             except InferenceError as error:
                 if error.position is None:
                     raise
@@ -224,7 +239,8 @@ class PreparedRequest:
                 named = with_object(error, self.model_request, position)
                 raise with_position(named, position) from error
             finally:
-                self.done(start, size)
+                if used:
+                    self.done(start, size)
                 request.timings.lap()
                 self.request.timings.add(request.timings)
         half = (len(batch) + 1) // 2
@@ -346,12 +362,7 @@ def prepare(  # noqa: PLR0913  each by its name
             else payload
             for payload in payloads
         ]
-    prepared = PreparedRequest(model_request, client, request, given)
-    if model_request.is_list or not prepared.stored(0, 1):
-        return prepared
-    opened_now = prepared.opened(0, 1, deadline)
-    prepared.done(0, 1)  # it holds the content itself
-    return replace(prepared, payloads=opened_now)
+    return PreparedRequest(model_request, client, request, given)
 
 
 def collected(results: Iterator[Any]) -> list[Any]:

@@ -228,7 +228,7 @@ class InferenceHandler:
         finally:
             record.end_waiting()
         with slot:
-            prepared = self.prepared(model_request, metadata, deadline)
+            prepared = self.prepared(model_request, metadata, deadline).with_content()
             chosen = negotiate(metadata.accept, available_types(model_request, prepared.client))
             if chosen != JSON and model_request.output is not None:
                 refuse_to_keep(model_request, chosen)
@@ -261,6 +261,7 @@ class InferenceHandler:
                 return self.one(model_request, metadata)
             if model_request.output is not None:
                 refuse_to_keep(model_request, form)
+            prepared = prepared.with_content()
             response = stream_response(prepared, job, form, self.telemetry)
             return with_attributes(response, prepared)
 

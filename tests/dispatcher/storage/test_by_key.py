@@ -11,8 +11,10 @@ from unittest.mock import patch
 import pytest
 from flask.testing import FlaskClient
 
+from clients.base import Client
+from clients.errors import TooLargeAtOnce
 from dispatcher.storage.s3 import S3
-from tests.dispatcher.storage.conftest import MakeClient, Slow, png
+from tests.dispatcher.storage.conftest import Colour, MakeClient, Slow, png
 from tests.support.s3 import BUCKET, OTHER_BUCKET, S3Server
 from tests.support.stand_ins import assert_error
 
@@ -131,6 +133,32 @@ def test_a_key_asked_by_two_models_is_read_once(client: FlaskClient) -> None:
         requests = [{"modelname": name, **key("lime")} for name in ("colour", "slow")]
         client.post("/invocations", json={"requests": requests})
         assert get.call_count == 2
+
+
+def test_an_object_is_read_once_where_lines_would_do_too(client: FlaskClient) -> None:
+    """The model does not stream: its answer is one document."""
+    accept = {"Accept": "application/json, application/jsonlines"}
+    with patch.object(S3, "get", autospec=True, side_effect=S3.get) as get:
+        response = client.post("/infer/colour", json=key("red"), headers=accept)
+    assert (response.json or {})["result"]["pixel"] == RED
+    assert get.call_count == 1
+
+
+def test_a_batch_that_is_halved_is_read_once(client: FlaskClient) -> None:
+    def one_alone(self: Client, payloads: Any) -> Any:
+        if len(payloads) > 1:
+            raise TooLargeAtOnce("too large at once")
+        return [self.inference(payloads[0])]
+
+    names = ("red", "lime", "blue")
+    with (
+        patch.object(Colour, "inference_batch", one_alone),
+        patch.object(Colour, "max_batch_size", 4),
+        patch.object(S3, "get", autospec=True, side_effect=S3.get) as get,
+    ):
+        came = ask(client, "colour", [key(name) for name in names])["result"]
+    assert [one["pixel"] for one in came] == [RED, LIME, BLUE]
+    assert get.call_count == len(names)
 
 
 def test_a_list_for_several_models_is_read_once(make: MakeClient) -> None:
