@@ -249,3 +249,22 @@ def refuse_to_keep(asked: ModelRequest, form: str) -> None:
             f"an answer of type {form} is not stored",
             hint="accept application/json, or leave out `output`",
         )
+
+
+def refuse_without_bucket(asked: ModelRequest, client: Client) -> None:
+    """Refuse a request with objects in S3 that nothing has read, as no bucket is configured.
+
+    A class of an author may have fields of these names.
+
+    Raises:
+        BadBody: there is one.
+
+    """
+    by_key = isinstance(client, Family) and any(
+        names_object(one) for one in asked.payloads if isinstance(one, dict)
+    )
+    if by_key or isinstance(asked.output, dict):
+        raise BadBody(
+            "the request names an object in S3, but the container has no bucket",
+            hint="set S3_BUCKET_NAME, or S3_ALLOWED_INPUTS for s3_uri; else send the file itself",
+        )

@@ -27,13 +27,12 @@ from clients.tensors.client import TensorClient, TensorResult
 from clients.tensors.nested import unshared
 from dispatcher.codecs.media import detect_media
 from dispatcher.codecs.metadata import Metadata, names_sequence
-from dispatcher.errors import BadBody, ClientBug, client_bug, with_position
-from dispatcher.execution.by_key import opened, with_object
+from dispatcher.errors import ClientBug, client_bug, with_position
+from dispatcher.execution.by_key import opened, refuse_without_bucket, with_object
 from dispatcher.execution.model_lookup import ModelLookup
 from dispatcher.execution.request import ModelRequest
 from dispatcher.execution.sequences import sequence_of
 from dispatcher.storage.objects import Stored
-from dispatcher.storage.places import FIELDS
 
 T = TypeVar("T")
 
@@ -383,25 +382,6 @@ def collected(results: Iterator[Any]) -> list[Any]:
             hint="take them one by one: Accept: application/jsonlines or text/event-stream",
         )
     return found
-
-
-def refuse_without_bucket(asked: ModelRequest, client: Client) -> None:
-    """Refuse a request with objects in S3 that nothing has read, as no bucket is configured.
-
-    A class of an author may have fields of these names.
-
-    Raises:
-        BadBody: there is one.
-
-    """
-    by_key = isinstance(client, Family) and any(
-        name in one for one in asked.payloads if isinstance(one, dict) for name in FIELDS
-    )
-    if by_key or isinstance(asked.output, dict):
-        raise BadBody(
-            "the request names an object in S3, but the container has no bucket",
-            hint="set S3_BUCKET_NAME, or S3_ALLOWED_INPUTS for s3_uri; else send the file itself",
-        )
 
 
 def known_fields(payload: T, client: Client) -> T | Payload:
