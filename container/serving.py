@@ -22,7 +22,7 @@ from container.announcement import Announcement
 from container.checks import check_files, has_classes, unreadable_models
 from container.programs.find_triton import NoTriton, Triton, find_triton
 from container.programs.gunicorn import gunicorn_program, warn_of_lost_jobs
-from container.programs.listening_socket import ListeningSocket
+from container.programs.listening_socket import ListeningSocket, listen_to_all
 from container.programs.model_loads import model_loads
 from container.programs.nginx import NoNginx, RequestLines, find_nginx, nginx_program
 from container.programs.shared_memory import NoSharedMemory, shared_memory_plan
@@ -248,19 +248,18 @@ def taken_ports(settings: Settings) -> Iterator[str]:
     """
     variables = {row.attribute: row.variable for row in rows()}
     for attribute in (*PUBLIC_PORTS, *(() if settings.triton_url else INNER_PORTS)):
-        address = "0.0.0.0" if attribute in PUBLIC_PORTS else "127.0.0.1"
         if (number := getattr(settings, attribute)) is None:
             continue
-        with socket.socket() as listener:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                listener.bind((address, number))
-                listener.listen()
-            except OSError as error:
-                yield (
-                    f"port {number} cannot be used: {error.strerror}; "
-                    f"set {variables[attribute]} to another"
-                )
+        try:
+            if attribute in PUBLIC_PORTS:
+                listen_to_all(number).close()
+            else:
+                socket.create_server(("127.0.0.1", number)).close()
+        except OSError as error:
+            yield (
+                f"port {number} cannot be used: {error.strerror}; "
+                f"set {variables[attribute]} to another"
+            )
 
 
 def raise_file_limit(say: Say) -> None:

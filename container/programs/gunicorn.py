@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 
+from container.programs.listening_socket import has_ipv6
 from container.programs.malloc import ALLOCATOR, FEW_ARENAS
 from container.programs.shared_memory import OWN_PREFIX
 from container.repository.shared_memory_plan import Plan
@@ -51,7 +52,9 @@ def gunicorn_program(
         f"--workers={settings.workers}",
         f"--threads={settings.web_threads + THREADS_FOR_HEALTH}",
         f"--worker-connections={settings.web_threads + IDLE_CONNECTIONS}",
-        f"--bind=0.0.0.0:{settings.port}" if alone else f"--bind=unix:{socket_path}",
+        f"--bind={'[::]' if has_ipv6() else '0.0.0.0'}:{settings.port}"
+        if alone
+        else f"--bind=unix:{socket_path}",
         f"--timeout={WORKER_SILENT_S}",
         "--config=python:dispatcher.gunicorn.hooks",
         # For workers that are replaced while they answer; at a stop no request is left.

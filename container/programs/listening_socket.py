@@ -15,6 +15,7 @@ import ctypes
 import socket
 import struct
 import time
+from functools import cache
 
 BACKLOG = 1024  # NGINX sets its own, from its configuration
 
@@ -42,7 +43,7 @@ _UNACKED_OFFSET = 24
 
 
 class ListeningSocket:
-    """A listening TCP socket on all addresses, which NGINX inherits.
+    """A listening TCP socket on all addresses of IPv6 and IPv4, which NGINX inherits.
 
     Raises:
         OSError: the port cannot be bound.
@@ -50,14 +51,7 @@ class ListeningSocket:
     """
 
     def __init__(self, port: int) -> None:
-        self._socket = socket.socket()
-        try:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._socket.bind(("0.0.0.0", port))
-            self._socket.listen(BACKLOG)
-        except OSError:
-            self._socket.close()
-            raise
+        self._socket = listen_to_all(port)
         self._socket.settimeout(0)  # NGINX does not change an inherited one
 
     def fileno(self) -> int:
@@ -97,3 +91,27 @@ class ListeningSocket:
     def close(self) -> None:
         """Close it in this process; without an NGINX the queued connections are reset."""
         self._socket.close()
+
+
+def listen_to_all(port: int) -> socket.socket:
+    """Return a socket that listens on all addresses; of IPv4 alone where the kernel has no IPv6.
+
+    Raises:
+        OSError: the port cannot be bound.
+
+    """
+    if not has_ipv6():
+        return socket.create_server(("", port), backlog=BACKLOG)
+    return socket.create_server(
+        ("::", port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True
+    )
+
+
+@cache
+def has_ipv6() -> bool:
+    """Whether one socket can listen to IPv6 and IPv4."""
+    try:
+        with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True):
+            return True
+    except (OSError, ValueError):
+        return False

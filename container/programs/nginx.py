@@ -12,7 +12,7 @@ import string
 import subprocess
 from pathlib import Path
 
-from container.programs.listening_socket import ListeningSocket
+from container.programs.listening_socket import ListeningSocket, has_ipv6
 from container.supervisor.http_probe import ask, over_tcp
 from container.supervisor.program import Program
 from dispatcher.log_lines import MAX_TEXT, json_line, level_of_status, timestamp
@@ -107,18 +107,18 @@ def nginx_program(
     configuration.write_text(
         template.substitute(
             run_dir=run_dir,
-            port=settings.port,
+            port=listen_address(settings.port),
             connections=connections,
             requests=round(connections * REQUESTS_SHARE),
             count="" if counts_requests(executable) else "# ",
             http="" if settings.public_http_port else "# ",
-            public_http_port=settings.public_http_port,
+            public_http_port=listen_address(settings.public_http_port),
             triton_http_port=settings.triton_http_port,
             grpc="" if settings.public_grpc_port else "# ",
-            public_grpc_port=settings.public_grpc_port,
+            public_grpc_port=listen_address(settings.public_grpc_port),
             triton_grpc_port=settings.triton_grpc_port,
             metrics="" if settings.public_metrics_port else "# ",
-            public_metrics_port=settings.public_metrics_port,
+            public_metrics_port=listen_address(settings.public_metrics_port),
             triton_metrics_port=settings.triton_metrics_port,
             files=files,
             max_body_mb=settings.max_body // 2**20,
@@ -150,6 +150,11 @@ def nginx_program(
         stop_within=settings.stop_timeout * ANSWERS_SHARE,
         instead="gunicorn",
     )
+
+
+def listen_address(port: int | None) -> str:
+    """Return what `listen` says of a port that is open to all."""
+    return f"[::]:{port} ipv6only=off" if has_ipv6() else f"{port}"
 
 
 def cors(origins: tuple[str, ...]) -> dict[str, str]:

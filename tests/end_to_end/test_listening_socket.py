@@ -112,6 +112,21 @@ def test_a_port_that_is_taken_is_an_error(shared: ListeningSocket, port: int) ->
         ListeningSocket(port)
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+@pytest.mark.skipif(not module.has_ipv6(), reason="the kernel has no IPv6")
+def test_callers_of_both_families_are_answered(program: Program, port: int, host: str) -> None:
+    nginx = started(program)
+    try:
+        wait_for(lambda: not program.fault(), 10, "NGINX")
+        connection = http.client.HTTPConnection(host, port, timeout=10)
+        with closing(connection):
+            connection.request("GET", ALIVE)
+            assert connection.getresponse().status == 204
+    finally:
+        nginx.terminate()
+        nginx.wait(10)
+
+
 def test_nginx_answers_all_who_were_in_when_it_was_asked_to_quit(
     shared: ListeningSocket, port: int, program: Program
 ) -> None:

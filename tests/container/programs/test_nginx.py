@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from container.programs import listening_socket, nginx
 from container.programs.listening_socket import ListeningSocket
 from container.programs.nginx import REFUSALS, NoNginx, RequestLines, find_nginx, nginx_program
 from dispatcher.settings import read_settings
@@ -25,16 +26,22 @@ def listens(folder: Path, environment: dict[str, str]) -> list[str]:
     return re.findall(r"^ *listen (.*);", configuration, re.MULTILINE)
 
 
-def test_triton_s_ports_are_closed_unless_a_setting_opens_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_ipv6", [True, False])
+def test_triton_s_ports_are_closed_unless_a_setting_opens_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_ipv6: bool
+) -> None:
+    """And all are open to IPv6 and IPv4, where the kernel has both."""
+    monkeypatch.setattr(listening_socket, "has_ipv6", lambda: has_ipv6)
+    monkeypatch.setattr(nginx, "has_ipv6", lambda: has_ipv6)
+    form = "[::]:{} ipv6only=off" if has_ipv6 else "{}"
     port = str(free_ports(1)[0])
     own = {"SAGEMAKER_BIND_TO_PORT": port}
-    assert listens(tmp_path, own) == [f"{port} backlog=1024"]
-    assert listens(tmp_path, {**own, "TRITON_PUBLIC_METRICS_PORT": "9002"}) == [
-        f"{port} backlog=1024",
-        "9002",
-    ]
+    main = form.format(port) + " backlog=1024"
+    assert listens(tmp_path, own) == [main]
+    metrics = {**own, "TRITON_PUBLIC_METRICS_PORT": "9002"}
+    assert listens(tmp_path, metrics) == [main, form.format(9002)]
     grpc = {**own, "TRITON_PUBLIC_HTTP_PORT": "9000", "TRITON_PUBLIC_GRPC_PORT": "9001"}
-    assert listens(tmp_path, grpc) == [f"{port} backlog=1024", "9000", "9001 http2"]
+    assert listens(tmp_path, grpc) == [main, form.format(9000), form.format(9001) + " http2"]
 
 
 LINE = (
