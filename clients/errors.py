@@ -59,6 +59,9 @@ class InferenceError(Exception):
         self.hint = str(hint or "")
         self.position = position
 
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
     def __copy__(self) -> Self:
         """Copy without `__init__`: a subclass's may need other arguments than `args`."""
         copied = super().__new__(type(self), *self.args)

@@ -1,4 +1,4 @@
-"""Serves a class that was written before this contract: `inference(self, img)`.
+"""Serves a class from before this contract: `inference(self, img)`, or `inference(self, text)`.
 
 from clients.older_class import OlderClass
 from .inference import Resnet
@@ -10,6 +10,7 @@ class OldResnet(OlderClass):
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,10 +20,11 @@ from clients.images.pictures import EXAMPLE
 
 
 class OlderClass(Client):
-    """Passes pictures to a class that knows nothing of payloads.
+    """Passes pictures, or texts, to a class that knows nothing of payloads.
 
-    The class is made without arguments, once for every picture, so that no two threads share an
-    object. It gets uint8 [height, width, 3], BGR as from `cv2.imdecode`, writable and upright.
+    The class is made without arguments, once for every payload, so that no two threads share an
+    object. It gets uint8 [height, width, 3], BGR as from `cv2.imdecode`, writable and upright; or
+    the `str`, if its argument is called `text`, or the adapter has `media = {"text": "text"}`.
     Arrays and NumPy numbers in its result become lists and numbers.
     """
 
@@ -31,14 +33,25 @@ class OlderClass(Client):
     media = {"picture": "img"}
 
     older: ClassVar[type[Any]]
-    """The class, with a method `inference(self, img)`."""
+    """The class, with a method `inference(self, img)` or `inference(self, text)`."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        method = getattr(getattr(cls, "older", None), "inference", None)
+        takes = inspect.signature(method).parameters if callable(method) else {}
+        if "text" in takes and "media" not in vars(cls):
+            cls.media = {"text": "text"}
+        if "text" in cls.media and "example" not in vars(cls):
+            cls.example = {cls.media["text"]: "A text."}
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
         if not callable(getattr(getattr(self, "older", None), "inference", None)):
-            raise TypeError("`older` is no class with a method inference(self, img)")
+            raise TypeError("`older` is no class with inference(self, img), or (self, text)")
 
     def inference(self, payload: Payload) -> Any:
+        if "text" in self.media:
+            return as_json(self.older().inference(self.text(payload, self.media["text"])))
         bgr = np.ascontiguousarray(self.picture(payload)[:, :, ::-1])
         return as_json(self.older().inference(bgr))
 

@@ -6,8 +6,8 @@ from clients.testing import OnnxModels, answer, clients_in
 (Double,) = clients_in("code/clients/double.py")
 assert answer(Double, {"numbers": [1, 2.5]}, OnnxModels(".")) == [2.0, 5.0]
 
-What the class asks other models by `ask` is answered by the files `dispatch.toml` in the same
-folder, or by what the test names:
+What the class asks other models by `ask` is answered by the classes and the files `dispatch.toml`
+in the same folder, as `dispatcher check` has it, or by what the test names:
 
 answer(Closer, payload, models, others={"resnet": lambda payload, parameters: ["cup"]})
 """
@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from clients.base import Client, Environment, Payload
 from clients.errors import ClientDisabled, ModelFailed, TensorsRefused, UnknownModel, UnknownVersion
-from clients.plugins.discovery import classes_of_file, model_source
+from clients.plugins.discovery import classes_of_file, sources
 from clients.plugins.dispatch_toml import FILE
 from clients.plugins.family import client_class
 from clients.plugins.registry import Registry, found_in, take
@@ -78,7 +78,8 @@ def answer(  # noqa: PLR0913  as much as a caller can say
         version: of the model.
         others: the models that the class asks by `ask`, by name: the class of one, or a function
             that returns its result for a payload and parameters. Models in the folder of `models`
-            that have a `dispatch.toml`, or no class, need not be named.
+            that have a `dispatch.toml`, a class in its `code/clients`, or neither, need not be
+            named.
 
     Raises:
         ClientDisabled: the class has a mistake, and would not be served.
@@ -126,8 +127,9 @@ class Neighbours:
         if asked not in self._others:
             if self._registry is None:
                 self._registry = Registry()
-                files = sorted(self._environment.model_repository.glob(f"*/{FILE}"))
-                take(self._registry, self._environment, map(model_source, files), {})
+                folder = self._environment.model_repository
+                found = sources(folder, [folder / "code" / "clients"])
+                take(self._registry, self._environment, found, {})
             return found_in(self._registry, self._environment, asked, until)
         if asked not in self._clients:
             other = self._others[asked]

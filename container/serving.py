@@ -81,16 +81,16 @@ ROOM = "RUN_DIR, or the temporary folder where it is not set, needs some 4 MB"
 FEW_FILES = 512
 
 MISUSED = 2  # the exit code for wrong arguments or settings
+EXPECTED = "expected none, or `serve`: it starts Triton itself; `serve --help` has the settings"
 
 
 def main(arguments: list[str]) -> int:
     """Run the container; return the exit code."""
-    shown = {"--help": usage, "-h": usage, "--version": described}
-    if len(arguments) == 1 and (show := shown.get(arguments[0])):
-        sys.stdout.write(f"{show()}\n")
+    if arguments in (["--help"], ["-h"], ["--version"]):
+        sys.stdout.write(f"{described() if arguments == ['--version'] else usage()}\n")
         return 0
     if arguments not in ([], ["serve"]):
-        sys.stderr.write(f"serve: unknown arguments: {' '.join(arguments)}\n\n{usage()}\n")
+        sys.stderr.write(f"serve: unknown arguments: {' '.join(arguments)}; {EXPECTED}\n")
         return MISUSED
     try:
         settings = read_settings(with_workers(os.environ, usable_cpus()))

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from clients.base import Payload
+from clients.errors import BadPayload
 from clients.plugins.discovery import ENTRY_POINTS
 from clients.testing import OnnxModels, answer, clients_in
 from tests.conftest import PROJECT
@@ -113,6 +114,19 @@ def test_the_older_class_is_asked_for_a_bgr_picture(tmp_path: Path) -> None:
         [119, 176, 3],
         np.dtype("u1").name,
     ]
+
+
+def test_an_older_class_may_take_a_text(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "__init__.py").write_text(block("OlderClass"))
+    (tmp_path / "old" / "inference.py").write_text(
+        "class Resnet:\n    def inference(self, text):\n        return text.upper()\n"
+    )
+    (client,) = clients_in(tmp_path / "old")
+    assert answer(client, None, OnnxModels(tmp_path)) == "A TEXT."
+    assert answer(client, {"text": "words"}, OnnxModels(tmp_path)) == "WORDS"
+    with pytest.raises(BadPayload, match="`text` is missing"):
+        answer(client, {"img": ""}, OnnxModels(tmp_path))
 
 
 def test_the_entry_point_is_of_the_group_that_is_looked_at() -> None:

@@ -13,12 +13,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any
 
 from clients.base import Client, Environment
 from clients.errors import ClientDisabled, UnknownModel
 from clients.plugins.discovery import Mark, Source, changes, names_in, sources
 from clients.plugins.dispatch_toml import authors, remedy
+from clients.plugins.imports import PREFIX
 from clients.plugins.validation import declaration_fault, object_fault
 from clients.repository.model_folders import NAME
 from clients.repository.requirements import import_remedy
@@ -356,6 +358,15 @@ def name_fault(client: type[Client], environment: Environment, taken: Mapping[st
 
 
 def described(error: BaseException, source: str = "") -> str:
-    """Return an exception in words; for a module that was not found, how to add it."""
+    """Return an exception in words, with the author's line that raised it, if one did.
+
+    For a module that was not found, how to add it, too.
+    """
     fix = import_remedy(error, Path(source) if source.endswith(".py") else None)
-    return f"{type(error).__name__}: {error}{'; ' * bool(fix)}{fix}"
+    lines = [
+        f" ({authors(frame.f_code.co_filename)}:{line})"
+        for frame, line in walk_tb(error.__traceback__)
+        if str(frame.f_globals.get("__name__")).startswith(PREFIX)
+    ]
+    place = lines[-1] if lines else ""
+    return f"{type(error).__name__}: {error}{place}{'; ' * bool(fix)}{fix}"

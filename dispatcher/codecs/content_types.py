@@ -37,6 +37,7 @@ from dispatcher.settings import Settings
 UNSPECIFIED_TYPES = frozenset({"", "application/x-www-form-urlencoded"})
 LINE_TYPES = frozenset({"application/jsonlines", "application/x-ndjson", "application/x-jsonlines"})
 JSON_SIGNATURE = re.compile(rb"\s*[{\[]")
+V2_INPUTS = re.compile(rb'"inputs"\s*:\s*\[')
 LINE_BREAK = re.compile(r"[\r\n]")
 # By content encoding (RFC 9110, 8.4.1), for zlib: the largest window, with the header and trailer
 # of gzip, or with its own.
@@ -135,7 +136,11 @@ def read_picture(request: Request, metadata: Metadata, _: Settings) -> Inference
     return media_request(Media("picture", request.get_data()), metadata)
 
 
-def read_file(request: Request, metadata: Metadata, _: Settings) -> InferenceRequest:
+def read_file(request: Request, metadata: Metadata, settings: Settings) -> InferenceRequest:
+    """Read a file, or a V2 body in JSON, which callers of NVIDIA's image send as this type."""
+    body = request.get_data()
+    if JSON_SIGNATURE.match(body) and V2_INPUTS.search(body):
+        return read_json_body(request, metadata, settings)
     return media_request(Media(UNSPECIFIED_MEDIA, request.get_data()), metadata)
 
 

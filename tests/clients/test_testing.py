@@ -14,6 +14,7 @@ from onnx import TensorProto, helper
 from clients.base import Client, Hints, Parameter, Payload
 from clients.errors import (
     AskFailed,
+    BadParameter,
     ClientDisabled,
     TensorsRefused,
     UnknownModel,
@@ -196,6 +197,23 @@ def test_a_model_of_a_family_is_asked_by_its_dispatch_toml(models: OnnxModels) -
     tensor = {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [3, 4]}
     found = answer(Asks, {"name": "sums", "made": {"inputs": [tensor]}}, models)
     assert found["outputs"][0]["data"] == [3, 4]
+
+
+def test_a_class_beside_the_models_is_asked_as_it_is_served(models: OnnxModels) -> None:
+    place = models.folder / "code" / "clients" / "doubles.py"
+    place.parent.mkdir(parents=True)
+    place.write_text(
+        "from clients.base import Client\n\nclass Doubles(Client):\n    modelname = 'doubles'\n"
+        "    example = {'x': 1}\n\n    def inference(self, payload):\n"
+        "        return 2 * payload['x']\n"
+    )
+    assert answer(Asks, {"name": "doubles", "made": {"x": 4}}, models) == 8
+
+
+def test_an_error_says_its_hint(models: OnnxModels) -> None:
+    with pytest.raises(BadParameter, match=r"is 99 \(expected a whole number from 1 to 9"):
+        answer(Length, None, models, parameters={"factor": 99})
+    assert str(BadParameter("x is 9")) == "x is 9"
 
 
 @pytest.mark.parametrize(

@@ -212,7 +212,11 @@ def check_models(
 
 def check_model(name: str, folder: Path, findings: Findings) -> None:
     for link, what in () if findings.links_replaced else links(folder, findings.root):
-        findings.error(link, what, "put the files themselves there; `cp -rL` follows links")
+        findings.error(
+            link,
+            what,
+            "put the files themselves there, as `dispatcher pack` does; `cp -rL` follows links",
+        )
     if not NAME.fullmatch(name):
         findings.error(folder, f"is not served: {NAMED}", "rename the folder")
     ModelCheck(folder, name, findings).run()

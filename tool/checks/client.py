@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import sys
 import threading
 from collections.abc import Iterable
@@ -22,6 +23,10 @@ from dispatcher.readiness.checks import LOGGED, failures
 from tool.checks.findings import Findings
 from tool.checks.model import BUILT_IN
 from tool.offline import Offline, composed, load_offline, settings_here, silence
+
+OLDER = re.compile(r"^[ \t]+def inference\(self, (img|text)\b", re.MULTILINE)
+MISTAKES = ("AttributeError", "IndexError", "KeyError", "NameError", "TypeError", "ValueError")
+"""What is raised by an older class itself, not for lack of a server."""
 
 
 def check_clients(findings: Findings, folders: Iterable[Path]) -> None:
@@ -73,11 +78,11 @@ def ask(loaded: Loaded, server: Offline, timeout: float) -> Asked:
     """
     asked = Asked(missing={name: folder.name for name, folder in loaded.absent.items()})
     for name, client in loaded.clients.items():
-        if isinstance(client, OlderClass):  # it has a connection of its own to Triton
-            continue
         server.missing.clear()
         server.not_run.clear()
         reason = reason_of(name, client, timeout)
+        if isinstance(client, OlderClass) and not any(f": {one}: " in reason for one in MISTAKES):
+            continue  # it may have a connection of its own, to a Triton that is not there
         if reason and server.missing:
             asked.missing[name] = min(server.missing)
         elif reason and not server.not_run:
@@ -176,5 +181,8 @@ def client_file(
         findings.warning(
             file,
             "has no client",
-            "build a class in it on clients.base.Client, or move it out of this folder",
+            "an older class is served by clients.older_class.OlderClass: write `older = …` in a "
+            "class built on it, in an __init__.py beside this file"
+            if OLDER.search(file.read_text(encoding="utf-8", errors="replace"))
+            else "build a class in it on clients.base.Client, or move it out of this folder",
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from clients.repository.response_cache import mixes_shapes
 from clients.tensors.classes import labels_at
 from clients.triton.configuration import config_dictionary, config_fault
 from container.triton_backends.engine_choice import SAMPLES
-from dispatcher.settings import PROJECT
+from dispatcher.settings import ADAPT, PROJECT
 from tool import samples
 from tool.checks import environment
 from tool.checks import file as file_check
@@ -190,8 +191,9 @@ class ModelCheck:
         """Warn of what asks for a GPU where there is none, unless Triton refuses it anywhere."""
         file = self.findings.shown(config.file)
         refused_anywhere = {(one.key, one.line) for one in self.findings.found if one.file == file}
+        adapts = os.environ.get("GPU_CONFIGS") == ADAPT  # as the server does then
         for one in gpu_settings(text) if not has_gpu() else ():
-            if (one.key, one.line) not in refused_anywhere:
+            if (one.key, one.line) not in refused_anywhere and not (adapts and one.change):
                 config.warning(one.key, [one.field], one.rule.what, one.rule.fix)
 
     def caching(self, config: ConfigFindings, message: Message) -> None:

@@ -15,6 +15,11 @@ from tool.checks.file import FileCheck
 from tool.checks.findings import ConfigFindings, Findings
 
 VERSION = re.compile(r"0|[1-9][0-9]*")
+OF_NVIDIA = {
+    "model.plan": "TensorRT",
+    "model.savedmodel": "TensorFlow",
+    "model.graphdef": "TensorFlow",
+}
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ class VersionCheck:
         if is_ensemble:
             return
         for version in served(message, versions) or [self.folder] * (plain and not versions):
-            self.version(version, wanted, text)
+            self.version(version, wanted, text, message)
 
     def policy(self, config: ConfigFindings, message: Message, versions: list[int]) -> None:
         """Note versions that are to be served, but are not there."""
@@ -79,7 +84,7 @@ class VersionCheck:
                         what = f"names {field.value}, which is not there"
                         config.error(key, [field], what, there)
 
-    def version(self, version: Path, wanted: str, text: str) -> None:
+    def version(self, version: Path, wanted: str, text: str, message: Message) -> None:
         """Look for the model's file in one version, and into it."""
         if not wanted:  # Triton finds the backend by the name of the file
             wanted = next(
@@ -108,6 +113,12 @@ class VersionCheck:
                 else "put the model's file there",
             )
             return
+        if OF_NVIDIA.get(wanted) and not (message.text("backend") or message.text("platform")):
+            self.findings.warning(
+                file,
+                f"is for {OF_NVIDIA[wanted]}, which only NVIDIA's image of Triton can run",
+                "build on that image, or serve the ONNX file that it was made from",
+            )
         if file.is_file():
             self.files.contents(file, text)
 

@@ -35,6 +35,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--image", default="", metavar="TAG", help="build an image instead")
     add("--base", default=BASE, metavar="IMAGE", help=f"what --image adds to (default: {BASE})")
     add("--max-size", type=size, default=size(MOST), metavar="SIZE", help=f"unpacked ({MOST})")
+    add(
+        "--exclude",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="leave out what has this name or path, such as '*.ipynb' or resnet/samples; may be "
+        "repeated",
+    )
     add("--no-clients", action="store_true", help="do not import client classes to check them")
 
 
@@ -45,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
         raise Trouble(f"there is no folder {str(folder)!r}; expected a model repository")
     if not options.image and (options.out.is_dir() or not options.out.parent.is_dir()):
         raise Trouble(f"--out is {str(options.out)!r}; expected a file in a folder that exists")
-    contents = contents_of(folder, None if options.image else options.out)
+    contents = contents_of(folder, None if options.image else options.out, options.exclude)
     if contents.size > options.max_size:
         raise Trouble(
             f"{folder} has {size_text(contents.size)}, more than {size_text(options.max_size)}; "
@@ -72,7 +80,7 @@ def described(contents: Contents) -> str:
     lines = [f"packing {contents.files} files, {size_text(contents.size)}"]
     for what, names in (
         ("links replaced by their files", contents.replaced),
-        ("left out, since it is never read", contents.left_out),
+        ("left out", contents.left_out),
     ):
         if names:
             more = f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -57,25 +58,38 @@ class Contents:
         return sum(not one.is_folder for one in self.entries)
 
 
-def contents_of(folder: Path, without: Path | None = None) -> Contents:
+def contents_of(folder: Path, without: Path | None = None, exclude: Sequence[str] = ()) -> Contents:
     """Return what is packed of a folder.
 
     Args:
         folder: the model repository.
         without: a file that is not packed: the archive that is written.
+        exclude: patterns of names and paths that are not packed either.
 
     Raises:
         Trouble: it holds what cannot be packed.
 
     """
-    found = Contents()
-    walk(folder.resolve(), "", (), found, without and without.resolve())
+    found, archive = Contents(), without and without.resolve()
+
+    def is_left_out(path: Path, name: str) -> bool:
+        # An archive beside the models is an earlier one.
+        patterns = exclude if "/" in name else (*exclude, "*.tar.gz")
+        return path == archive or any(
+            fnmatchcase(one, pattern) for one in (path.name, name) for pattern in patterns
+        )
+
+    walk(folder.resolve(), "", (), found, is_left_out)
     found.entries.sort(key=lambda one: one.name.split("/"))
     return found
 
 
 def walk(
-    folder: Path, prefix: str, above: tuple[Path, ...], found: Contents, without: Path | None
+    folder: Path,
+    prefix: str,
+    above: tuple[Path, ...],
+    found: Contents,
+    is_left_out: Callable[[Path, str], bool],
 ) -> None:
     """Add what is in a folder; `above` are the folders that it is in, without links."""
     real = folder.resolve()
@@ -86,9 +100,7 @@ def walk(
         )
     for path in sorted(folder.iterdir()):
         name = f"{prefix}{path.name}"
-        if path == without:
-            continue
-        if is_never_read(path):
+        if is_never_read(path) or is_left_out(path, name):
             found.left_out.append(name)
             continue
         mode = kind_of(path, name)
@@ -99,7 +111,7 @@ def walk(
         is_program = bool(mode.st_mode & stat.S_IXUSR)
         found.entries.append(Entry(name, path, is_folder, is_program, size))
         if is_folder:
-            walk(path, f"{name}/", (*above, real), found, without)
+            walk(path, f"{name}/", (*above, real), found, is_left_out)
 
 
 def is_never_read(path: Path) -> bool:

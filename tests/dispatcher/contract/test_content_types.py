@@ -95,6 +95,17 @@ def test_a_charset_that_cannot_be_read_is_refused(client: FlaskClient, said: str
         assert_error(response, 415, "unsupported_type", "charset", "text/plain; charset=utf-8")
 
 
+def test_a_v2_body_may_come_as_octets(client: FlaskClient) -> None:
+    """As callers of NVIDIA's image send it to SageMaker; a text in braces stays one."""
+    numbers = {"shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3]}
+    body = json.dumps({"inputs": [{"name": "A", **numbers}, {"name": "B", **numbers}]}, indent=1)
+    response = client.post("/infer/add", data=body, content_type="application/octet-stream")
+    assert [one["data"] for one in (response.json or {})["outputs"]] == [[2, 4, 6]]
+    text = b'{"inputs": "[MASK]"}'
+    response = client.post("/infer/bert_base", data=text, content_type="application/octet-stream")
+    assert response.status_code == 200
+
+
 @pytest.mark.parametrize("charset", ["utf-16", "shift_jis", "unicode_escape", "rot13", "x" * 999])
 def test_a_text_in_another_charset_is_refused(client: FlaskClient, charset: str) -> None:
     file, said = "A [MASK]. ".encode("utf-16"), f"text/plain; charset={charset}"

@@ -89,6 +89,31 @@ def test_a_mistake_in_a_client_is_named(
     assert check(tmp_path, "--no-clients") == (0, [])
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        ("\nclass Mine", "\nmodelname = undefined\n\nclass Mine", 4),
+        (
+            "    def inference",
+            "    def __init__(self, environment):\n        1 / 0\n\n    def inference",
+            10,
+        ),
+        ("return 1", "return len(payload['x'])", 10),
+    ],
+)
+def test_an_exception_is_named_with_its_line(
+    tmp_path: Path, check: Check, old: str, new: str, line: int
+) -> None:
+    write_right(tmp_path, "right")
+    file = tmp_path / "code" / "clients" / "mine.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(CLIENT.replace(old, new))
+    assert file.read_text().splitlines()[line - 1].strip() in new
+    code, (one,) = check(tmp_path)
+    assert (code, one["file"]) == (1, "code/clients/mine.py")
+    assert f"mine.py:{line})" in one["message"]
+
+
 def test_packages_that_are_not_installed_are_named_with_the_fix(
     tmp_path: Path, check: Check, capsys: pytest.CaptureFixture[str]
 ) -> None:

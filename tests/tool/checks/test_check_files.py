@@ -231,3 +231,40 @@ def test_what_is_no_version_gets_a_number_that_is_free(tmp_path: Path, check: Ch
     (right / "v1").mkdir()
     _, (one,) = check(tmp_path, "--no-clients")
     assert (one["file"], one["fix"]) == ("right/v1", "rename it to 2")
+
+
+OLD = """
+class Old:
+    def inference(self, text):
+        return ANSWER
+"""
+ADAPTER = """
+from clients.older_class import OlderClass
+from .inference import Old
+
+class OldText(OlderClass):
+    modelname = "old"
+    older = Old
+"""
+
+
+def test_an_older_class_is_asked(tmp_path: Path, check: Check) -> None:
+    write_right(tmp_path, "right")
+    folder = tmp_path / "code" / "clients" / "old"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text(ADAPTER)
+    old = folder / "inference.py"
+    old.write_text(OLD.replace("ANSWER", "text"))
+    assert check(tmp_path) == (0, [])
+    old.write_text(OLD.replace("ANSWER", "text.length"))
+    code, (one,) = check(tmp_path)
+    assert (code, one["level"]) == (1, "error")
+    assert "AttributeError: 'str' object has no attribute 'length'" in one["message"]
+    assert "old/inference.py:4)" in one["message"]
+    old.write_text(f"import socket\n{OLD.replace('ANSWER', 'socket.create_connection((text, 1))')}")
+    assert check(tmp_path) == (0, [])  # its own Triton is not there
+    (folder / "__init__.py").unlink()
+    old.rename(folder.parent / "inference.py")
+    code, (one,) = check(tmp_path)
+    assert (code, one["message"]) == (0, "has no client")
+    assert "is served by clients.older_class.OlderClass" in one["fix"]

@@ -42,6 +42,24 @@ def test_what_asks_for_a_gpu_is_warned_of_where_there_is_none(
     assert fix in found["fix"]
 
 
+def test_what_the_server_adapts_is_not_warned_of(
+    tmp_path: Path, check: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPU_CONFIGS", "adapt")
+    assert warnings(tmp_path, check, "instance_group { kind: KIND_GPU }") == []
+
+
+@pytest.mark.parametrize("file", ["model.plan", "model.graphdef"])
+def test_a_file_that_only_nvidia_s_image_runs_is_warned_of(
+    tmp_path: Path, check: Check, file: str
+) -> None:
+    (tmp_path / "engine" / "1").mkdir(parents=True)
+    (tmp_path / "engine" / "1" / file).write_bytes(b"x")
+    code, (one,) = check(tmp_path)
+    assert (code, one["level"], one["file"]) == (0, "warning", f"engine/1/{file}")
+    assert "which only NVIDIA's image of Triton can run" in one["message"]
+
+
 def test_with_a_gpu_nothing_is_said_of_it(tmp_path: Path, check: Check) -> None:
     (tmp_path / "dev" / "nvidia0").mkdir(parents=True)
     assert warnings(tmp_path, check, "instance_group { kind: KIND_GPU }") == []

@@ -11,6 +11,7 @@ import stat
 import tarfile
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -116,7 +117,20 @@ def test_an_archive_in_the_folder_is_not_packed_into_itself(models: Path) -> Non
     content = out.read_bytes()
     assert pack(models, out) == 0
     assert out.read_bytes() == content
-    assert "model.tar.gz" not in members(out)
+    other = models / "other.tar.gz"
+    assert pack(models, other) == 0
+    assert not members(other).keys() & {"model.tar.gz", "other.tar.gz"}
+
+
+def test_what_is_excluded(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "model.tar.gz"
+    assert (
+        pack(models, out, "--exclude", "copy", "--exclude", "net/*.so", "--exclude", "start") == 0
+    )
+    found = members(out)
+    assert "net/labels.txt" in found
+    assert not [one for one in found if one.startswith("copy") or one.endswith((".so", "start"))]
+    assert "net/.libs/libx.so" in capsys.readouterr().out
 
 
 def to_nothing(folder: Path) -> None:
@@ -168,8 +182,8 @@ def test_what_is_too_large(models: Path, capsys: pytest.CaptureFixture[str]) -> 
 def test_a_file_that_grows(
     models: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def grown(folder: Path, without: Path | None = None) -> object:
-        found = contents_of(folder, without)
+    def grown(folder: Path, *how: Any) -> object:
+        found = contents_of(folder, *how)
         (folder / "net" / "labels.txt").write_text("more than before\n" * 9)
         return found
 
