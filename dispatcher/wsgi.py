@@ -108,6 +108,7 @@ def build() -> Flask:
         leaving=lambda: watchdog.leaving,
         tidy=link_repair(settings),
         elsewhere=bool(settings.triton_url),
+        patience=settings.client_timeout,
         explain=explainer(settings),
         classes=not settings.load_on_demand,  # they might load one model after the other
     )

@@ -121,6 +121,8 @@ class Probe:
         began: when the probe began that is under way.
         thread: of that probe.
         hung: how many probes have not come back, and were given up.
+        failed: how many probes have failed since the last good one.
+        late_since: when the first of the last probes began that were all answered too late.
 
     """
 
@@ -130,6 +132,24 @@ class Probe:
     began: float | None = None
     thread: int = 0
     hung: int = 0
+    failed: int = 0
+    late_since: float | None = None
+
+    def is_kept_waiting(self, result: Result, now: float, patience: float) -> bool:
+        """Whether a model that was well may be busy with a request that still has time.
+
+        Args:
+            result: of a probe that has just ended.
+            now: the time.
+            patience: the longest time of a request.
+
+        """
+        was_well = not self.result.reason and self.result.answered_in == result.tried_in
+        if not (result.late and (was_well or self.late_since)):
+            self.late_since = None
+            return False
+        self.late_since = self.late_since or self.began or now
+        return now < self.late_since + patience
 
 
 @dataclass(frozen=True)
@@ -150,6 +170,7 @@ class ModelChecks:
     timeout: float
     classes: bool = True
     _logged: set[str] = field(default_factory=set)
+    _fail_on_zeros: set[str] = field(default_factory=set)
 
     def names(self, ready: Collection[str], listed: Collection[str]) -> Iterator[tuple[str, str]]:
         """Yield what can be probed by its example, and the model of each.
@@ -229,8 +250,8 @@ class ModelChecks:
         """Ask a model the examples of its client, or zeros where it has no client.
 
         Zeros may not be a valid input, so that only a model that is `known` to answer them has to.
-        One that takes files and did not answer is not asked `again`: with its run a batch of other
-        callers might fail. Of several examples `most` are asked.
+        One that failed on them is not asked `again`: it would fail again, write that to the
+        log, and might fail a batch of other callers. Of several examples `most` are asked.
 
         Returns:
             whether it answered.
@@ -247,9 +268,9 @@ class ModelChecks:
                 self._ask_named(client, its, example)
             return True
         model = self.model(name)
-        signature = self.server.signature(model, timeout=self.timeout)
-        if again and not known and {spec.is_file for spec in signature.inputs} == {True}:
+        if again and not known and model in self._fail_on_zeros:
             return False
+        signature = self.server.signature(model, timeout=self.timeout)
         try:
             if signature.decoupled:
                 answers = self.server.stream(
@@ -261,9 +282,11 @@ class ModelChecks:
                 self.server.infer(
                     model, zeros(signature), sequence=own_sequence(), timeout=self.timeout
                 )
-        except (DeadlineExceeded, ModelFailed, TensorsRefused):
+        except (DeadlineExceeded, ModelFailed, TensorsRefused) as error:
             if known:
                 raise
+            if not isinstance(error, DeadlineExceeded):
+                self._fail_on_zeros.add(model)
             return False
         return True
 

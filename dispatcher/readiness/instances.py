@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import signal
 import threading
 import time
 from collections import Counter
@@ -103,6 +104,28 @@ class ModelProcesses:
             if model:
                 found.setdefault(model, []).append(pid)
         return found
+
+    def patience(self, model: str, longest: float) -> float:
+        """Return the seconds for which a model may answer no probe, as its callers' requests run.
+
+        0 where its process is stopped. A model without a process of its own waits for others,
+        which are ended before it counts as stuck.
+
+        Args:
+            model: its name.
+            longest: the time of a request.
+
+        """
+        pids = self.by_model().get(model, ())
+        if any((self._fields(pid) or " ")[0] in {"T", "t"} for pid in pids):
+            return 0.0
+        return longest if pids else 1.5 * longest
+
+    def end(self, model: str) -> None:
+        """Kill the processes of a model."""
+        for pid in self.by_model().get(model, ()):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def adopt(self, triton: int, known: Mapping[str, Iterable[int]]) -> None:
         """Go on from what another `ModelProcesses` knew: a dead process does not tell its model."""
@@ -256,6 +279,8 @@ class Reloads:
         self._server = server
         self._timeout = timeout
         self._done = done
+        self.ended: dict[str, int] = {}
+        """The models whose processes were ended, and during which start; until they are loaded."""
         self._begun: set[str] = set()
         self._loaded: set[tuple[int, str]] = set()
         self._counts: Counter[int] = Counter()
@@ -283,6 +308,20 @@ class Reloads:
             except RuntimeError:  # there is no room for a thread
                 self._begun.discard(model)
                 raise
+
+    def end(self, stuck: Iterable[str], processes: ModelProcesses, starts: int) -> None:
+        """End the processes of stuck models: each is loaded again when their death is seen.
+
+        Args:
+            stuck: their names.
+            processes: of all models.
+            starts: how often Triton was started.
+
+        """
+        for model in stuck:
+            if self.ended.get(model) != starts and model not in self.lost:
+                self.ended[model] = starts
+                processes.end(model)
 
     def reload(self, model: str, starts: int, versions: int) -> None:
         """Load a model again, unless it has as many processes as it needs."""

@@ -18,10 +18,8 @@ only once. If it hangs several times, though it answered before, the prober asks
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import math
-import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -37,6 +35,7 @@ from dispatcher.execution.slots import MAX_HANGING
 from dispatcher.execution.watchdog import stack_of
 from dispatcher.observability.memory import trim_heap
 from dispatcher.readiness.checks import ModelChecks, Probe
+from dispatcher.readiness.election import Election, go_on
 from dispatcher.readiness.instances import (
     WORD_S,
     Death,
@@ -50,10 +49,10 @@ from dispatcher.settings import FAILING, READINESS
 
 log = logging.getLogger(__name__)
 
-LOCK = "prober.lock"
 TICK_S = 0.1
 # What does not answer yet may do so soon: the first 200 of /ping waits for it.
 SOON_S = 0.25
+MOST_SOON = 60  # probes; each that fails may write to the log
 # Between two lists of the models, and two looks at what others left behind.
 LIST_S = 1.0
 DEATHS_S = 0.5
@@ -72,6 +71,7 @@ class Prober:
         server: where the models run.
         interval: seconds between two probes of a required model.
         timeout: seconds that a model has for its answer.
+        patience: seconds that a request of a caller may keep a model from answering a probe.
         supervisor: returns the status of the programs.
         run_dir: the folder that the workers share; `None` where this one is alone.
         load_timeout: seconds that a model has to be loaded again.
@@ -99,6 +99,7 @@ class Prober:
     tidy: Callable[[], None] = lambda: None
     processes: ModelProcesses = field(default_factory=ModelProcesses)
     elsewhere: bool = False
+    patience: float = 0.0
     explain: Callable[[Iterable[ModelState]], None] = lambda _: None
     classes: bool = True
     probes: dict[str, Probe] = field(default_factory=dict)
@@ -115,7 +116,7 @@ class Prober:
         self._suspects: set[str] = set()
         published = self.run_dir and self.run_dir / READINESS
         self.status = StatusReader(published, Status.of_json, Status())
-        self._lock: int | None = None
+        self._election = Election(self.run_dir)
         self._writer: StatusWriter | None = None
         self._abandoned_at, self._deaths_at = self.clock(), 0.0
         self._listing, self._noting = threading.Lock(), threading.RLock()
@@ -141,20 +142,13 @@ class Prober:
         if self.run_dir is None:
             return True
         if self.leaving():
-            if self._lock is not None:
-                os.close(self._lock)
-                self._lock, self.status.is_own = None, False
-        elif self._lock is None:
-            lock = os.open(self.run_dir / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:  # unlike flock, this lock is not inherited by a process that a class forks
-                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except (BlockingIOError, PermissionError):
-                os.close(lock)
-            else:
-                self._adopt(self.status())
-                self._writer = StatusWriter(self.run_dir / READINESS)
-                self._lock, self.status.is_own = lock, True
-        return self._lock is not None
+            self._election.leave()
+            self.status.is_own = False
+        elif self._election.is_won() and not self.status.is_own:
+            self._adopt(self.status())
+            self._writer = StatusWriter(self.run_dir / READINESS)
+            self.status.is_own = True
+        return self.status.is_own
 
     def _adopt(self, status: Status) -> None:
         """Go on from what the worker published that was elected before this one."""
@@ -251,12 +245,19 @@ class Prober:
         """Forget what was found of a model before it was loaded again."""
         for probe in list(self.probes.values()):
             if probe.result.model == model:
-                probe.result = replace(probe.result, tried_in=0)
+                # One that hangs again is not ended again: that would not help.
+                answered = 0 if model in self.reloads.ended else probe.result.answered_in
+                probe.result = replace(probe.result, tried_in=0, answered_in=answered)
+                probe.late_since = None
+        self.reloads.ended.pop(model, None)
 
     def _begin_what_is_due(self) -> None:
         # Each in a thread of its own: one that hangs must not keep the others from theirs.
         if self._listing_is_due():
             threading.Thread(target=self.list_models, daemon=True).start()
+        if not self.elsewhere:
+            newest = self.status.newest
+            self.reloads.end(newest.stuck(), self.processes, newest.triton_starts)
         self.reloads.begin(self.found.triton_starts, self.found.ready(), self.found.models)
         for name, probe in list(self.due()):
             probe.began = self.clock()
@@ -311,9 +312,11 @@ class Prober:
             file.unlink()
         for name, probe in list(self.probes.items()):
             result = probe.result
-            wait = self.interval if result.required or result.reason else math.inf
+            goes_on = result.required or result.reason or probe.late_since is not None
+            wait = self.interval if goes_on else math.inf
             is_suspect = self.checks.model(name) in self._suspects
-            if result.required if result.reason else is_suspect:
+            is_urgent = result.required and probe.failed < MOST_SOON
+            if is_urgent if result.reason else is_suspect:
                 wait = min(SOON_S, wait)
             is_due = result.tried_in != supervisor.triton_starts or now >= result.at + wait
             waits = probe.began is None and probe.hung < MAX_HANGING
@@ -348,6 +351,10 @@ class Prober:
             if probe.began != began:  # it was given up
                 probe.hung = max(0, probe.hung - 1)
                 return
+            patience = self.processes.patience(result.part or model, self.patience)
+            if probe.is_kept_waiting(result, self.clock(), patience):
+                result = last
+            probe.failed = probe.failed + 1 if result.reason else 0
             probe.result, probe.began = replace(result, at=self.clock()), None
         if result.reason and result.reason != last.reason:
             log.warning("the model %s does not answer: %s", name, result.reason)
@@ -388,13 +395,3 @@ class Prober:
                 self._writer.write(asdict(status))
             except OSError as error:
                 log.warning("the status file cannot be written: %s", error.strerror)
-
-
-def go_on(work: Callable[[], None], pause: float) -> None:
-    """Do some work for ever, with a pause in between."""
-    while True:
-        try:
-            work()
-        except Exception:
-            log.exception("a round of the prober failed")
-        time.sleep(pause)

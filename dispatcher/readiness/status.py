@@ -140,6 +140,10 @@ class Status:
         """Return the models that are ready, and how many versions of each are."""
         return Counter(state.name for state in self.models if state.ready)
 
+    def stuck(self) -> set[str]:
+        """Return the models that answered, and do not any more."""
+        return {self.results[name].model for name in self.refused}
+
     def concluded(self, required: Mapping[str, bool], reloading: Collection[str]) -> Status:
         """Return the status with what follows from the facts in it.
 

@@ -166,14 +166,14 @@ def test_a_required_model_that_breaks_at_some_request_is_back_by_itself(
         )
         with Load(endpoint).going_on() as load:
             poison.start()
-            seen = outage(endpoint, within=30)
+            # One that hangs may be busy with a request for as long as that may take.
+            seen = outage(endpoint, within=90)
             poison.join()
         load.check()
         assert seen
-        assert seen[0] < 20
-        assert seen[1] < 90
-        # One that hangs needs a restart; one that died is loaded again.
-        assert restarts(endpoint, "Triton") == (number == HANG)
+        assert seen[0] < (80 if number == HANG else 20)
+        assert seen[1] < 110
+        assert restarts(endpoint, "Triton") == 0, "the model alone was loaded again"
         assert bad.slowest < LONGEST_S
 
 
@@ -185,9 +185,9 @@ def test_a_model_that_hangs_is_mended_though_the_worker_that_knew_it_well_is_gon
     with running(tmp_path, **settings) as endpoint:
         hit(endpoint, "a model's process", STOP)
         hit(endpoint, "gunicorn's worker", KILL)
-        wait_for(lambda: restarts(endpoint, "Triton") == 1, 40, "the restart")
+        wait_for(lambda: Load(endpoint).one("steady", [1.0]) == "right", 60, "the model")
         wait_for(lambda: ping(endpoint) == 200, 40, "/ping turning 200")
-        assert Load(endpoint).one("steady", [1.0]) == "right"
+        assert restarts(endpoint, "Triton") == 0
 
 
 @pytest.mark.slow

@@ -102,6 +102,10 @@ class Stage:
             found = self.prober.found
             self.prober.reloads.reload(model, found.triton_starts, found.ready()[model])
 
+    def end_stuck(self) -> None:
+        stuck = self.readiness.prober().stuck()
+        self.prober.reloads.end(stuck, self.prober.processes, self.supervisor.triton_starts)
+
     def is_stuck(self, model: str) -> bool:
         return model in self.readiness.prober().refused
 

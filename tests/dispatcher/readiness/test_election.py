@@ -15,8 +15,9 @@ import pytest
 
 from clients.errors import DeadlineExceeded, ModelFailed, ModelUnavailable
 from clients.plugins.registry import Registry
+from dispatcher.readiness.election import LOCK
 from dispatcher.readiness.instances import Death, ModelProcesses
-from dispatcher.readiness.prober import LOCK, Prober
+from dispatcher.readiness.prober import Prober
 from dispatcher.readiness.status import Readiness, Status
 from dispatcher.readiness.status_file import StatusWriter
 from dispatcher.settings import FAILING, READINESS

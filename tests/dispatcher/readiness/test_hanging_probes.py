@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from clients.errors import DeadlineExceeded
 from dispatcher.readiness import prober
 from tests.conftest import wait_for
 from tests.support.probing import Stage
@@ -173,3 +174,57 @@ def test_one_that_hangs_from_the_beginning_would_hang_in_a_fresh_worker_too(
         stage.time += 0.25
     assert stage.replaced == 0
     hanging.let_go()
+
+
+@pytest.mark.parametrize("has_process", [True, False])
+def test_a_model_that_answers_no_probe_may_be_busy_for_as_long_as_a_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_process: bool
+) -> None:
+    """Only then it hangs: its process is ended, and it is loaded again."""
+    stage = Stage(run_dir=tmp_path)
+    stage.prober.patience = 54
+    ended: list[str] = []
+    known = {"echo": [2**22 + 1]} if has_process else {}  # larger than any process id
+    monkeypatch.setattr(stage.prober.processes, "by_model", lambda: known)
+    monkeypatch.setattr(stage.prober.processes, "end", ended.append)
+    stage.round()
+    stage.server.models_run["echo"] = DeadlineExceeded("a request runs for long")
+    for _ in range(6 if has_process else 9):
+        stage.time += 8
+        stage.prober.list_models()
+        stage.round()
+        assert stage.readiness.reasons() == []
+        stage.end_stuck()
+    assert not ended
+    stage.time += 30
+    stage.prober.list_models()
+    stage.round()
+    assert "'echo' does not answer" in stage.readiness.reasons()[0]
+    stage.end_stuck()
+    stage.end_stuck()
+    assert ended == ["echo"], "once"
+
+
+def test_a_busy_model_that_answers_in_the_end_is_well(stage: Stage) -> None:
+    stage.prober.patience = 54
+    stage.round()
+    for answer in (DeadlineExceeded("busy"), dict, DeadlineExceeded("busy"), dict):
+        stage.server.models_run["echo"] = answer
+        for _ in range(5):
+            stage.time += 8
+            stage.prober.list_models()
+            stage.round()
+            assert stage.readiness.reasons() == []
+
+
+def test_a_model_whose_process_is_stopped_gets_no_such_time(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.prober.patience = 54
+    monkeypatch.setattr(stage.prober.processes, "by_model", lambda: {"echo": [7]})
+    monkeypatch.setattr(stage.prober.processes, "_fields", lambda _: ["T"])
+    stage.round()
+    stage.server.models_run["echo"] = DeadlineExceeded("it is stopped")
+    stage.time += 8
+    stage.round()
+    assert stage.is_stuck("echo")

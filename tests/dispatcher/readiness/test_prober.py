@@ -25,7 +25,7 @@ from clients.plugins.registry import Registry
 from clients.tensors.signature import zeros
 from clients.triton.client import Triton
 from clients.triton.server import Signature, TensorSpec
-from dispatcher.readiness.prober import KNOCKS, Prober
+from dispatcher.readiness.prober import KNOCKS, SOON_S, Prober
 from dispatcher.readiness.status import UNTRIED, Readiness, SupervisorStatus
 from tests.conftest import wait_for
 from tests.support.fake_triton import FakeTriton
@@ -271,7 +271,7 @@ def test_a_prober_that_does_not_run_is_said_so(stage: Stage) -> None:
 @pytest.mark.parametrize("error", [ModelFailed("gone"), DeadlineExceeded("it hangs")])
 def test_a_model_without_a_client_is_asked_zeros(error: Exception) -> None:
     """Only one that answered them has to: nobody said that it takes them."""
-    server = FakeTriton({"plain": error})
+    server = FakeTriton({"plain": DeadlineExceeded("it starts")})
     inputs = (TensorSpec("x", "FP32", (-1, 3)), TensorSpec("text", "BYTES", (-1,)))
     server.signatures["plain"] = Signature(4, inputs)
     stage = Stage(server, names=["plain"])
@@ -286,6 +286,30 @@ def test_a_model_without_a_client_is_asked_zeros(error: Exception) -> None:
     stage.look("plain")
     assert "'plain' does not answer" in stage.readiness.reasons()[0]
     assert stage.is_stuck("plain")
+
+
+def test_a_model_that_fails_on_zeros_is_not_probed_again(tmp_path: Path) -> None:
+    """Each probe fails the model, which reports it as one to be probed soon, and fills the log."""
+    server = FakeTriton({"plain": ModelFailed("Non-zero status code")})
+    server.signatures["plain"] = Signature(4, (TensorSpec("x", "FP32", (-1, 3)),))
+    stage = Stage(server, names=["plain"], run_dir=tmp_path)
+    for _ in range(20):
+        stage.round()
+        server.note_failure("plain")
+        stage.time += 8
+    assert len(server.calls) == 1
+    stage.supervisor = triton(starts=2)
+    stage.prober.list_models()
+    stage.round()
+    assert len(server.calls) == 2, "it may answer after a start"
+
+
+def test_one_that_always_fails_its_example_is_probed_less_often_in_time(stage: Stage) -> None:
+    stage.server.models_run["echo"] = ModelFailed("gone")
+    for _ in range(1000):
+        stage.round()
+        stage.time += SOON_S
+    assert len(stage.server.calls) < 150
 
 
 def test_a_model_of_a_type_that_is_not_served_is_not_known_to_fail(stage: Stage) -> None:
