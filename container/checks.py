@@ -1,16 +1,28 @@
-"""Checks of the files and folders that settings name, before anything is started."""
+"""Checks of the files, folders and limits that the settings need, before anything is started."""
 
 from __future__ import annotations
 
 import os
+import resource
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from clients.repository.files import denied
+from container.supervisor.log import WARNING, Say
 from dispatcher.auth.api_keys import BadKeys, load_keys
+from dispatcher.observability.memory import (
+    BODIES_SHARE,
+    RECEIVED_SHARE,
+    lies_in_memory,
+    total_memory,
+)
 from dispatcher.settings import SettingError, Settings
 from dispatcher.settings.remote_triton import tls_context
+
+# By default 110 requests are answered or wait; NGINX has two open files for each, a web worker and
+# Triton one.
+FEW_FILES = 512
 
 
 def check_files(settings: Settings) -> None:
@@ -41,6 +53,28 @@ def unreadable_models(repository: Path) -> Iterator[str]:
             if why := next(filter(None, (denied(Path(one)) for one in shut)), ""):
                 yield f"model '{model.name}': a file cannot be read{why}"
                 break
+
+
+def raise_file_limit(say: Say) -> None:
+    """Raise the limit of open files, thus of connections, to the hard limit."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if hard != resource.RLIM_INFINITY and hard < FEW_FILES:
+        say(
+            f"a process may have only {hard} open files (`ulimit -Hn`): below {FEW_FILES} NGINX "
+            "may refuse callers, and Triton may stop answering",
+            WARNING,
+        )
+
+
+def say_what_lies_in_memory(run_dir: Path, say: Say) -> None:
+    """Say that bodies of requests take memory, where they do."""
+    if lies_in_memory(run_dir):
+        received, kept = (total_memory() * n / 2**20 for n in (RECEIVED_SHARE, BODIES_SHARE))
+        say(
+            f"{run_dir} lies in memory: bodies of requests may take {received:.0f} MiB there, "
+            f"asynchronous ones {kept:.0f} MiB more; with RUN_DIR on a disk there is room for more"
+        )
 
 
 def check_keys(settings: Settings) -> None:

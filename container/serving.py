@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import resource
 import shutil
 import socket
 import sys
@@ -19,7 +18,13 @@ from typing import Any
 from clients.repository.files import denied
 from clients.repository.requirements import lacking
 from container.announcement import Announcement
-from container.checks import check_files, has_classes, unreadable_models
+from container.checks import (
+    check_files,
+    has_classes,
+    raise_file_limit,
+    say_what_lies_in_memory,
+    unreadable_models,
+)
 from container.programs.find_triton import NoTriton, Triton, find_triton
 from container.programs.gunicorn import gunicorn_program, warn_of_lost_jobs
 from container.programs.listening_socket import ListeningSocket, listen_to_all
@@ -76,10 +81,6 @@ OWN = "dispatch-run"  # the folder in RUN_DIR that is emptied at the start
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 ROOM = "RUN_DIR, or the temporary folder where it is not set, needs some 4 MB"
 
-# By default 110 requests are answered or wait; NGINX has two open files for each, a web worker and
-# Triton one.
-FEW_FILES = 512
-
 MISUSED = 2  # the exit code for wrong arguments or settings
 EXPECTED = "expected none, or `serve`: it starts Triton itself; `serve --help` has the settings"
 
@@ -134,6 +135,7 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
     raise_file_limit(say)
     for line in without_effect(settings) if settings.triton_url else ():
         say(line, WARNING)
+    say_what_lies_in_memory(run_dir, say)
     settings = with_repository(settings, run_dir, say)
     optional = settings.multi_model or settings.load_on_demand or settings.triton_url
     if not (settings.required_models or optional or has_classes(settings)):
@@ -260,18 +262,6 @@ def taken_ports(settings: Settings) -> Iterator[str]:
                 f"port {number} cannot be used: {error.strerror}; "
                 f"set {variables[attribute]} to another"
             )
-
-
-def raise_file_limit(say: Say) -> None:
-    """Raise the limit of open files, thus of connections, to the hard limit."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    if hard != resource.RLIM_INFINITY and hard < FEW_FILES:
-        say(
-            f"a process may have only {hard} open files (`ulimit -Hn`): below {FEW_FILES} NGINX "
-            "may refuse callers, and Triton may stop answering",
-            WARNING,
-        )
 
 
 def with_repository(settings: Settings, run_dir: Path, say: Say) -> Settings:

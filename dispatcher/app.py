@@ -22,6 +22,7 @@ CHUNK = 2**16
 INFERENCE_ID = "X-Amzn-SageMaker-Inference-Id"
 REQUEST_ID_HEADERS = (INFERENCE_ID, "X-Request-Id")
 VALID_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")  # as in nginx.conf
+KEY_ALONE = "X-Key-Alone"  # from NGINX, which asks before it receives a body
 START_HEADER = "X-Request-Start"  # when NGINX had the whole request, in seconds since 1970
 
 
@@ -51,7 +52,7 @@ def create_app(
         app.register_blueprint(blueprint)
 
     @app.before_request
-    def begin() -> None:
+    def begin() -> Response | None:
         since = request.headers.get(START_HEADER)
         queue = waited(since, longest_wait)
         # Only NGINX sends the header: the supervisor's own requests are not counted.
@@ -60,9 +61,12 @@ def create_app(
         )
         g.record = record
         record.key = authorizer.check(request)
+        if KEY_ALONE in request.headers:
+            return Response(status=HTTPStatus.NO_CONTENT)
         length = request.content_length or 0
         if length > max_body:
             raise too_large(max_body, length)
+        return None
 
     @app.after_request
     def finish(response: Response) -> Response:
@@ -71,7 +75,8 @@ def create_app(
         response.headers.add("X-Request-Id", record.request_id)
         response.headers.add("Server-Timing", server_timing(record))
         status = response.status_code
-        if status >= HTTPStatus.BAD_REQUEST and error_responses.for_hosting_service(record):
+        for_service = error_responses.for_hosting_service(record)
+        if status >= HTTPStatus.BAD_REQUEST and for_service and KEY_ALONE not in request.headers:
             text = response.get_data(as_text=True)
             response.set_data(error_responses.hosting_service_error(status, text))
             response.status_code = error_responses.SERVICE_STATUS

@@ -41,7 +41,7 @@ from dispatcher.model_control.reload import Reloader, tried_at_start
 from dispatcher.model_control.repository import models_on_disk
 from dispatcher.model_control.sandbox import environment_of
 from dispatcher.model_control.verdicts import verdicts_of
-from dispatcher.observability.memory import total_memory
+from dispatcher.observability.memory import BODIES_SHARE, lies_in_memory, total_memory
 from dispatcher.observability.request_log import AccessLog, Lines, log_handler
 from dispatcher.observability.telemetry import Metrics, Telemetry, metrics_folder
 from dispatcher.on_demand.loading import LoadingServer, OnDemand
@@ -75,6 +75,8 @@ from dispatcher.storage.remote_models import cache_of, remote_models
 from dispatcher.triton_protocol.proxy import TritonProxy
 
 log = logging.getLogger(__name__)
+
+MAX_LARGE_BODIES = 8  # of the largest size, in a web worker
 
 
 def build() -> Flask:
@@ -262,12 +264,19 @@ def job_store(settings: Settings) -> JobStore | None:
     if not (folder and settings.jobs_queue):
         return None
     disk = settings.jobs_disk_mb * 2**20
+    if lies_in_memory(folder):
+        disk = min(disk, int(total_memory() * BODIES_SHARE))
     return JobStore(folder, settings.jobs_queue, disk, settings.jobs_keep)
 
 
 def make_admission(settings: Settings) -> Admission:
-    """Return the limits of concurrency for one worker."""
-    return Admission(settings.threads, settings.jobs_per_model, settings.queue, settings.max_body)
+    """Return the limits of concurrency for one worker.
+
+    Parsed as JSON a body may take ten times its size, and one that is unpacked lies in a file too.
+    """
+    room = max(2 * settings.max_body, int(total_memory() * BODIES_SHARE) // settings.workers)
+    bodies = min(MAX_LARGE_BODIES * settings.max_body, room)
+    return Admission(settings.threads, settings.jobs_per_model, settings.queue, bodies)
 
 
 def link_repair(settings: Settings) -> Callable[[], None]:

@@ -87,7 +87,8 @@ ARROWS = {
         "clients/repository/files.py clients/repository/requirements.py container/programs"
         " container/repository"
         " container/supervisor container/triton_backends/machine dispatcher/auth/api_keys.py"
-        " dispatcher/settings dispatcher/readiness/status_file.py dispatcher/version.py"
+        " dispatcher/observability/memory.py dispatcher/settings"
+        " dispatcher/readiness/status_file.py dispatcher/version.py"
     ),
     "container/supervisor": (
         "dispatcher/exit_codes.py dispatcher/log_lines.py dispatcher/settings"
@@ -95,6 +96,7 @@ ARROWS = {
     "container/programs": (
         "container/repository container/supervisor container/triton_backends/engine_choice.py"
         " container/triton_backends/machine dispatcher/log_lines.py"
+        " dispatcher/observability/memory.py"
         " dispatcher/readiness/status_file.py dispatcher/settings"
     ),
     # Imported by Triton's stub, in the Python of a model's own environment.

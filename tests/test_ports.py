@@ -161,7 +161,7 @@ def test_closed_standard_streams_do_not_end_the_start(tmp_path: Path, closed: st
 @pytest.mark.parametrize(("hard", "told"), [(64, True), (512, False)])
 def test_too_few_open_files_are_told_at_the_start(hard: int, told: bool) -> None:
     code = (
-        "import resource; from container.serving import raise_file_limit\n"
+        "import resource; from container.checks import raise_file_limit\n"
         f"resource.setrlimit(resource.RLIMIT_NOFILE, ({hard}, {hard})); raise_file_limit(print)"
     )
     said = subprocess.run(

@@ -16,6 +16,7 @@ from container.programs.listening_socket import ListeningSocket, has_ipv6
 from container.supervisor.http_probe import ask, over_tcp
 from container.supervisor.program import Program
 from dispatcher.log_lines import MAX_TEXT, json_line, level_of_status, timestamp
+from dispatcher.observability.memory import RECEIVED_SHARE, lies_in_memory, total_memory
 from dispatcher.settings import PROJECT, Settings
 from dispatcher.settings.readers import ANY_ORIGIN
 
@@ -23,6 +24,12 @@ MOST_CONNECTIONS = 8192  # each with a second open file where a body or an answe
 
 # Each request has a connection from its caller and one to gunicorn; a quarter of all stays free.
 REQUESTS_SHARE = 3 / 8
+
+# The part of the free disk that bodies may take. NGINX keeps BUFFER bytes of each in memory
+# (client_body_buffer_size), and counts bodies of each of SIZES by themselves.
+DISK_SHARE = 1 / 2
+BUFFER = 2**20
+SIZES = {"small": 10**5, "medium": 10**6, "large": 10**7}
 
 # The share of SERVE_STOP_TIMEOUT that each program may take in its turn; together less than 1.
 # While NGINX waits for its last callers the other two work, and have almost nothing left to do
@@ -34,7 +41,7 @@ ALIVE = "/.alive"  # answered by NGINX itself
 
 
 # The statuses of its answers without a web worker: those of `$code` in nginx.conf.
-REFUSALS = (400, 404, 405, 408, 413, 414, 429, 499, 500, 501, 503, 504)
+REFUSALS = (400, 401, 404, 405, 408, 413, 414, 429, 499, 500, 501, 503, 504)
 
 # How a line of its log of requests begins, and none of its other lines.
 REQUEST = b'{"ended":'
@@ -103,14 +110,20 @@ def nginx_program(
     configuration = run_dir / "nginx.conf"
     files = min(2 * MOST_CONNECTIONS, open_files())
     connections = min(MOST_CONNECTIONS, files // 2)
+    requests = round(connections * REQUESTS_SHARE)
+    bodies = bodies_at_a_time(run_dir, settings.max_body, requests)
+    limits = {"requests": requests, **bodies} if counts_requests(executable) else {}
     template = ConfigurationTemplate((PROJECT / "nginx.conf").read_text(encoding="utf-8"))
     configuration.write_text(
         template.substitute(
             run_dir=run_dir,
             port=listen_address(settings.port),
             connections=connections,
-            requests=round(connections * REQUESTS_SHARE),
-            count="" if counts_requests(executable) else "# ",
+            requests=requests,
+            **bodies,
+            count="" if limits else "# ",
+            limits=" ".join(f"limit_conn {zone} {most};" for zone, most in limits.items()),
+            auth="" if settings.api_keys_file and asks_first(executable) else "# ",
             http="" if settings.public_http_port else "# ",
             public_http_port=listen_address(settings.public_http_port),
             triton_http_port=settings.triton_http_port,
@@ -157,6 +170,22 @@ def listen_address(port: int | None) -> str:
     return f"[::]:{port} ipv6only=off" if has_ipv6() else f"{port}"
 
 
+def bodies_at_a_time(run_dir: Path, max_body: int, requests: int) -> dict[str, int]:
+    """Return how many requests with bodies of each size may be received or answered at a time.
+
+    A body is kept until its answer: in a file where it is larger than BUFFER, and files of
+    `run_dir` may lie in memory too. Each size gets a quarter of the memory and of the disk.
+    """
+    memory = total_memory() * RECEIVED_SHARE / 4
+    disk = shutil.disk_usage(run_dir).free * DISK_SHARE / 4
+    in_memory = lies_in_memory(run_dir)
+    most = {}
+    for name, size in {**SIZES, "largest": max_body}.items():
+        held = size if in_memory else min(size, BUFFER)
+        most[name] = max(1, min(requests, int(disk / size), int(memory / held)))
+    return most
+
+
 def cors(origins: tuple[str, ...]) -> dict[str, str]:
     """Return the places of the configuration that say which pages may read the answers."""
     if origins == (ANY_ORIGIN,):
@@ -169,6 +198,11 @@ def cors(origins: tuple[str, ...]) -> dict[str, str]:
 def counts_requests(executable: str) -> bool:
     """Whether NGINX was built with the module that limits concurrent requests."""
     return "--without-http_limit_conn_module" not in build_options(executable)
+
+
+def asks_first(executable: str) -> bool:
+    """Whether NGINX was built with the module that asks a web worker before it reads a body."""
+    return "--with-http_auth_request_module" in build_options(executable)
 
 
 def passes_grpc(executable: str) -> bool:

@@ -7,7 +7,8 @@ import tempfile
 import threading
 import zlib
 from collections.abc import Callable, Mapping
-from typing import IO
+from functools import partial
+from typing import IO, Any
 
 from flask import Request, g
 
@@ -43,7 +44,6 @@ LINE_BREAK = re.compile(r"[\r\n]")
 # of gzip, or with its own.
 WBITS: Mapping[str, int] = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 MAX_MEMBERS = 4096
-MAX_LARGE_BODIES = 8  # of the largest size; parsed as JSON each may take ten times its size
 
 # Unsupported types that are often sent, with what to send in their place.
 SUGGESTIONS: Mapping[str, str] = {
@@ -54,10 +54,13 @@ SUGGESTIONS: Mapping[str, str] = {
 
 
 class LargeBodies:
-    """The large bodies in memory: at most eight of the largest size, in bytes `largest`."""
+    """The large bodies of a web worker, in memory and in files of their own: at most `most` bytes.
 
-    def __init__(self, largest: int) -> None:
-        self.most = MAX_LARGE_BODIES * largest
+    A file may lie in memory too, and as lines of 28 kB can unpack to 25 MiB.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
         self.held = 0
         self._lock = threading.Lock()
 
@@ -70,19 +73,41 @@ class LargeBodies:
         """
         if length <= LARGE_BODY:
             return lambda: None
+        self.hold(length)
+        return partial(self.hold, -length)
+
+    def hold(self, length: int) -> None:
+        """Count more bytes, or less; raise TooManyRequests where there is no room for them."""
         with self._lock:
-            if self.held + length > self.most:
+            if length > 0 and self.held + length > self.most:
                 raise TooManyRequests(
                     f"the large requests under way hold {self.held // 2**20} MiB already",
                     hint="try again after Retry-After seconds, with fewer at a time",
                 )
             self.held += length
 
-        def done() -> None:
-            with self._lock:
-                self.held -= length
 
-        return done
+class BodyFile(tempfile.SpooledTemporaryFile[bytes]):
+    """A body whose length is not known before it is read; on disk, and counted, where it is large.
+
+    It is counted until `close` is called.
+    """
+
+    def __init__(self, bodies: LargeBodies) -> None:
+        super().__init__(MAX_IN_MEMORY)
+        self.bodies, self.counted = bodies, 0
+
+    def write(self, piece: Any) -> int:
+        more = self.tell() + len(piece) - self.counted
+        if more > LARGE_BODY:
+            self.bodies.hold(more)
+            self.counted += more
+        return super().write(piece)
+
+    def close(self) -> None:
+        super().close()
+        self.bodies.hold(-self.counted)
+        self.counted = 0
 
 
 def read_body(request: Request, metadata: Metadata, settings: Settings) -> InferenceRequest:
@@ -204,14 +229,17 @@ def content_encoding(request: Request) -> str:
     return encoding
 
 
-def decompress_body(request: Request, limit: int) -> None:
+def decompress_body(request: Request, limit: int, bodies: LargeBodies) -> None:
     """Replace a body that is compressed with gzip or deflate by the uncompressed one.
 
     Args:
         request: whose stream is replaced.
         limit: of the uncompressed body, in bytes.
+        bodies: where it is counted until the request is over, or until who takes it as a file has
+            closed it.
 
     Raises:
+        TooManyRequests: there is no room for it now.
         UnsupportedType: it has another content encoding.
         BadBody: it is not what its content encoding says.
         werkzeug's RequestEntityTooLarge: the uncompressed body is larger.
@@ -219,7 +247,7 @@ def decompress_body(request: Request, limit: int) -> None:
     """
     if not (encoding := content_encoding(request)):
         return
-    plain = g.unpacked = tempfile.SpooledTemporaryFile(MAX_IN_MEMORY)  # noqa: SIM115  see app.py
+    plain = g.unpacked = BodyFile(bodies)
     length = decompress(request.stream, plain.write, limit, encoding)
     plain.seek(0)
     request.environ["wsgi.input"] = plain

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from typing import IO, Any
 
 from clients.errors import DeadlineExceeded, InferenceError
@@ -317,18 +317,6 @@ def is_version(text: str) -> bool:
     return text.isascii() and text.isdigit() and text[0] != "0" and int(text[:20]) < 2**63
 
 
-def spool(stream: IO[bytes]) -> IO[bytes]:
-    """Return a copy of a request's body, on disk where it is large.
-
-    It is read to its end before the response begins: NGINX does not send and receive at once.
-    """
-    copy: Any = tempfile.SpooledTemporaryFile(MAX_IN_MEMORY)  # noqa: SIM115  it is handed on
-    while piece := stream.read(CHUNK):
-        copy.write(piece)
-    copy.seek(0)
-    return copy  # type: ignore[no-any-return]
-
-
 def read_lines(
     body: IO[bytes], metadata: Metadata, max_batch: int
 ) -> Iterator[ModelRequest | InferenceError]:
@@ -338,7 +326,7 @@ def read_lines(
         BadBody: it cannot be split into lines.
 
     """
-    with body:
+    with closing(body):
         start = body.read(2)
         if start.startswith(UTF_16_MARKS) or b"\0" in start:
             raise utf_16_error("body")

@@ -23,16 +23,16 @@ class Admission:
         calls: how many calls of one model may run at a time.
         jobs: how many jobs of one model may run at a time.
         waiting: how many requests may wait for a slot.
-        max_body: bytes of the largest body.
+        bodies: bytes of the large bodies at a time.
 
     """
 
-    def __init__(self, calls: int, jobs: int, waiting: int, max_body: int) -> None:
+    def __init__(self, calls: int, jobs: int, waiting: int, bodies: int) -> None:
         self.waiting = waiting_queue = WaitingQueue(waiting)
         self.calls = Slots(with_others(calls), calls, waiting_queue)
         self.jobs = Slots(with_others(jobs), jobs, waiting_queue)
         self.management = Slots(with_others(MANAGING), MANAGING, waiting_queue)
-        self.bodies = LargeBodies(max_body)
+        self.bodies = LargeBodies(bodies)
 
     def is_free(self) -> bool:
         """Whether there is a slot for a call, and no request waits for one."""

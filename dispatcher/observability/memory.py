@@ -6,6 +6,12 @@ import ctypes
 from collections.abc import Iterator
 from pathlib import Path
 
+# The parts of the container's memory for the bodies of requests: those that NGINX keeps until they
+# are answered; those that web workers read; and, where they lie in memory, those of jobs.
+RECEIVED_SHARE = 1 / 8
+BODIES_SHARE = 1 / 16
+
+MOUNTS = Path("/proc/self/mountinfo")
 MACHINE = Path("/proc/meminfo")
 GROUP = Path("/sys/fs/cgroup")
 
@@ -19,6 +25,21 @@ def free_memory(machine: Path = MACHINE, group: Path = GROUP) -> int:
     """Return the bytes that this container may still use."""
     left = (limit - used for limit, used in read_cgroup(group))
     return min([read_meminfo("MemAvailable", machine), *left])
+
+
+def lies_in_memory(folder: Path, mounts: Path = MOUNTS) -> bool:
+    """Whether the files of a folder take memory of the container, as in `docker run --tmpfs`.
+
+    The last file system that is mounted over a folder counts; proc_pid_mountinfo(5).
+    """
+    kinds: list[tuple[int, str]] = []
+    for line in (
+        mounts.read_text(errors="replace", encoding="utf-8").splitlines() if mounts.exists() else ()
+    ):
+        left, _, right = line.partition(" - ")
+        if folder.resolve().is_relative_to(point := left.split()[4]):
+            kinds.append((len(point), right.split()[0]))
+    return max(reversed(kinds), key=lambda one: one[0], default=(0, ""))[1] in {"tmpfs", "ramfs"}
 
 
 def trim_heap() -> None:

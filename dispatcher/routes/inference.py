@@ -16,9 +16,9 @@ from clients.request import Timings
 from clients.tensors.client import TensorResult
 from dispatcher.auth.authorization import OF_JOB
 from dispatcher.codecs.binary_tensors import SAGEMAKER_TYPE, read_tensors, with_tensors
-from dispatcher.codecs.content_types import LINE_TYPES, decompress_body, read_body
+from dispatcher.codecs.content_types import LINE_TYPES, BodyFile, decompress_body, read_body
 from dispatcher.codecs.error_responses import encode_item, encode_results
-from dispatcher.codecs.json_request import read_lines, spool
+from dispatcher.codecs.json_request import read_lines
 from dispatcher.codecs.metadata import (
     ATTRIBUTES,
     Metadata,
@@ -64,6 +64,7 @@ from dispatcher.routes.streams import (
     first_model,
     keep_answer,
     release_slot,
+    spooled,
     stream_response,
     wants_lines,
 )
@@ -163,7 +164,7 @@ class InferenceHandler:
         metadata = replace(metadata, time_limit=self.time_limit(metadata, stream=stream))
         record.modelname = metadata.modelname(None)
         g.caller = Caller(request.environ.get("gunicorn.socket"))
-        decompress_body(request, self.max_body)
+        decompress_body(request, self.max_body, self.admission.bodies)
         if request.mimetype == SAGEMAKER_TYPE:
             return self.tensors(metadata)
         with ExitStack() as until_sent:
@@ -172,7 +173,7 @@ class InferenceHandler:
                 reads = Reads(self.by_key.objects, record)
                 until_sent.callback(reads.close)
             if stream:
-                response = self.lines(metadata, reads)
+                response = self.lines(spooled(self.admission.bodies, until_sent), metadata, reads)
             else:
                 until_sent.callback(self.admission.bodies.take(request.content_length or 0))
                 response = self.body(metadata, reads)
@@ -322,11 +323,11 @@ class InferenceHandler:
 
         return self.as_job(first_model(asked.model_requests), metadata, answer, stream=stream)
 
-    def lines(self, metadata: Metadata, reads: Reads | None) -> Response:
+    def lines(self, body: BodyFile, metadata: Metadata, reads: Reads | None) -> Response:
         """Answer a body with a request on each line, with a line for each."""
         form = negotiate_lines(metadata.accept)
         metadata = replace(metadata, session="")  # which has one request at a time
-        model_requests = read_lines(spool(request.stream), metadata, self.settings.max_batch)
+        model_requests = read_lines(body, metadata, self.settings.max_batch)
         if self.by_key and reads:
             model_requests = map(
                 partial(self.by_key.item, reads=reads, texts=metadata.texts), model_requests

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
-from flask import Response, g
+from flask import Response, g, request
 
 from clients.errors import DeadlineExceeded, InferenceError
+from dispatcher.codecs.content_types import BodyFile, LargeBodies
 from dispatcher.codecs.error_responses import encode_results
+from dispatcher.codecs.json_request import CHUNK
 from dispatcher.codecs.metadata import Metadata
 from dispatcher.codecs.responses import JSON, LINES, encode, lines_response, negotiate
 from dispatcher.errors import CallerGone
@@ -21,6 +24,23 @@ from dispatcher.execution.request import ModelRequest
 from dispatcher.execution.slots import Slot
 from dispatcher.execution.watchdog import shut_down
 from dispatcher.observability.telemetry import Telemetry
+
+
+def spooled(bodies: LargeBodies, until_sent: ExitStack) -> BodyFile:
+    """Return the current request's body as a file that is closed when the response was sent.
+
+    It is read to its end before the response begins: NGINX does not send and receive at once.
+    """
+    unpacked: BodyFile | None = g.pop("unpacked", None)
+    file = unpacked or BodyFile(bodies)
+    until_sent.callback(file.close)
+    if unpacked:
+        request.environ["wsgi.input"] = io.BytesIO()  # else app.py would read it to its end
+    else:
+        while piece := request.stream.read(CHUNK):
+            file.write(piece)
+        file.seek(0)
+    return file
 
 
 def stream_response(

@@ -82,7 +82,7 @@ def inference_of_v2(
         return response
 
     def read(model: str, version: str) -> Metadata:
-        decompress_body(request, settings.max_body)
+        decompress_body(request, settings.max_body, proxy.admission.bodies)
         metadata = read_metadata(
             request.headers,
             request.args,

@@ -37,6 +37,9 @@ REFUSED: list[tuple[str, str]] = [
     ("ingress.enabled=true", "expected: ingress.hosts"),
     ("httpRoute.enabled=true", "expected: httpRoute.gateways"),
     ("strategy.maxSurge=0", "both 0"),
+    ("tmp.medium=Memory", "more than resources.limits.memory (4Gi)"),
+    ("tmp.medium=Memory,tmp.size=3.1Gi", "tmp.size (3.1Gi) and sharedMemory (1Gi)"),
+    ("tmp.medium=Memory,tmp.size=512Mi,resources.limits.memory=1G", "(1G)"),
 ]  # fmt: skip
 
 

@@ -8,13 +8,32 @@ from types import SimpleNamespace
 import pytest
 
 from clients.triton.shared_memory import MIB, affordable
-from dispatcher.observability.memory import free_memory, total_memory
+from dispatcher.observability.memory import free_memory, lies_in_memory, total_memory
 from dispatcher.settings import read_settings
 from dispatcher.wsgi import shared_bytes
 
 GIB = 1024 * MIB
 V1 = ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")
 V2 = ("memory.max", "memory.current")
+
+
+@pytest.mark.parametrize(
+    ("folder", "in_memory"),
+    [("/tmp/run", True), ("/tmpx", False), ("/data/run", False), ("/data/fast/run", True)],
+)
+def test_a_folder_of_a_file_system_in_memory_is_known(
+    tmp_path: Path, folder: str, in_memory: bool
+) -> None:
+    """Lines as in proc_pid_mountinfo(5), of `docker run --tmpfs /tmp -v data:/data`."""
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(
+        "36 35 98:0 / / rw,noatime master:1 - overlay overlay rw\n"
+        "37 36 0:52 / /tmp rw,nosuid - tmpfs tmpfs rw\n"
+        "38 36 0:53 / /data rw - tmpfs tmpfs rw\n"
+        "39 36 8:1 /v /data rw shared:2 master:1 - ext4 /dev/sda1 rw\n"
+        "40 39 0:54 / /data/fast rw - tmpfs tmpfs rw\n"
+    )
+    assert lies_in_memory(Path(folder), mounts) is in_memory
 
 
 @pytest.fixture

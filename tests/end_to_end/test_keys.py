@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import http.client
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -103,6 +105,60 @@ def test_a_secret_of_kubernetes_is_read_again_when_it_changes(tmp_path: Path) ->
     time[0] = 1.5
     assert [key.name for key in keys.matching("a-key-that-comes")] == ["later"]
     assert keys.matching(ASKING) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "key", "status"),
+    [
+        ("/invocations", None, 401),
+        ("/invocations?a=%2f..", "x", 401),
+        ("/nowhere", None, 401),
+        ("/models", None, 401),
+        ("/endpoints/mine/invocations", None, 424),
+        ("/invocations", ASKING, 0),
+        ("/ping", None, 0),
+    ],
+)
+@pytest.mark.parametrize("length", [b"Content-Length: 900000", b"Transfer-Encoding: chunked"])
+def test_a_key_is_looked_at_before_the_body(
+    closed: Endpoint, path: str, key: str | None, status: int, length: bytes
+) -> None:
+    """Of those without one, 600 with 1 MB each ended NGINX in a small container."""
+    head = [b"POST " + path.encode() + b" HTTP/1.1", b"Host: here", b"Connection: close", length]
+    head += [f"x-api-key: {key}".encode()] if key else []
+    with socket.create_connection(("127.0.0.1", closed.port)) as caller:
+        caller.settimeout(20 if status else 1)
+        caller.sendall(b"\r\n".join([*head, b"", b""]))
+        if not status:  # the rest is awaited
+            with pytest.raises(TimeoutError):
+                caller.recv(1)
+            return
+        answer = http.client.HTTPResponse(caller)
+        answer.begin()
+        document = json.loads(answer.read())
+    assert answer.status == status
+    if status == 401:
+        assert answer.headers["WWW-Authenticate"] == "ApiKey"
+        assert document["error"]["code"] == "unauthorized"
+    else:
+        assert document["OriginalStatusCode"] == 401
+
+
+def test_a_large_body_is_answered_as_a_small_one(closed: Endpoint) -> None:
+    padded = DOUBLE + " " * 20_000
+    for path, key, status in (
+        ("/invocations", ASKING, 200),
+        ("/invocations", MANAGING, 403),
+        ("/models", ASKING, 403),
+        ("/nowhere", ASKING, 404),
+        ("/ping", None, 200),
+    ):
+        headers = {"x-api-key": key} if key else {}
+        answer = closed.call(path, padded, "POST", headers)
+        assert answer.status == status, answer
+        assert "X-Request-Id" in answer.headers
+    mine = closed.call("/invocations", padded, "POST", {"x-api-key": ASKING, "X-Key-Alone": "yes"})
+    assert mine.json["result"] == [2], "only NGINX can ask for the key alone"
 
 
 def test_the_hosting_service_s_own_path_needs_a_key_too(closed: Endpoint) -> None:

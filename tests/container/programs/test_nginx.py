@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -42,6 +44,29 @@ def test_triton_s_ports_are_closed_unless_a_setting_opens_them(
     assert listens(tmp_path, metrics) == [main, form.format(9002)]
     grpc = {**own, "TRITON_PUBLIC_HTTP_PORT": "9000", "TRITON_PUBLIC_GRPC_PORT": "9001"}
     assert listens(tmp_path, grpc) == [main, form.format(9000), form.format(9001) + " http2"]
+
+
+@pytest.mark.parametrize(
+    ("in_memory", "free", "expected"),
+    [
+        # An eighth of 1 GiB is 128 MiB: for each size 32 MiB, of bodies or of NGINX's buffers.
+        (True, 2**40, {"small": 335, "medium": 33, "large": 3, "largest": 1}),
+        (False, 2**40, {"small": 335, "medium": 33, "large": 32, "largest": 32}),
+        (False, 8 * 10**8, {"small": 335, "medium": 33, "large": 10, "largest": 3}),
+        (False, 0, {"small": 1, "medium": 1, "large": 1, "largest": 1}),
+    ],
+)
+def test_bodies_have_the_room_that_there_is(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    in_memory: bool,
+    free: int,
+    expected: dict[str, int],
+) -> None:
+    monkeypatch.setattr(nginx, "total_memory", lambda: 2**30)
+    monkeypatch.setattr(nginx, "lies_in_memory", lambda _: in_memory)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    assert nginx.bodies_at_a_time(tmp_path, 25 * 2**20, 3072) == expected
 
 
 LINE = (

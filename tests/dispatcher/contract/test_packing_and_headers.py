@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
 
 from clients.base import Environment
 from clients.plugins.registry import Registry
@@ -30,12 +31,13 @@ from tests.support.stand_ins import Red, assert_error, image
 
 
 @pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("content_type", ["application/json", "application/jsonlines"])
 def test_a_large_body_counts_as_one_however_it_was_packed(
-    server: FakeTriton, built_in: Registry, repository: Path, packed: bool
+    server: FakeTriton, built_in: Registry, repository: Path, packed: bool, content_type: str
 ) -> None:
-    """3 MB in 3 kB, beside others that leave room for 2."""
-    admission = Admission(1, 1, 9, 2**20)
-    admission.bodies.take(admission.bodies.most - 2 * 10**6)
+    """3 MB in 3 kB, beside others that leave room for 2. Later there is room, for many of them."""
+    admission = Admission(1, 1, 9, 8 * 2**20)
+    done = admission.bodies.take(admission.bodies.most - 2 * 10**6)
     client = make_app(
         read_settings({}),
         built_in,
@@ -46,8 +48,16 @@ def test_a_large_body_counts_as_one_however_it_was_packed(
     body = json.dumps({"modelname": "bert_base", "payload": {"text": "a" * 3 * 10**6}}).encode()
     headers = {"Content-Encoding": "gzip"} if packed else {}
     sent = gzip.compress(body) if packed else body
-    response = client.post("/invocations", data=sent, headers=headers)
-    assert_error(response, 429, "too_many_requests", "large requests under way")
+
+    def response() -> TestResponse:
+        return client.post("/invocations", data=sent, headers=headers, content_type=content_type)
+
+    assert_error(response(), 429, "too_many_requests", "large requests under way")
+    done()
+    for _ in range(4):
+        with response() as answer:
+            assert "`text` has no [MASK]" in answer.text
+    assert admission.bodies.held == 0
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "GZip", "deflate"])

@@ -1,3 +1,10 @@
+{{/* The bytes of a quantity, such as 2Gi. */}}
+{{- define "bytes" -}}
+{{- $number := regexFind "^[0-9.]+" . -}}
+{{- $units := dict "" 1 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 -}}
+{{- mulf (float64 $number) (get $units (trimPrefix $number .) | float64) | int64 -}}
+{{- end -}}
+
 {{/* What no schema can say: a sentence for each value that does not go with another. */}}
 {{- define "checks" -}}
 {{- $models := .Values.models -}}
@@ -35,6 +42,12 @@
 {{- end -}}
 {{- if gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas) -}}
 {{- fail "autoscaling.minReplicas is larger than autoscaling.maxReplicas; expected: at most as large" -}}
+{{- end -}}
+{{- $memory := (.Values.resources.limits).memory -}}
+{{- if and (eq .Values.tmp.medium "Memory") $memory -}}
+{{- if gt (add (include "bytes" .Values.tmp.size) (include "bytes" .Values.sharedMemory)) (include "bytes" (toString $memory) | int64) -}}
+{{- fail (printf "tmp.medium is Memory, and tmp.size (%s) and sharedMemory (%s) are more than resources.limits.memory (%s); expected: less, as models need memory too" .Values.tmp.size .Values.sharedMemory $memory) -}}
+{{- end -}}
 {{- end -}}
 {{- if and .Values.ingress.enabled (not .Values.ingress.hosts) -}}
 {{- fail "ingress.enabled is true; expected: ingress.hosts, a list of host names" -}}
