@@ -14,7 +14,7 @@ import yaml
 
 from dispatcher.settings import rows
 from tests.conftest import PROJECT
-from tests.deploy.conftest import CHART, Helm
+from tests.deploy.conftest import CHART, Helm, manifests
 
 REFUSED: list[tuple[str, str]] = [
     ("replicaz=2", "Additional property replicaz is not allowed"),
@@ -23,6 +23,9 @@ REFUSED: list[tuple[str, str]] = [
     ("sharedMemory=1 GB", "sharedMemory: Does not match pattern"),
     ("user=0", "user: Must be greater than or equal to 1"),
     ("settings.log-format=json", 'settings: Property name of "log-format" does not match'),
+    ("settings.LOG_FROMAT=json", 'settings: Property name of "LOG_FROMAT" does not match'),
+    ("resources.limits.memory=4 GB", "resources.limits.memory: Does not match pattern"),
+    ("nameOverride=of.dots", 'the Service would be called "r-of.dots"'),
     ("settings.SAGEMAKER_BIND_TO_PORT=80", "PORT: Must be greater than or equal to 1024"),
     ("settings.SERVE_STOP_TIMEOUT=long", "SERVE_STOP_TIMEOUT: Does not match pattern"),
     ("autoscaling.saturation.target=70", "Invalid type. Expected: string"),
@@ -50,6 +53,36 @@ def test_a_wrong_value_is_one_sentence(helm: Helm, values: str, sentence: str) -
     assert sentence in done.stderr
     lines = [line for line in done.stderr.splitlines() if line.strip()]
     assert len(lines) <= 4, "not a wall of text"
+
+
+@pytest.mark.parametrize(
+    ("release", "said"),
+    [
+        ("1rele ase", "release name"),
+        ("Release", "release name"),
+        ("r" * 54, "release name"),
+        ("1release", "the Service would be called"),
+        ("rel.ease", "the Service would be called"),
+        ("r" * 53, ""),
+        ("rel-1", ""),
+    ],
+)
+def test_a_release_s_name_makes_names_that_kubernetes_takes(
+    helm: Helm, release: str, said: str
+) -> None:
+    done = helm("template", release, CHART)
+    assert (done.returncode != 0) == bool(said)
+    assert said in done.stderr
+    for one in manifests(done.stdout):
+        if one["kind"] == "Service":
+            assert re.fullmatch("[a-z]([-a-z0-9]{0,61}[a-z0-9])?", one["metadata"]["name"])
+    done = helm("template", release, CHART, "--set", "fullnameOverride=mine")
+    assert (done.returncode != 0) == (said == "release name")
+
+
+def test_the_schema_knows_every_setting() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())["properties"]["settings"]
+    assert schema["propertyNames"]["enum"] == sorted(row.variable for row in rows())
 
 
 def test_the_schema_knows_every_value_and_no_other() -> None:

@@ -7,6 +7,9 @@
 
 {{/* What no schema can say: a sentence for each value that does not go with another. */}}
 {{- define "checks" -}}
+{{- if not (regexMatch "^[a-z]([a-z0-9-]*[a-z0-9])?$" (include "fullname" .)) -}}
+{{- fail (printf "the Service would be called %q; expected: a-z, 0-9 and -, a letter first; set fullnameOverride, or name the release so" (include "fullname" .)) -}}
+{{- end -}}
 {{- $models := .Values.models -}}
 {{- $derived := include "derived-settings" . | fromYaml -}}
 {{- range $name, $_ := $derived -}}
