@@ -7,7 +7,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 from flask import Flask, Response, request
@@ -87,7 +87,8 @@ class Service:
         variant: Variant | None = None
         try:
             body = drained(self.endpoint.limits.max_body)
-            call = members(operation, {name.lower(): value for name, value in request.headers})
+            given = {name.lower(): in_utf_8(value) for name, value in request.headers}
+            call = members(operation, given)
             if operation == "InvokeEndpointAsync":
                 response = self.asynchronously(name, call, body)
                 self.note(operation, call, None, 202, begin)
@@ -192,6 +193,13 @@ class Service:
             if one.health.state == FAILED:
                 described["FailureReason"] = failure_reason(one)
         return described
+
+
+def in_utf_8(value: str) -> str:
+    """Return a header as boto3 has sent it, in UTF-8; WSGI takes headers for Latin-1."""
+    with suppress(UnicodeError):
+        return value.encode("latin-1").decode()
+    return value
 
 
 def failure_reason(variant: Variant) -> str:

@@ -76,11 +76,11 @@ def test_a_key_is_taken_as_it_is(key: str) -> None:
     assert bucket_and_key(f"s3://bucket/{key}") == ("bucket", key)
 
 
-def test_an_input_with_a_question_mark_is_another_object(later: Emulated, s3: S3Server) -> None:
+@pytest.mark.parametrize("key", ["in/what?.txt", "in/a b+ü 写.txt"])
+def test_an_input_with_any_name_is_read(later: Emulated, s3: S3Server, key: str) -> None:
     s3.put("in/what", b"wrong")
-    s3.put("in/what?.txt", b"right")
-    location = f"s3://{BUCKET}/in/what?.txt"
-    answer = ask(later, InputLocation=location, CustomAttributes="upper")
+    s3.put(key, b"right")
+    answer = ask(later, InputLocation=f"s3://{BUCKET}/{key}", CustomAttributes="upper")
     assert written(s3, answer["OutputLocation"])[0] == b"RIGHT"
 
 
