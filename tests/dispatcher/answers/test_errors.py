@@ -92,7 +92,7 @@ def test_one_bad_payload_of_many_is_named_by_its_place(client: FlaskClient) -> N
         ({"top_k": 1001}, ["1001"]),
         ({"top_k": 2.5}, ["whole number"]),
         ({"top_k": "3"}, ["`parameters.top_k` is '3'"]),
-        ({"top_k": True}, ["True"]),
+        ({"top_k": True}, ["true"]),
         ({"confidence": 0.5}, ["'confidence' is not known", "top_k"]),
     ],
 )
