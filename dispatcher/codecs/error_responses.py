@@ -109,16 +109,20 @@ def error_response(status: int, code: str, message: str, hint: str = "") -> Resp
     record = current_record()
     if record:
         record.code, record.message = code, "" if code in QUOTING_CODES else message
-    error: Any = error_body(record, code, message, hint)
-    if record and record.path.startswith(TRITON_PATHS):
-        error = "; ".join(filter(None, (error["message"], error["hint"])))
-    text = dumps({"error": error})
+    text = error_text(record, error_body(record, code, message, hint))
     response = Response(text, status, mimetype="application/json")
     if status in RETRY_AFTER_S:
         response.headers["Retry-After"] = str(RETRY_AFTER_S[status])
     if status == ANSWERS[Unauthorized][0]:
         response.headers["WWW-Authenticate"] = "ApiKey"  # HTTP requires one; the name is ours
     return response
+
+
+def error_text(record: RequestRecord | None, error: dict[str, Any]) -> str:
+    """Return the JSON of an error, in the form that callers of the request's path expect."""
+    if record and record.path.startswith(TRITON_PATHS):
+        return dumps({"error": "; ".join(filter(None, (error["message"], error["hint"])))})
+    return dumps({"error": error})
 
 
 def error_item(error: Exception, modelname: str = "") -> dict[str, Any]:

@@ -25,10 +25,10 @@ from dispatcher.codecs.error_responses import (
     SERVICE_HEADERS,
     SERVICE_STATUS,
     error_body,
+    error_text,
     for_hosting_service,
     hosting_service_error,
 )
-from dispatcher.codecs.responses import dumps
 from dispatcher.errors import status_and_code, time_used_up
 from dispatcher.execution.admission import Admission
 from dispatcher.observability.request_log import RequestRecord
@@ -150,18 +150,19 @@ def send_timeout(connection: socket.socket, record: RequestRecord, modelname: st
     """
     error = time_used_up()
     status, code = status_and_code(error)
-    text = dumps({"error": error_body(record, code, error.message, error.hint, modelname)})
+    body = error_body(record, code, error.message, error.hint, modelname)
+    text = error_text(record, body)
     headers = {"Content-Type": "application/json", "X-Request-Id": record.request_id}
     if for_hosting_service(record):
         text = hosting_service_error(status, text)
         status = SERVICE_STATUS
         headers |= SERVICE_HEADERS
-    body = text.encode()
-    headers |= {"Content-Length": str(len(body)), "Connection": "close"}
+    content = text.encode()
+    headers |= {"Content-Length": str(len(content)), "Connection": "close"}
     lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", *map(": ".join, headers.items())]
     head = "\r\n".join(lines) + "\r\n\r\n"
     try:
-        connection.send(head.encode() + body, socket.MSG_DONTWAIT)
+        connection.send(head.encode() + content, socket.MSG_DONTWAIT)
     except OSError:
         pass  # the caller is gone
     shut_down(connection)

@@ -15,7 +15,8 @@ from flask.testing import FlaskClient
 from clients.images.pictures import room
 from dispatcher.execution.admission import Admission
 from dispatcher.execution.slots import MAX_HANGING
-from dispatcher.execution.watchdog import Watchdog
+from dispatcher.execution.watchdog import Watchdog, send_timeout
+from dispatcher.observability.request_log import RequestRecord
 from dispatcher.settings import Settings
 from tests.conftest import wait_for
 from tests.support.slow_clients import (
@@ -105,6 +106,18 @@ def test_a_caller_of_a_client_that_hangs_is_answered_in_its_place(
     assert statuses == [504]
     with pytest.raises(BrokenPipeError):
         ours.send(b"what the thread would write")
+
+
+@pytest.mark.parametrize(
+    ("path", "form"), [("/infer/a", dict), ("/v2/models/a/infer", str)], ids=["own", "Triton's"]
+)
+def test_an_answer_in_the_place_of_a_thread_has_the_form_of_its_path(
+    path: str, form: type, pair: Any
+) -> None:
+    ours, theirs = pair
+    send_timeout(ours, RequestRecord(0.0, "my-id", "POST", path, path, 0), "a")
+    body = read_all(theirs).partition(b"\r\n\r\n")[2]
+    assert isinstance(json.loads(body)["error"], form)
 
 
 def test_an_error_that_comes_after_the_caller_was_answered_is_in_the_log(
