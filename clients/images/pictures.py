@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 import math
 import re
 import threading
@@ -24,23 +23,24 @@ from clients.images.arrays import checked_pixels
 from clients.images.jpeg import (
     END,
     MOST_SCANS,
+    SCANS_OF_LARGEST,
     Header,
     header_of_plain_jpeg,
     lacks_its_end_alone,
     scans,
 )
+from clients.images.opening import opened
 from clients.request import time_to_wait
 
 Picture = npt.NDArray[np.uint8]
 
-# Pillow's own limit is a constant; that of `decode_picture` is a setting.
-Image.MAX_IMAGE_PIXELS = None
-
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")  # of a GIF the first frame
 JPEG = frozenset({"JPEG", "MPO"})  # MPO files of telephones have more pictures behind the first
 # The most that libjpeg writes. 100 kB of PNG can hold a line of 50,000,000 pixels, which takes 24 s
 # to resize, and minutes to draw on.
 MOST_SIDE = 65_500
+
+# The compressions of a BMP that Pillow decodes in Python: 49 megapixels took 6 s.
+RUN_LENGTHS = (1, 2)
 
 NO_DIGIT = re.compile(r"[^A-Za-z0-9+/]")
 
@@ -60,21 +60,6 @@ LINE_ENDS_TAKEN_OUT = (
     "its line ends were taken out or changed, as by curl --data or -d: send it with "
     "curl --data-binary"
 )
-
-# Pictures and pages that are refused by name. The decoders of TIFF are many and old; the header of
-# an AVIF does not state the memory that its decoder needs.
-OTHERS: Mapping[str, re.Pattern[bytes]] = {
-    "a TIFF": re.compile(rb"II[*+]\0|MM\0[*+]"),
-    "an AVIF": re.compile(rb".{4}ftyp(.{4})*?avi[fs]", re.DOTALL),
-    "a HEIC": re.compile(rb".{4}ftyp(hei|hev|mif1|msf1)", re.DOTALL),
-    "a JPEG XL": re.compile(rb"\xff\x0a|\0\0\0\x0cJXL "),
-    "a JPEG 2000": re.compile(rb"\0\0\0\x0cjP  |\xff\x4f\xff\x51"),
-    "an SVG": re.compile(
-        rb"\s*(<\?xml[^>]*>\s*)?(<!--.*?-->\s*)?(<!DOCTYPE svg[^>]*>\s*)?<svg", re.DOTALL
-    ),
-    "a PDF": re.compile(rb"%PDF-"),
-}
-BEGINNING = 1024  # bytes that are searched for it
 
 EXAMPLE = base64.b64encode(Path(__file__).with_name("example.jpg").read_bytes()).decode()
 """A payload for examples: a JPEG of 4.4 kB that shows a cup of espresso, as base64.
@@ -209,33 +194,16 @@ def checked_header(data: bytes, name: str, max_pixels: int, expected: str) -> He
             f"`{name}` is a picture of {width}×{height} pixels",
             hint=f"expected at most {MOST_SIDE:,} on either side",
         )
-    if header.format in JPEG and scans(data) > MOST_SCANS:
+    packed = header.picture and header.picture.info.get("compression") in RUN_LENGTHS
+    if header.format == "BMP" and packed and width * height > Room.SMALL:
+        raise too_large(name, f"{width}×{height}", Room.SMALL)
+    most = min(MOST_SCANS, SCANS_OF_LARGEST * max_pixels // max(1, width * height))
+    if header.format in JPEG and scans(data) > most:
         raise BadPayload(
-            f"`{name}` is a JPEG picture of more than {MOST_SCANS} scans",
+            f"`{name}` is a JPEG picture of more than {most} scans",
             hint="save it again, as a baseline or a usual progressive JPEG",
         )
     return header
-
-
-def opened(data: bytes, name: str, expected: str) -> Image.Image:
-    """Return a picture whose header Pillow has read.
-
-    Raises:
-        BadPayload: the data are no picture.
-
-    """
-    try:
-        return Image.open(io.BytesIO(data), formats=FORMATS)
-    except (OSError, ValueError, SyntaxError) as error:
-        if other := next((kind for kind, one in OTHERS.items() if one.match(data[:BEGINNING])), ""):
-            raise BadPayload(
-                f"`{name}` is {other}, which is not supported",
-                hint="convert it, and send a JPEG, PNG, WebP, BMP or GIF picture",
-            ) from error
-        raise BadPayload(
-            f"`{name}` is not a picture: {len(data)} bytes that begin with {data[:8]!r}",
-            hint=expected,
-        ) from error
 
 
 def header_of(picture: Image.Image) -> Header:

@@ -106,7 +106,73 @@ def test_a_jpeg_of_a_hundred_thousand_scans_is_refused() -> None:
     assert decode_picture(progressive(20), "img", 10_000).shape == (64, 64, 3)
     data = progressive(100_000)
     with at_once(), pytest.raises(BadPayload, match="more than 100 scans"):
-        decode_picture(data, "img", 10_000)
+        decode_picture(data, "img", 50_000)
+
+
+@pytest.mark.parametrize("before", [b"", b"\xff"], ids=["plain", "with fill bytes"])
+def test_the_scans_of_a_large_jpeg_are_fewer(before: bytes) -> None:
+    """95 scans of 49 megapixels took 15 s. Any marker may have fill bytes (T.81, B.1.1.2)."""
+    data = progressive(6)
+    assert decode_picture(data, "img", 64 * 64).shape == (64, 64, 3)
+    last = data[data.rindex(b"\xff\xda") : -2]
+    more = data[:-2] + (before + last) * 30 + data[-2:]
+    with pytest.raises(BadPayload, match="more than 12 scans"):
+        decode_picture(more, "img", 64 * 64)
+    assert decode_picture(more, "img", 4 * 64 * 64).shape == (64, 64, 3)
+
+
+def saved(kind: str) -> bytes:
+    out = io.BytesIO()
+    Image.new("L", (8, 8), 128).save(out, kind)
+    return out.getvalue()
+
+
+BEGINS = {"JPEG": 2, "PNG": 8 + 25}  # the parts
+
+
+@pytest.mark.parametrize(
+    ("kind", "part"),
+    [
+        ("JPEG", b"\xff\xfe\0\2"),  # comments
+        ("JPEG", b"\xff\xe1\0\x08Exif\0\0"),
+        ("PNG", chunk(b"tEXt", b"a\0b")),
+        ("PNG", chunk(b"prVt", b"")),
+        ("GIF", b"!\xfe\1x\0"),
+    ],
+)
+def test_a_picture_has_few_parts_beside_its_pixels(kind: str, part: bytes) -> None:
+    """25 MiB of them took a core ten seconds."""
+    data = saved(kind)
+    begin = BEGINS.get(kind) or 13 + 3 * (2 << (data[10] & 7))  # GIF89a, 18 and 19
+    with_exif = b"\xff\xe1\0\x08Exif\0\0" if kind == "JPEG" else b""  # else Pillow is not asked
+    few = data[:begin] + with_exif + part * 1000 + data[begin:]
+    assert decode_picture(few, "img", 64).shape == (8, 8, 3)
+    many = data[:begin] + with_exif + part * 100_000 + data[begin:]
+    with pytest.raises(BadPayload, match="too many parts"):
+        decode_picture(many, "img", 64)
+
+
+def test_a_png_has_one_colour_profile() -> None:
+    """Each of them may unpack to a megabyte: 25 MiB took 27 s."""
+    profile = chunk(b"iCCP", b"name\0\0" + zlib.compress(bytes(2**19), 9))
+    assert decode_picture(png(10, 10, profile), "img", 100).shape == (10, 10, 3)
+    with pytest.raises(BadPayload, match="colour profile"):
+        decode_picture(png(10, 10, profile * 100), "img", 100)
+
+
+@pytest.mark.parametrize(("width", "height", "taken"), [(16, 4, True), (7000, 7000, False)])
+def test_a_bmp_of_run_lengths_is_small(width: int, height: int, taken: bool) -> None:
+    """Pillow decodes it in Python: 49 megapixels, of 400 kB, took 6 s."""
+    body = (bytes([width % 256, 0x11]) + b"\0\0") * height + b"\0\1"
+    colours = bytes(64)
+    data = b"BM" + struct.pack("<IHHI", 118 + len(body), 0, 0, 118)
+    data += struct.pack("<IiiHHIIiiII", 40, width, height, 1, 4, 2, len(body), 0, 0, 16, 0)
+    data += colours + body
+    if taken:
+        assert decode_picture(data, "img", 10**8).shape == (height, width, 3)
+    else:
+        with pytest.raises(BadPayload, match="7000×7000"):
+            decode_picture(data, "img", 10**8)
 
 
 def test_a_jpeg_with_more_pictures_behind_it_is_one_as_well() -> None:
@@ -124,7 +190,7 @@ def test_a_jpeg_with_more_pictures_behind_it_is_one_as_well() -> None:
     assert Image.open(io.BytesIO(with_segment(progressive(0)))).format == "MPO"
     assert decode_picture(with_segment(progressive(20)), "img", 10_000).shape == (64, 64, 3)
     with at_once(), pytest.raises(BadPayload, match="more than 100 scans"):
-        decode_picture(with_segment(progressive(100_000)), "img", 10_000)
+        decode_picture(with_segment(progressive(100_000)), "img", 50_000)
 
 
 def test_what_stands_behind_a_jpeg_is_no_scan() -> None:
