@@ -180,7 +180,7 @@ class TensorClient(Client):
         if "output" in payload:
             raise BadPayload(
                 "`output` is among the tensors",
-                hint="write it beside `payload` or `inputs`; a list of outputs is `outputs`",
+                hint="POST /infer/{model} takes it beside `inputs` or `payload`",
             )
         signature = self.signature()
         if isinstance(data := payload.get("npy"), bytes):  # which JSON cannot hold

@@ -150,8 +150,17 @@ def test_an_answer_of_tensors_is_stored_too(
 
 
 def test_an_output_among_tensors_is_refused(client: FlaskClient) -> None:
-    body = {"payload": {**X, "output": {"s3_key": "results/a"}}}
-    assert_error(client.post("/infer/echo", json=body), 400, "bad_payload", "beside `payload`")
+    body = {**X, "output": {"s3_key": "results/a"}}
+    words = (400, "bad_payload", "beside `inputs` or `payload`")
+    assert_error(client.post("/infer/echo", json={"payload": body}), *words)
+    response = client.post("/v2/models/echo/infer", json=body)
+    assert (response.status_code, "`output` is among" in response.text) == (400, True)
+    response = client.post(
+        "/invocations?modelname=echo",
+        data=json.dumps(body),
+        content_type="application/vnd.sagemaker-triton.binary+json",
+    )
+    assert_error(response, *words)
 
 
 def test_each_line_has_its_own_output(client: FlaskClient, pictures: S3Server) -> None:
