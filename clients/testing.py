@@ -197,9 +197,20 @@ class OnnxModels(Inference):
             raise TensorsRefused(
                 f"inference request batch-size must be <= {most} for {model!r}", hint=at_most(most)
             )
+        ranks = {one.name: len(one.shape) for one in session.get_inputs()}
+        for name, array in inputs.items():
+            if not array.ndim:
+                raise TensorsRefused(
+                    f"input `{name}` of {model!r} has shape [], but Triton has one dimension for a "
+                    "scalar: [1]",
+                    hint="send np.array([…]), or array.reshape(1)",
+                )
         names = list(outputs or classes) or [one.name for one in session.get_outputs()]
         try:
             given = {name: as_taken(array) for name, array in inputs.items()}
+            for name, array in given.items():  # Triton has a dimension more where the file has none
+                if array.shape[ranks.get(name, array.ndim) :] == (1,):
+                    given[name] = array.reshape(array.shape[:-1])
             results = [as_served(result) for result in session.run(names, given)]
         except ValueError as error:  # an unknown or missing name
             raise TensorsRefused(f"the model {model!r}: {error}") from error

@@ -19,7 +19,8 @@ from clients.plugins.registry import Registry, load_clients
 from clients.repository.config_text import Message
 from clients.repository.files import text_of
 from clients.repository.model_folders import CONFIG
-from clients.testing import OnnxModels
+from clients.tensors.signature import refuse_wrong_tensors
+from clients.testing import OnnxModels, as_taken
 from clients.triton.configuration import config_dictionary, config_fault, config_signature
 from clients.triton.server import Signature, Tensors
 from container.repository.compose import compose
@@ -72,6 +73,9 @@ class Session:
     def __init__(self, file: ModelFile) -> None:
         self.file = file
 
+    def get_inputs(self) -> Sequence[Any]:
+        return tuple(self.file.signature.inputs)
+
     def get_outputs(self) -> Sequence[Any]:
         return tuple(self.file.signature.outputs)
 
@@ -101,6 +105,12 @@ class Offline(OnnxModels):
         if (model, version) not in self._signatures:
             self._signatures[model, version] = self.put_together(model, version)
         return self._signatures[model, version]
+
+    def infer(self, model: str, inputs: Tensors, *, version: str = "", **given: Any) -> Any:
+        """Refuse what the server would refuse, and run the model; see `OnnxModels`."""
+        sent = {name: as_taken(array) for name, array in inputs.items()}
+        refuse_wrong_tensors(sent, self.signature(model, version, timeout=0.0))
+        return super().infer(model, inputs, version=version, **given)
 
     def put_together(self, model: str, version: str) -> Signature:
         """Return a model's inputs and outputs."""

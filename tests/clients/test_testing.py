@@ -21,6 +21,7 @@ from clients.errors import (
     UnknownVersion,
 )
 from clients.testing import OnnxModels, answer
+from tests.support.models import onnx_models
 
 
 @pytest.fixture
@@ -86,6 +87,15 @@ def test_a_batch_that_is_too_large_is_refused(models: OnnxModels, config: str, m
     if most:
         with pytest.raises(TensorsRefused, match=f"batch-size must be <= {most} for 'numbers'"):
             models.infer("numbers", {"x": np.ones((most + 1, 2), np.float32)}, timeout=9)
+
+
+def test_a_scalar_has_the_one_dimension_that_triton_wants(models: OnnxModels) -> None:
+    onnx_models.scalar(models.folder / "scalar" / "1" / "model.onnx")
+    one = np.array([2], np.float32)
+    assert models.infer("scalar", {"x": one}, timeout=9)["y"] == 3
+    with pytest.raises(TensorsRefused, match=r"`x` of 'scalar' has shape \[\]") as caught:
+        models.infer("scalar", {"x": one[0, ...]}, timeout=9)
+    assert "array.reshape(1)" in caught.value.hint
 
 
 def test_a_version_is_a_text(models: OnnxModels) -> None:

@@ -163,12 +163,11 @@ def of_tensors(source: Source, _: Plan) -> dict[str, str]:
     for spec in source.inputs:
         shape = item_shape(spec, source)
         batch = "[None]" if source.batched else ""
-        if not shape:  # a list of one number in JSON
-            shape, batch = (1,), "" if source.batched else ".reshape(())"
+        shape = shape or (1,)  # a list of one number in JSON
         if spec.datatype == "BYTES":
             example.append(f'        {quoted(spec.name)}: "a text",')
             read = f"self.text(payload, {quoted(spec.name)})"
-            made = f"np.full({(1,) * len(spec.shape)}, {read}, object)"
+            made = f"np.full({(1,) * (source.batched + len(shape))}, {read}, object)"
         else:
             example.append(f"        {quoted(spec.name)}: np.zeros({shape}).tolist(),")
             kind = kind_of(spec.datatype)

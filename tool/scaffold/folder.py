@@ -136,7 +136,7 @@ CHECKED: Mapping[str, str] = {
 
 def made_up(spec: TensorSpec) -> str:
     """Return a line of Python with an input of zeros."""
-    shape = tuple(max(1, size) for size in spec.shape)
+    shape = tuple(max(1, size) for size in spec.shape) or (1,)  # as Triton has it of a scalar
     if spec.datatype == "BYTES":
         return f'    {quoted(spec.name)}: np.full({shape}, "", object),'
     return f'    {quoted(spec.name)}: np.zeros({shape}, "{kind_of(spec.datatype)}"),'

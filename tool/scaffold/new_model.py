@@ -146,7 +146,12 @@ def refusal(place: Path, name: str) -> str:
 def zeros(source: Source) -> Mapping[str, Any]:
     """Return a body of tensors that hold nothing, of the least size."""
     nothing = {"BYTES": "", "BOOL": False}
-    shapes = {spec: [max(1, size) for size in spec.shape] for spec in source.inputs}
+    more = [1] * source.batched
+    shapes = {
+        # Triton has a dimension for what has none.
+        spec: [*more, *(max(1, size) for size in spec.shape[source.batched :] or [1])]
+        for spec in source.inputs
+    }
     return {
         "inputs": [
             {
