@@ -30,7 +30,8 @@ def test_every_engine_of_the_limit_gives_the_same_answer(limit: Limit) -> None:
     best = {engine: work.Bert.gist(answer)[:3] for engine, answer in found.items()}
     assert best[Engine.ONNXRUNTIME] == ["the" * 5 + word for word in ("world.", "war.", "matter.")]
     assert best[Engine.OPENVINO_F32] == best[Engine.ONNXRUNTIME]
-    assert best[Engine.OPENVINO_BF16] == best[Engine.ONNXRUNTIME]
+    if sessions.has_bf16():  # elsewhere the weights in int8 decide what is computed
+        assert best[Engine.OPENVINO_BF16] == best[Engine.ONNXRUNTIME]
 
 
 @pytest.mark.parametrize("engine", [Engine.ONNXRUNTIME, Engine.OPENVINO_F32])

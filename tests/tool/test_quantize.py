@@ -20,6 +20,7 @@ from tests.support.quantize import (
     softmax,
 )
 from tool.__main__ import main
+from container.triton_backends import engine_choice
 from tool.engines import int8, quantize
 from tool.engines.int8 import with_strides_apart
 
@@ -88,6 +89,19 @@ def test_it_is_for_readers_and_says_how_to_go_back(
     )
     assert asked(here, "--version", "1") == 0
     assert "leaves version 3 out" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("processor", "most"), [("fma avx2", 64), ("avx2 avx_vnni", 128)])
+def test_weights_have_a_bit_less_where_the_processor_would_overflow(
+    here: Path, monkeypatch: pytest.MonkeyPatch, processor: str, most: int
+) -> None:
+    """Two products of an unsigned byte and one from -64 to 64 are at most 2 · 255 · 64 < 2¹⁵."""
+    monkeypatch.setattr(engine_choice, "processor", lambda: processor)
+    assert asked(here) == 0
+    graph = onnx.load(here / "models" / "net" / "2" / "model.onnx").graph
+    weights = [one for one in graph.initializer if one.data_type == TensorProto.INT8 and one.dims]
+    greatest = max(np.abs(numpy_helper.to_array(one).astype(int)).max() for one in weights)
+    assert most - 2 <= greatest <= most
 
 
 def test_excluded_layers_stay_as_they_are(here: Path) -> None:

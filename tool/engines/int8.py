@@ -22,6 +22,7 @@ from onnx import version_converter
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
+from container.triton_backends import engine_choice
 from tool.engines.runs import Arrays, Run, onnxruntime_run, opened, openvino_run
 from tool.interrupts import interrupts_held
 from tool.trouble import Trouble
@@ -124,6 +125,8 @@ def quantize(
             per_channel=True,
             activation_type=QuantType.QUInt8,
             weight_type=QuantType.QInt8,
+            # Without VNNI two products of 8 bits overflow the 16 that their sum is given.
+            reduce_range="vnni" not in engine_choice.processor(),
             nodes_to_exclude=left,
             use_external_data_format=is_large,
             extra_options={
