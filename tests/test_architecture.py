@@ -160,8 +160,6 @@ ARROWS = {
     "tool/dev": (
         "clients/repository container/supervisor dispatcher/settings tool tool/emulate/host"
     ),
-    # It knows a container by its metrics and its log alone.
-    "tool/cost": "clients/repository tool tool/commands",
     # The hosting service's contract as checks of any container.
     "tool/conformance": "tool tool/emulate tool/emulate/host",
     # The hosting service on a laptop: of containers it knows what anyone's have in common. Of the
@@ -171,7 +169,7 @@ ARROWS = {
     "tool/pack": "clients/repository tool tool/checks",
     # Of the emulated service it takes what both know: places in S3, reasons of failures.
     "tool/deploy": (
-        "clients/tensors tool tool/checks tool/cost/prices.py tool/deploy/resources tool/emulate"
+        "clients/repository clients/tensors tool tool/checks tool/deploy/resources tool/emulate"
         " tool/emulate/host tool/pack"
     ),
     "tool/deploy/resources": "tool tool/emulate",

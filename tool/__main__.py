@@ -58,10 +58,6 @@ COMMANDS = {  # the module of each, and what it does
         "tool.commands.emulate",
         "run a container as Amazon SageMaker does, and answer boto3 in its place",
     ),
-    "cost": (
-        "tool.cost.cost",
-        "compare one endpoint for all models with one for each, by real traffic",
-    ),
     "conformance": (
         "tool.commands.conformance",
         "check a container against what Amazon SageMaker asks of one, and report each point",

@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from container.triton_backends import engine_choice
 from tests.support.quantize import (
     CLASSES,
     CONFIG,
@@ -20,7 +21,6 @@ from tests.support.quantize import (
     softmax,
 )
 from tool.__main__ import main
-from container.triton_backends import engine_choice
 from tool.engines import int8, quantize
 from tool.engines.int8 import with_strides_apart
 

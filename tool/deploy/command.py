@@ -116,7 +116,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="JSON to send in place of the models' examples; TARGET=FILE with --multi-model",
     )
-    add("--prices", type=Path, metavar="FILE", help="JSON, as tool/cost/prices.json")
+    add("--prices", type=Path, metavar="FILE", help="JSON, as tool/deploy/prices.json")
     add("--no-ask", action="store_true", help="do not ask the models")
 
 

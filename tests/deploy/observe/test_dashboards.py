@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 
 from tests.conftest import PROJECT
 from tests.deploy.observe.test_alerts import RULES
-from tests.support.dashboards import Json, dashboards, queries
+from tests.support.dashboards import Json, dashboards, filled, queries
+from tests.support.prometheus import JOB, OBSERVE, needs_prometheus, promtool
 
 DASHBOARDS = dashboards()
 EXPRESSIONS = [*(query for _, _, query in queries()), *(rule["expr"] for rule in RULES)]
@@ -74,3 +77,40 @@ def test_every_recorded_series_that_is_asked_for_is_recorded() -> None:
     recorded = {rule["record"] for rule in RULES if "record" in rule}
     used = {word for one in EXPRESSIONS for word in re.findall(r"dispatcher:[\w:]+", one)}
     assert used == recorded
+
+
+@needs_prometheus
+def test_a_model_costs_what_the_run_book_s_example_says(tmp_path: Path) -> None:
+    """The answers and CPU seconds of a minute are the page's, and so is the price of the hour."""
+    page = (OBSERVE.parents[1] / "docs" / "operations.md").read_text()
+    rows = re.findall(r"\| `(\w+)` \| (\d+) \| ([\d.]+) \| \d+ % \| ([\d.]+) \|", page)
+    (price,) = re.findall(r"at ([\d.]+) USD an hour", page)
+    where = f'job="{JOB}",instance="a"'
+    given = [f"dispatcher_ready{{{where}}} 1+0x60"]
+    for model, answers, seconds, _ in rows:
+        labels = f'{where},model="{model}"'
+        given.append(f"dispatcher_cpu_seconds_total{{{labels}}} 0+{seconds}x60")
+        given.append(f'dispatcher_requests_total{{{labels},status="200"}} 0+{answers}x60')
+    (expression,) = [one for _, title, one in queries() if title.startswith("A million answers")]
+    rounded = f"round({filled(expression.replace('$price', price), '', '1m')}, 0.01)"
+    test = {
+        "interval": "1m",
+        "input_series": [
+            dict(zip(("series", "values"), one.split(" "), strict=True)) for one in given
+        ],
+        "promql_expr_test": [
+            {
+                "expr": f"{rounded} * 100",
+                "eval_time": "60m",
+                "exp_samples": [
+                    {"labels": f'{{model="{model}"}}', "value": round(100 * float(cost))}
+                    for model, _, _, cost in rows
+                ],
+            }
+        ],
+    }
+    file = tmp_path / "cost.test.yml"
+    file.write_text(json.dumps({"rule_files": [], "tests": [test]}))
+    done = promtool("test", "rules", file)
+    assert len(rows) == 3
+    assert not done.returncode, done.stdout + done.stderr

@@ -21,6 +21,7 @@ MAY_BE_EMPTY = {
     ("A request's phases", "Waiting for S3"),
     ("Capacity", "GPU"),
     ("Capacity", "GPU memory"),
+    ("Capacity", "GPU seconds of a million answers"),
     ("Overview", "Firing alerts"),
 }
 LOAD_S = 30

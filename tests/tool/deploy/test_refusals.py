@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
@@ -50,6 +52,32 @@ def test_a_mistake_in_the_options(cloud: Cloud, arguments: tuple[str, ...], text
     assert code == 2
     assert text in said
     assert cloud.state() == before
+
+
+def prices(**fields: Any) -> str:
+    return json.dumps({"date": "2026", "region": "x", "instances": {"ml.m5.large": fields}})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{", "is not JSON"),
+        ("[]", 'no object "instances"'),
+        ('{"instances": {"ml.m5.large": 1}}', 'no text "date"'),
+        (prices(), "usd_per_hour of ml.m5.large is null"),
+        (prices(usd_per_hour=-1), "is -1; expected a number above 0"),
+        (prices(usd_per_hour="1"), 'is "1"'),
+        (prices(usd_per_hour=float("nan")), "is NaN"),
+        (prices(usd_per_hour=True), "is true"),
+    ],
+)
+def test_a_file_of_prices_that_cannot_be_used(
+    cloud: Cloud, tmp_path: Path, text: str, expected: str
+) -> None:
+    (tmp_path / "prices.json").write_text(text)
+    code, said = cloud.deploy("--prices", str(tmp_path / "prices.json"), "--dry-run")
+    assert code == 2
+    assert expected in said
 
 
 @pytest.mark.parametrize("words", [("a_b",), ("create",), ("mine", "yours"), ("x" * 55,)])
