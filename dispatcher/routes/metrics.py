@@ -6,10 +6,12 @@ import http.client
 import json
 import math
 import os
+import shutil
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from prometheus_client.registry import Collector
 
 from container.triton_backends.machine.cpu_share import cpu_limit
 from dispatcher.auth.api_keys import KeyFile
+from dispatcher.jobs.store import WAITING
 from dispatcher.model_control.listing import ModelListing
 from dispatcher.observability.exemplars import (
     END,
@@ -39,7 +42,7 @@ from dispatcher.observability.memory import GROUP, MACHINE, free_memory, total_m
 from dispatcher.observability.telemetry import Metrics
 from dispatcher.readiness.instances import model_processes, process_cpu, process_memory
 from dispatcher.readiness.status import Readiness
-from dispatcher.settings import Settings
+from dispatcher.settings import JOBS, Settings
 from dispatcher.version import VERSION, revision
 
 TRITON_TIMEOUT_S = 1.0
@@ -105,6 +108,7 @@ class CurrentState(Collector):
         recent: of the models' processes.
         triton_up: whether Triton answers.
         statistics: Triton's, of each version of a model.
+        settings: say where files are written, and how many jobs may wait.
 
     """
 
@@ -114,6 +118,7 @@ class CurrentState(Collector):
     recent: RecentProcesses
     triton_up: bool
     statistics: list[dict[str, Any]]
+    settings: Settings
 
     def collect(self) -> Iterable[Metric]:
         """Yield the families of metrics."""
@@ -178,7 +183,7 @@ class CurrentState(Collector):
         )
         for pid, size in worker_memory():
             memory.add_metric((pid,), size)
-        yield from (memory, *limits(), *self.processes(), *self.runs())
+        yield from (memory, *limits(), *files_of(self.settings), *self.processes(), *self.runs())
 
     def processes(self) -> tuple[Metric, Metric]:
         """Return what the programs and the models use, by their living processes."""
@@ -285,6 +290,28 @@ def limits(machine: Path = MACHINE, group: Path = GROUP) -> Iterator[Metric]:
     )
 
 
+def files_of(settings: Settings) -> Iterator[Metric]:
+    """Yield how much room RUN_DIR has, and how many jobs wait."""
+    if settings.run_dir is None:
+        return
+    with suppress(OSError):
+        room = shutil.disk_usage(settings.run_dir)
+        yield GaugeMetricFamily(
+            "dispatcher_run_dir_size_bytes", "Size of the file system of RUN_DIR.", room.total
+        )
+        yield GaugeMetricFamily(
+            "dispatcher_run_dir_free_bytes", "Free space of the file system of RUN_DIR.", room.free
+        )
+    with suppress(OSError):  # there is no folder of jobs where none are taken
+        waiting = (settings.jobs_dir or settings.run_dir / JOBS) / WAITING
+        yield GaugeMetricFamily(
+            "dispatcher_jobs_waiting", "Jobs that wait or run.", len([*waiting.iterdir()])
+        )
+        yield GaugeMetricFamily(
+            "dispatcher_jobs_limit", "How many jobs may wait or run.", settings.jobs_queue
+        )
+
+
 def histogram(counts: Counter[int]) -> tuple[list[tuple[str, float]], float]:
     """Return the buckets of a histogram, each with all below it, and the sum of the values."""
     ends = [*BATCHES, math.inf]
@@ -328,7 +355,7 @@ def metrics_routes(
         up = not readiness.prober().fault if settings.triton_url else bool(triton)
         registry = CollectorRegistry()
         state = CurrentState(
-            readiness, keys, listing, recent, triton_up=up, statistics=versions_in(statistics)
+            readiness, keys, listing, recent, up, versions_in(statistics), settings
         )
         registry.register(state)
         # Exemplars are all that the other format has more.

@@ -14,7 +14,7 @@ import yaml
 
 from dispatcher.settings import rows
 from tests.conftest import PROJECT
-from tests.deploy.conftest import CHART, Helm, manifests
+from tests.deploy.conftest import CHART, Helm, Rendered, manifests
 
 REFUSED: list[tuple[str, str]] = [
     ("replicaz=2", "Additional property replicaz is not allowed"),
@@ -150,3 +150,16 @@ def test_the_notes_say_what_is_open(notes: Callable[..., str]) -> None:
     assert "No API keys" not in text
     assert 'curl -H "x-api-key: $KEY" http' in text
     assert "Triton's own ports are open" in text
+
+
+def test_an_alert_has_a_link_where_the_chart_knows_the_docs_address(
+    render: Callable[..., Rendered],
+) -> None:
+    url = "https://git.example.com/triton-dispatcher/docs"
+    for given in (url, f"{url}/"):
+        groups = render("all", f"prometheusRule.docsUrl={given}").one("PrometheusRule")["spec"]
+        for alert in (
+            one for group in groups["groups"] for one in group["rules"] if "alert" in one
+        ):
+            link = alert["annotations"]["runbook_url"]
+            assert link == f"{url}/operations.md#{alert['alert'].lower()}"

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,7 +14,8 @@ from typing import Any, cast
 import pytest
 
 from dispatcher.readiness.instances import process_cpu
-from dispatcher.routes.metrics import CurrentState, RecentProcesses, limits
+from dispatcher.routes.metrics import CurrentState, RecentProcesses, files_of, limits
+from dispatcher.settings import read_settings
 
 ALMOST = 0.45
 """Seconds of the child's half: the kernel counts user and system time in ticks, each rounded."""
@@ -65,7 +67,7 @@ def state(triton: int, models: list[tuple[str, int]]) -> CurrentState:
     )
     recent = cast(Any, RecentProcesses())
     recent.of_models = lambda *_: models
-    return CurrentState(readiness, None, cast(Any, None), recent, triton_up=True, statistics=[])
+    return CurrentState(readiness, None, cast(Any, None), recent, True, [], read_settings({}))  # noqa: FBT003
 
 
 def cpu(shown: CurrentState) -> dict[tuple[str, str], float]:
@@ -134,3 +136,17 @@ def test_a_small_container_on_a_large_machine(
     }
     machine.write_text("MemTotal: 67108864 kB\nMemAvailable: 1024 kB\n")
     assert shown(machine, group)["dispatcher_memory_available_bytes"] == 2**20, "the machine's"
+
+
+def test_the_room_of_run_dir_and_the_waiting_jobs_are_shown(tmp_path: Path) -> None:
+    settings = replace(read_settings({"JOBS_QUEUE": "50"}), run_dir=tmp_path)
+    size, free = "dispatcher_run_dir_size_bytes", "dispatcher_run_dir_free_bytes"
+    assert {family.name for family in files_of(settings)} == {size, free}, "no jobs are taken"
+    for name in ("1.2.a", "2.3.b"):
+        (tmp_path / "jobs" / "waiting").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "jobs" / "waiting" / name).touch()
+    found = {family.name: family.samples[0].value for family in files_of(settings)}
+    disk = os.statvfs(tmp_path)
+    assert found.pop(size) == disk.f_blocks * disk.f_frsize
+    assert 0 < found.pop(free) < disk.f_blocks * disk.f_frsize
+    assert found == {"dispatcher_jobs_waiting": 2, "dispatcher_jobs_limit": 50}

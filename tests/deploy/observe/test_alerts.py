@@ -66,9 +66,9 @@ def test_an_alert_leads_to_its_section_of_the_run_book_and_to_a_dashboard(
 ) -> None:
     assert alert["labels"]["severity"] in {"critical", "warning", "info"}
     notes = alert["annotations"]
-    assert set(notes) == {"summary", "description", "dashboard", "runbook_url"}
+    assert set(notes) == {"summary", "description", "dashboard", "runbook"}
     assert notes["dashboard"] in dashboards()
-    assert notes["runbook_url"] == f"docs/operations.md#{alert['alert'].lower()}"
+    assert notes["runbook"] == f"docs/operations.md#{alert['alert'].lower()}"
     heading = f"#### {alert['alert']}\n"
     assert RUN_BOOK.count(heading) == 1, "the section of that name in docs/operations.md"
     section = RUN_BOOK.partition(heading)[2].partition("\n#")[0]
