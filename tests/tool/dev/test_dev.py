@@ -75,7 +75,7 @@ def dev(models: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]
     folder = tmp_path_factory.mktemp("dev") / "mine"
     for name, source, *options in (
         ("resnet", REPOSITORY / "resnet" / "1" / "model.onnx", *LABELS),
-        ("yolov5", REPOSITORY / "yolov5" / "1" / "model.onnx"),
+        ("yolov5", REPOSITORY / "yolov5" / "1" / "model.onnx", "--family", "detection"),
         ("bert", REPOSITORY / "bert_base" / "1" / "model.onnx", *VOCABULARY),
         ("small", scores(folder.parent / "small.onnx", ("n", 3, 24, 16), 5)),
     ):
