@@ -136,11 +136,24 @@ def load_clients(
     return registry
 
 
-def found_in(registry: Registry, environment: Environment, asked: str, until: float) -> Client:  # noqa: ARG001  as all that find clients
+def found_in(
+    registry: Registry,
+    environment: Environment,
+    asked: str,
+    until: float,  # noqa: ARG001  as all that find clients
+    others: Iterable[str] = (),
+) -> Client:
     """Return the client of a model or alias; for a model without one, a client for its tensors.
 
+    Args:
+        registry: the clients that were made.
+        environment: what they are made with.
+        asked: the name.
+        until: the deadline for loading the model, where that is needed.
+        others: names of clients that are made when they are asked.
+
     Raises:
-        UnknownModel: there is no such model; the hint lists the clients.
+        UnknownModel: there is no such model; the hint lists all clients and models.
         ClientDisabled: its client could not be made.
 
     """
@@ -154,7 +167,8 @@ def found_in(registry: Registry, environment: Environment, asked: str, until: fl
         )
     if NAME.fullmatch(name) and (environment.model_repository / name).is_dir():
         return TensorClient(environment, name)
-    there = ", ".join(sorted({*registry.clients, *registry.aliases}))
+    folders = (one.name for one in environment.model_repository.glob("*/"))
+    there = ", ".join(sorted({*registry.clients, *registry.aliases, *others, *folders}))
     raise UnknownModel(f"there is no model {brief(name)}", hint=f"there are {there or 'none'}")
 
 

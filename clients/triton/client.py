@@ -25,7 +25,7 @@ from clients.triton.connection import Address
 from clients.triton.errors import BACKENDS, load_error, still_in_use, still_loading
 from clients.triton.inference import TritonInference
 from clients.triton.probe import TritonProbe
-from clients.triton.server import DIED_LOADING, ModelServer
+from clients.triton.server import DIED_LOADING, ModelServer, ModelState
 from clients.triton.shared_memory import free_bytes
 
 UNLOAD_LOOK_S = 0.02
@@ -52,6 +52,8 @@ class Triton(TritonInference, TritonProbe, ModelServer):
         repository: its models, where their labels are read.
         scarce: whether the container's own backends give each model only a share of the shared
             memory.
+        repair: mends the links in the repository: where one is broken, Triton lists, loads and
+            unloads no model at all.
 
     """
 
@@ -62,8 +64,10 @@ class Triton(TritonInference, TritonProbe, ModelServer):
         repository: Path | None = None,
         *,
         scarce: bool = False,
+        repair: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(address, shared_bytes, repository)
+        self._repair = repair
         self._scarce = scarce
 
     def is_ready(self, *, timeout: float) -> bool:
@@ -88,7 +92,16 @@ class Triton(TritonInference, TritonProbe, ModelServer):
         if self._scarce:
             self._take_room(model)
 
+    def _mend_links(self) -> None:
+        with suppress(OSError):  # Triton's own error says more
+            self._repair()
+
+    def models(self, *, timeout: float) -> list[ModelState]:
+        self._mend_links()
+        return super().models(timeout=timeout)
+
     def _load(self, model: str, timeout: float) -> None:
+        self._mend_links()
         request = service_pb2.RepositoryModelLoadRequest(model_name=model)
         try:
             self._call("RepositoryModelLoad", request, timeout)
@@ -124,6 +137,7 @@ class Triton(TritonInference, TritonProbe, ModelServer):
             pass  # it is loaded: its first caller finds out what is wrong
 
     def reload(self, model: str, *, timeout: float) -> None:
+        self._mend_links()
         answer = self._call("ModelConfig", service_pb2.ModelConfigRequest(name=model), timeout)
         config = {"max_batch_size": 0, **as_dictionary(answer.config)}  # which JSON leaves out
         if config.get("backend") != "python":  # this project's backends add it, and refuse it
@@ -138,6 +152,7 @@ class Triton(TritonInference, TritonProbe, ModelServer):
 
     def unload(self, model: str, *, timeout: float) -> None:
         deadline = time.monotonic() + timeout
+        self._mend_links()
         request = service_pb2.RepositoryModelUnloadRequest(model_name=model)
         try:
             self._call("RepositoryModelUnload", request, timeout)

@@ -89,6 +89,9 @@ class ModelLookup:
         hint = f"the served models are: {', '.join(near) or 'none'}"
         if (meant := name.replace(" ", "+")) != name and meant in served:
             hint = f'in a query "+" is read as a blank: write {meant.replace("+", "%2B")!r}'
+        if name in {state.name for state in states}:
+            hint = f"POST /load_model/{name} loads it, or says why that fails; {hint}"
+            raise UnknownModel(f"the model {brief(name)} is not loaded", hint=hint)
         raise UnknownModel(f"there is no model {brief(name)}", hint=hint)
 
     def disabled(self, name: str) -> ClientDisabled:

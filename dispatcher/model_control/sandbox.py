@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from clients.base import Client
@@ -29,8 +30,9 @@ from clients.plugins.registry import Loaded, Registry, Verdict, found_in, load
 from clients.triton.client import Triton, TritonEnvironment, Tritons
 from clients.triton.connection import Address
 from dispatcher.exit_codes import in_words
+from dispatcher.model_control.links import keep_listable
 from dispatcher.readiness.checks import failures
-from dispatcher.settings import Settings, read_settings, remote_triton
+from dispatcher.settings import ASIDE, Settings, read_settings, remote_triton
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +58,9 @@ def environment_of(
         server = Tritons(address_of(settings), shared_bytes, repository)
     else:
         address = f"127.0.0.1:{settings.triton_grpc_port}"
-        server = Triton(address, shared_bytes, repository, scarce=scarce)
+        aside = settings.run_dir and settings.run_dir / ASIDE
+        repair = partial(keep_listable, repository, aside) if aside else lambda: None
+        server = Triton(address, shared_bytes, repository, scarce=scarce, repair=repair)
     return TritonEnvironment(server, repository, max_pixels=settings.max_megapixels * 1_000_000)
 
 
@@ -199,12 +203,13 @@ class Neighbours:
 
     def find(self, asked: str, until: float) -> Client:
         """Return the client of a model or alias; `Others.find` says what is raised."""
-        settings = self._settings
+        settings, others = self._settings, set[str]()
         for source in sources(settings.model_repository, settings.clients_path):
+            others |= {name for name in names_in(source) if name != source.where}
             is_its = source.where == self._taken.get(asked) or asked in names_in(source)
             if is_its and source.where not in self._registry.loaded:
                 self.add(source.where, load(source, self._environment, {}))
-        return found_in(self._registry, self._environment, asked, until)
+        return found_in(self._registry, self._environment, asked, until, others)
 
 
 if __name__ == "__main__":

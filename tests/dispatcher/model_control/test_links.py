@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from clients.errors import InferenceError
 from clients.plugins.dispatch_toml import authors
 from clients.repository.model_folders import authors_folder, link, models_in
+from clients.triton.client import Triton
 from container.repository.compose import compose
 from dispatcher.model_control.links import keep_listable
 from tests.support.mistakes.accepted import DEADLY
@@ -38,6 +41,20 @@ def test_a_link_that_leads_nowhere_is_an_empty_folder(places: tuple[Path, Path, 
         assert not (repository / "gone").is_symlink()
         assert list((repository / "gone").iterdir()) == []
         assert (repository / "here" / "1").is_dir()
+
+
+@pytest.mark.parametrize("act", ["models", "load", "unload", "reload"])
+def test_links_are_mended_before_triton_reads_them(
+    places: tuple[Path, Path, Path], act: str
+) -> None:
+    """Else a folder that was just deleted fails what is done with another model."""
+    _, repository, aside = places
+    triton = Triton("127.0.0.1:1", repair=partial(keep_listable, repository, aside))
+    arguments = [] if act == "models" else ["here"]
+    with pytest.raises(InferenceError):
+        getattr(triton, act)(*arguments, timeout=0.2)
+    assert not (repository / "gone").is_symlink()
+    triton.close()
 
 
 def test_when_the_folder_is_back_so_is_the_link(places: tuple[Path, Path, Path]) -> None:

@@ -76,6 +76,7 @@ def test_a_class_that_asks_others_is_tried_with_those_that_there_are(folder: Pat
     write(folder / "clients", "chain", "self.ask('nobody', {})")
     error = worker.reload().json["error"]["message"]
     assert "'nobody', which 'chain' asks: there is no model 'nobody'" in error
+    assert all(f" {name}" in error for name in ("kept", "later", "mine")), "not tried, and there"
     assert worker.ask("chain")[0] == "kept"
 
 
