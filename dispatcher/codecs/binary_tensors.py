@@ -7,17 +7,15 @@ without it all of the body is JSON.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 from flask import Request, Response
 
-from clients.tensors.quoting import brief
 from clients.tensors.v2_protocol import BINARY
 from dispatcher.codecs.json_request import of_sequence, parse_object, parse_version
 from dispatcher.codecs.metadata import Metadata
-from dispatcher.errors import BadBody, BadHeader
+from dispatcher.errors import BadHeader
 from dispatcher.execution.request import ModelRequest
 
 HEADER_LENGTH: Final = "Inference-Header-Content-Length"
@@ -72,7 +70,7 @@ def read_tensors(request: Request, metadata: Metadata) -> ModelRequest:
         if stated is None and SAGEMAKER_LENGTH in (request.content_type or ""):
             stated = ""  # it is malformed
     length = read_header_length(stated, body, where)
-    document = read_object(body[:length], metadata.time_limit.deadline())
+    document = parse_object(body[:length], metadata.time_limit.deadline(), hint=EXPECTED)
     return ModelRequest(
         metadata.require_modelname(),
         [{**document, BINARY: b"" if length is None else body[length:]}],
@@ -92,22 +90,3 @@ def with_tensors(response: Response, tensors: Iterable[bytes], request: Request)
         response.content_type = "application/octet-stream"
         response.headers[HEADER_LENGTH] = str(len(header))
     return response
-
-
-def read_object(body: bytes, deadline: float) -> dict[str, Any]:
-    """Read a JSON object that has no field twice."""
-    return parse_object(body, deadline, hint=EXPECTED, pairs=unique_fields)
-
-
-def unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object's fields; of two with one name Triton might read the other one.
-
-    Raises:
-        BadBody: a name is there twice.
-
-    """
-    fields = dict(pairs)
-    if len(fields) < len(pairs):  # the time is linear, as callers choose the number of fields
-        twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
-        raise BadBody(f"a JSON object has the field {brief(twice)} twice", hint=EXPECTED)
-    return fields

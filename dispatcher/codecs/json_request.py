@@ -6,7 +6,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import IO, Any
 
@@ -68,11 +68,8 @@ def read_json(body: bytes, metadata: Metadata, max_batch: int) -> InferenceReque
     return read_model_request(document, metadata, max_batch)
 
 
-Pairs = Callable[[list[tuple[str, Any]]], Any]
-
-
-def parse_json(body: bytes, deadline: float, pairs: Pairs | None = None) -> Any:
-    """Parse JSON; `pairs`, if any, makes objects of their fields.
+def parse_json(body: bytes, deadline: float) -> Any:
+    """Parse JSON.
 
     Raises:
         DeadlineExceeded: other large bodies were parsed until then.
@@ -81,7 +78,7 @@ def parse_json(body: bytes, deadline: float, pairs: Pairs | None = None) -> Any:
 
     """
     if len(body) <= LARGE_BODY:
-        return json.loads(body, object_pairs_hook=pairs)
+        return json.loads(body)
     left = max(0.0, deadline - time.monotonic())
     if not large_body_lock.acquire(timeout=min(left, threading.TIMEOUT_MAX)):
         raise DeadlineExceeded(
@@ -91,7 +88,7 @@ def parse_json(body: bytes, deadline: float, pairs: Pairs | None = None) -> Any:
     try:
         began = time.monotonic()
         try:
-            return json.loads(body, object_pairs_hook=pairs)
+            return json.loads(body)
         finally:
             if time.monotonic() - began > LONG_PARSE_S:
                 time.sleep(PAUSE_S)
@@ -100,7 +97,7 @@ def parse_json(body: bytes, deadline: float, pairs: Pairs | None = None) -> Any:
 
 
 def parse_object(
-    body: bytes, deadline: float = math.inf, *, hint: str = BODY_HINT, pairs: Pairs | None = None
+    body: bytes, deadline: float = math.inf, *, hint: str = BODY_HINT
 ) -> dict[str, Any]:
     """Parse a body that must be a JSON object.
 
@@ -108,7 +105,6 @@ def parse_object(
         body: the JSON.
         deadline: for a large one, on the clock of `time.monotonic()`.
         hint: what was expected.
-        pairs: makes objects of their fields.
 
     Raises:
         BadBody: it is not one.
@@ -116,7 +112,7 @@ def parse_object(
 
     """
     try:
-        document = parse_json(body, deadline, pairs)
+        document = parse_json(body, deadline)
     except (ValueError, RecursionError) as error:
         came = f"{len(body)} bytes that begin with {body[:16]!r}" if body else "empty"
         hint = SEVERAL_HINT if is_concatenated(error) else hint

@@ -14,8 +14,7 @@ from clients.errors import DeadlineExceeded, ModelFailed
 from clients.request import Timings
 from clients.triton.requests import DEADLINE, time_parameters
 from clients.triton.server import Signature
-from dispatcher.codecs.binary_tensors import read_object
-from dispatcher.codecs.json_request import parse_version
+from dispatcher.codecs.json_request import parse_object, parse_version
 from dispatcher.codecs.metadata import Metadata, TimeLimit
 from dispatcher.codecs.responses import dumps
 from dispatcher.execution.admission import Admission
@@ -27,6 +26,8 @@ from dispatcher.observability.request_log import RequestRecord
 from dispatcher.settings import Settings
 from dispatcher.triton_protocol.checks import as_json, checked_fields, naming_tensors, read_answer
 from dispatcher.triton_protocol.connection import TritonHttp, path_of
+
+FIELDS_EXPECTED = 'expected an object with a field for each input: {"text": "…", "number": 1}'
 
 
 class TritonProxy:
@@ -67,7 +68,7 @@ class TritonProxy:
         asked, deadline = self.begin(metadata)
         done = self.admission.bodies.take(request.content_length or 0)
         try:
-            document = read_object(request.get_data(), deadline)
+            document = parse_object(request.get_data(), deadline, hint=FIELDS_EXPECTED)
             with self.slot(self.admission.calls, asked, deadline):
                 self.lookup.refuse(asked)  # it may have become known while this request waited
                 model = self.model(asked, deadline)
@@ -101,7 +102,7 @@ class TritonProxy:
         done = self.admission.bodies.take(request.content_length or 0)
         with ExitStack() as otherwise:
             otherwise.callback(done)
-            document = read_object(request.get_data(), until)
+            document = parse_object(request.get_data(), until, hint=FIELDS_EXPECTED)
             slot = self.slot(self.admission.jobs, asked, until)
             held = otherwise.enter_context(ExitStack())
             held.enter_context(suppress(DeadlineExceeded))
