@@ -18,7 +18,7 @@ from container.triton_backends import engine_choice, parameters
 from container.triton_backends.completion import ModelFile, completed
 from container.triton_backends.config_check import check, refuse_ragged
 from container.triton_backends.engine_choice import ENGINE, ONNXRUNTIME, OPENVINO, PRECISION
-from container.triton_backends.model_config import ModelConfigError, needs_completion
+from container.triton_backends.model_config import ModelConfigError, has_operator, needs_completion
 from container.triton_backends.onnxruntime import session as onnxruntime
 from container.triton_backends.onnxruntime.execution_providers import CPU, execution_providers
 from container.triton_backends.onnxruntime.session_settings import own_settings, session_settings
@@ -111,6 +111,10 @@ def unread(config: Mapping[str, Any], its: str) -> Iterator[tuple[str, str, str]
         yield ENGINE, what, f'serve an ONNX model with backend: "{ONNXRUNTIME}", or leave it out'
 
 
+LATIN = (b"[a-zA-Z0-9_]+",)
+"""What skl2onnx writes in place of scikit-learn's pattern of a word."""
+
+
 @dataclass(frozen=True)
 class FileCheck:
     """Checks the files of one model."""
@@ -155,6 +159,14 @@ class FileCheck:
             fix = error.fix or "export it again"
             self.findings.error(file, f"cannot be served: {error.what.removesuffix('.')}", fix)
             return
+        if has_operator(file, LATIN):
+            self.findings.warning(
+                file,
+                f"its Tokenizer knows no letters but a to z: its pattern is {LATIN[0].decode()}; "
+                "words with an umlaut, or in another script, are lost or cut",
+                r"convert it with options={TfidfVectorizer: {'tokenexp': r'[\pL\pN_]{2,}'}}, and "
+                "compare the answers with scikit-learn's",
+            )
         if found is None or any(undescribed(message)):
             return
         try:

@@ -46,7 +46,8 @@ def save(
         [helper.make_tensor_value_info(*tensor) for tensor in outputs],
         [numpy_helper.from_array(array, name) for name, array in initializers.items()],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
     file.parent.mkdir(parents=True, exist_ok=True)
     onnx.save(model, file)
 
@@ -212,6 +213,21 @@ def small_letters(file: Path, **attributes: str) -> None:
         "StringNormalizer", ["text"], ["small"], case_change_action="LOWER", **attributes
     )
     save(file, [node], [("text", STRING, ["n"])], [("small", STRING, ["n"])])
+
+
+def latin_words(file: Path, tokenexp: str = "[a-zA-Z0-9_]+") -> None:
+    """text [n] -> words [n, so many], split as skl2onnx has it"""
+    node = helper.make_node(
+        "Tokenizer",
+        ["text"],
+        ["words"],
+        domain="com.microsoft",
+        tokenexp=tokenexp,
+        mark=0,
+        pad_value="#",
+        mincharnum=1,
+    )
+    save(file, [node], [("text", STRING, ["n"])], [("words", STRING, ["n", "words"])])
 
 
 def broken(file: Path) -> None:
