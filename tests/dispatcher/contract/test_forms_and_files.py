@@ -12,7 +12,7 @@ from flask.testing import FlaskClient
 from PIL import Image
 from werkzeug.test import TestResponse
 
-from clients.images.pictures import FORMATS
+from clients.images.opening import FORMATS
 from clients.request import Media
 from clients.triton.server import Signature, TensorSpec
 from dispatcher.codecs.media import IMAGE_SIGNATURE, detect_media
