@@ -44,7 +44,7 @@ SCALED_BY_THREAD = (b"DynamicQuantizeLSTM",)
 """The operators that quantize the rows of each thread with a scale of their own: two rows differed
 by 3 % of an output's range between one thread and two."""
 
-FATAL = 4  # ONNX Runtime's number of this level of its log
+ERROR, FATAL = 3, 4  # ONNX Runtime's numbers of these levels of its log
 
 ALL: Mapping[str, Rows] = {}
 
@@ -223,6 +223,7 @@ class OnnxSession:
 def session_options(settings: SessionSettings) -> Any:
     onnxruntime = _import_onnxruntime()
     options = onnxruntime.SessionOptions()
+    options.log_severity_level = ERROR  # centerface's load has 118 warnings
     options.intra_op_num_threads = settings.intra_op_threads
     options.inter_op_num_threads = settings.inter_op_threads
     modes = onnxruntime.ExecutionMode
