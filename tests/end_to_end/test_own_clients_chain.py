@@ -21,6 +21,7 @@ from tool.__main__ import main
 __all__ = ["package"]  # the fixture
 
 SOURCE = """
+import os
 import time
 from clients.base import Client
 
@@ -30,6 +31,8 @@ class Mine(Client):
 
     def inference(self, payload):
         time.sleep(payload.get("seconds", 0.01))
+        while "until" in payload and not os.path.exists(payload["until"]):
+            time.sleep(0.01)
         return {result}
 """
 
@@ -72,20 +75,20 @@ class Callers:
     faults: list[Exception] = field(default_factory=list)
     done: threading.Event = field(default_factory=threading.Event)
 
-    def keep_asking(self, seconds: float) -> None:
+    def keep_asking(self, **payload: object) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             with closing(connection):
                 while not self.done.is_set():
-                    self.answers.append(self.ask(connection, seconds))
+                    self.answers.append(self.ask(connection, payload))
         except Exception as error:
             self.faults.append(error)
 
     @staticmethod
     def ask(
-        connection: http.client.HTTPConnection, seconds: float
+        connection: http.client.HTTPConnection, payload: dict[str, object]
     ) -> tuple[float, float, int, str]:
-        body = json.dumps({"modelname": "mine", "payload": {"seconds": seconds}})
+        body = json.dumps({"modelname": "mine", "payload": payload})
         begin = time.monotonic()
         connection.request("POST", "/invocations", body)
         response = connection.getresponse()
@@ -94,9 +97,10 @@ class Callers:
         return begin, time.monotonic(), response.status, result
 
     @contextmanager
-    def asking(self, each: list[float]) -> Iterator[None]:
-        """Let a caller ask for each of some seconds that an answer takes."""
-        threads = [threading.Thread(target=self.keep_asking, args=(s,)) for s in each]
+    def asking(self, count: int, **slow: object) -> Iterator[None]:
+        """Let so many callers ask for what is quick, and one for what is not."""
+        asks = [{"seconds": 0.01}] * count + [slow] * bool(slow)
+        threads = [threading.Thread(target=self.keep_asking, kwargs=one) for one in asks]
         for thread in threads:
             thread.start()
         try:
@@ -109,7 +113,7 @@ class Callers:
 
 def test_the_first_200_of_ping_is_true_of_all_web_workers(container: Endpoint) -> None:
     callers = Callers(container.port)
-    with callers.asking([0.01] * 12):
+    with callers.asking(12):
         time.sleep(1)
     assert callers.faults == []
     assert {(status, result) for _, _, status, result in callers.answers} == {(200, "old")}
@@ -148,12 +152,14 @@ def test_a_reload_under_load_loses_no_request(container: Endpoint, folder: Path)
     """What began before it ends on the old class; what begins after it meets the new one."""
     mine = folder / "clients" / "mine.py"
     callers = Callers(container.port)
-    with callers.asking([0.01] * 6 + [6]):
+    over = folder / "the reload is over"
+    with callers.asking(6, until=str(over)):
         time.sleep(1)
         mine.write_text(SOURCE.format(result="'new'"))
         begin = time.monotonic()
         reload = container.call("/reload", method="POST")
         end = time.monotonic()
+        over.touch()
         time.sleep(1)
         mine.write_text(SOURCE.format(result="1 / 0"))
         refused = container.call("/reload", method="POST")

@@ -73,7 +73,7 @@ class Collector:
         def found() -> list[ReceivedSpan]:
             return [one for one in list(self.spans) if one.trace == trace]
 
-        wait_for(lambda: done(found()), 15, lambda: f"spans of {trace}: {found()}")
+        wait_for(lambda: done(found()), 60, lambda: f"spans of {trace}: {found()}")
         return found()
 
 

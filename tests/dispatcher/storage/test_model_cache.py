@@ -35,7 +35,7 @@ def prefix(s3: S3Server, request: pytest.FixtureRequest) -> str:
 def client(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3:
     for name, value in credentials().items():
         monkeypatch.setenv(name, value)
-    return S3(s3.url, REGION, timeout=5.0)
+    return S3(s3.url, REGION, timeout=30.0)
 
 
 @pytest.fixture
@@ -260,7 +260,7 @@ def test_an_s3_that_does_not_answer_is_named_in_time(
         began = time.monotonic()
         with pytest.raises((DeadlineExceeded, StorageUnavailable), match="S3"):
             cache.models(Location(BUCKET, "models/"), math.inf)
-        assert time.monotonic() < began + 4
+        assert time.monotonic() < began + 20  # boto3 by itself waits for minutes
 
 
 def test_a_missing_bucket_and_missing_rights_are_named(

@@ -84,8 +84,9 @@ class Triton:
         }
 
     def await_models(self, names: Iterable[str], seconds: float) -> None:
+        """Wait until each is ready or refused, at most so long for any one of them."""
         deadline = time.monotonic() + seconds
-        wanted = set(names)
+        wanted, before = set(names), 0
         while time.monotonic() < deadline:
             assert self.process.poll() is None, self.log()
             with contextlib.suppress(grpc_client.InferenceServerException):
@@ -95,6 +96,8 @@ class Triton:
                 }
                 if wanted <= settled and self.client.is_server_live():
                     return
+                if len(settled) > before:
+                    before, deadline = len(settled), time.monotonic() + seconds
             time.sleep(0.05)
         raise TimeoutError(f"not all of {sorted(wanted)} were loaded: {self.log()}")
 
