@@ -19,12 +19,13 @@ RUN := $(VENV)/bin/python -m
 serve: weights
 	PYTHON=$(VENV)/bin/python exec ./serve
 
-# In two processes, since much of the time is waiting; each file's tests stay together.
+# In two processes, since much of the time is waiting; each file's tests stay together, and those
+# that share a server (tests/conftest.py).
 test: weights $(VENV)/.dev
-	$(RUN) pytest -m "not slow and not image" --numprocesses 2 --dist loadfile
+	$(RUN) pytest -m "not slow and not image" --numprocesses 2 --dist loadgroup
 
 test-slow: weights $(VENV)/.dev
-	$(RUN) pytest -m slow --numprocesses 2 --dist loadfile
+	$(RUN) pytest -m slow --numprocesses 2 --dist loadgroup
 
 image:
 	docker build --tag triton-dispatcher \

@@ -238,6 +238,23 @@ def shut() -> Iterator[Path]:
         path.rmdir()
 
 
+# Servers that are started once for many files. `--dist loadgroup` gives all of their files to one
+# process, so that they are started once, not once in each process.
+SHARED = ("triton", "endpoint", "stateful", "s3", "site", "container", "wheel")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep each file's tests in one process, and all files that use the same server."""
+    groups: dict[Path, str] = {}
+    for item in items:
+        used = getattr(item, "fixturenames", ())
+        shared = next((name for name in SHARED if name in used), "")
+        groups[item.path] = groups.get(item.path) or shared
+    for item in items:
+        group = groups[item.path] or str(item.path.relative_to(PROJECT))
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
 # A shell lets what it starts with `&` ignore Ctrl-C, and so would what the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
