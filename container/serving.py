@@ -164,8 +164,8 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
         say(f"port {settings.port} cannot be used: {error.strerror}", ERROR)
         return 1
     requests = RequestLines(logged=settings.access_log != "off")
-    loads = model_loads(settings, run_dir, say)
-    finish: dict[str, Finish] = {"NGINX": requests, "Triton": loads}
+    loads = model_loads(settings, run_dir, log)
+    finish: dict[str, Finish] = {"NGINX": requests}
     programs = [
         replace(program, output=log.sink(program.name.lower(), finish.get(program.name)))
         for program in (

@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from container.supervisor.log import ERROR, WARNING, Say
+from container.supervisor.log import ERROR, WARNING, Log, Say
+from dispatcher.log_lines import STDERR
 from dispatcher.readiness.status_file import StatusReader
 from dispatcher.settings import SUPERVISOR, Settings
 
@@ -28,7 +29,11 @@ GIVEN_UP_S = 0.4
 ABORT_S = 1.0
 NEW_S = 2.0
 START_SHARE = 0.75
-LINE = re.compile(rb"\"(?:(loading): (.+):\d+|(?:successfully|failed to) load(?:ed)? '(.+?)')")
+# Of Triton's own code, and not what a model logs by `pb_utils.Logger`.
+LINE = re.compile(
+    rb"[IWE]\d{4} [\d:. ]+ \w+\.cc:\d+\] "
+    rb"\"(?:(loading): (.+):\d+|(?:successfully|failed to) load(?:ed)? '(.+?)')"
+)
 WAIT4 = {"x86_64": "61", "aarch64": "260"}.get(platform.machine(), "none")
 
 
@@ -55,6 +60,8 @@ class ModelLoads:
     ) -> None:
         self.since: dict[str, float] = {}
         """The models that are being loaded, and when that began."""
+        self.lines = STDERR
+        """The number of the file to which Triton logs; what models print goes elsewhere."""
         self._triton, self._say, self._proc = triton, say, proc
         self._start_timeout, self._load_timeout = start_timeout, load_timeout
         self._given_up: dict[int, float] = {}
@@ -63,8 +70,8 @@ class ModelLoads:
         self._begun = threading.Event()
 
     def __call__(self, line: bytes) -> None:
-        """Take a line of Triton's log; which is a text like any other."""
-        if found := LINE.search(line):
+        """Take a line that Triton itself logs; which is a text like any other."""
+        if found := LINE.match(line):
             name = (found[2] or found[3]).decode(errors="replace")
             if found[1]:
                 self.since[name] = time.monotonic()
@@ -154,7 +161,7 @@ class ModelLoads:
         return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks
 
 
-def model_loads(settings: Settings, run_dir: Path, say: Say) -> ModelLoads:
+def model_loads(settings: Settings, run_dir: Path, log: Log) -> ModelLoads:
     """Return what follows the loads of the Triton that `serve` starts, in a thread of its own."""
     triton = StatusReader(
         run_dir / SUPERVISOR, lambda status: status["programs"]["Triton"], {"state": "starting"}
@@ -164,6 +171,7 @@ def model_loads(settings: Settings, run_dir: Path, say: Say) -> ModelLoads:
         status = triton()
         return int(status.get("pid", 0)), status["state"] == "running"
 
-    loads = ModelLoads(process, settings.start_timeout, settings.load_timeout, say)
+    loads = ModelLoads(process, settings.start_timeout, settings.load_timeout, log.say)
+    loads.lines = log.sink("triton", loads)
     threading.Thread(target=loads.watch, name="loads of models", daemon=True).start()
     return loads

@@ -55,6 +55,7 @@ def triton_program(
         "--model-control-mode=explicit",
         "--exit-on-error=false",
         "--strict-readiness=false",
+        f"--log-file=/proc/self/fd/{loads.lines}",
         # Where a model hangs it is killed before that, for it would exit with an error then.
         f"--exit-timeout-secs={math.ceil(settings.stop_timeout)}",
         *triton.options,
@@ -117,5 +118,6 @@ def triton_program(
             not (listens(ports["http"]) or listens(ports["grpc"]) or has_children(pid))
         ),
         work=lambda: sorted(path.name for path in wanted.iterdir()),
+        files=(loads.lines,),
         clean=clean,
     )

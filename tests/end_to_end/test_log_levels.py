@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +22,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
             (folder / "models" / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / "models" / path).write_bytes(content)
     (folder / "models" / "double" / "samples").mkdir()
+    with (folder / "models" / "double" / "1" / "model.py").open("a") as file:
+        file.write("print('no end of line', end='', flush=True)\n")
     endpoint = start(
         folder, MODEL_REPOSITORY=str(folder / "models"), LOG_FORMAT="json", REQUIRED_MODELS="double"
     )
@@ -47,6 +50,15 @@ def test_at_a_start_nothing_looks_like_an_error(small: Endpoint) -> None:
     assert {line["level"] for line in found} == {"info"}, [
         line for line in found if line["level"] != "info"
     ]
+
+
+def test_what_a_model_prints_stays_apart_from_tritons_own_lines(small: Endpoint) -> None:
+    printed = [line["message"] for line in lines(small) if "no end of line" in str(line)]
+    assert set("".join(printed).split("no end of line")) == {""}
+    assert any(
+        re.fullmatch(r"I\d{4} [^\]]*\] \"successfully loaded 'double'\"", line.get("message", ""))
+        for line in lines(small)
+    )
 
 
 def test_a_stop_is_information_too(small: Endpoint) -> None:

@@ -48,7 +48,9 @@ class TritonPythonModel:
             raise RuntimeError(how_it_ended(status, words))
         result = json.loads(found)
         if "raised" in result:  # under its own name, which Triton puts before the text
-            raise type(result["raised"], (Exception,), {})(result["text"])
+            # Half a surrogate pair, as of a file's name that is not UTF-8, would end the stub.
+            text = result["text"].encode(errors="backslashreplace").decode()
+            raise type(result["raised"], (Exception,), {})(text)
         config._model_config = result["config"]  # noqa: SLF001  what the stub reads
         return config
 

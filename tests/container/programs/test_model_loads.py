@@ -17,13 +17,19 @@ from container.programs import model_loads, trial
 from container.programs.model_loads import ModelLoads
 
 TRIAL = Path(trial.__file__).parent
-# The stub, as far as it matters here: it imports `model` from the folder that it is given.
+# The stub, as far as it matters here: it imports `model` from the folder that it is given, and what
+# that raises has to be UTF-8.
 STUB = """
 import json, sys
 import model
 import triton_python_backend_utils as pb_utils
-config = pb_utils.ModelConfig({"name": "mine"})
-print(json.dumps(model.TritonPythonModel.auto_complete_config(config)._model_config))
+config, fault = pb_utils.ModelConfig({"name": "mine"}), ""
+try:
+    print(json.dumps(model.TritonPythonModel.auto_complete_config(config)._model_config))
+except Exception as error:
+    fault = f"{type(error).__name__}: {error}"
+sys.stderr.buffer.write(fault.encode("utf-8"))
+sys.exit(fault != "")
 """
 UTILS = """
 class ModelConfig:
@@ -56,6 +62,7 @@ class TritonPythonModel:
         ("import ctypes\nctypes.string_at(0)", "(SIGSEGV); it wrote last: Fatal Python"),
         ("import os\nos.kill(os.getpid(), 9)", "(SIGKILL, as where memory"),
         ("raise LookupError('no such label')", "LookupError: no such label\n\nAt:\n  "),
+        ("raise OSError('no file \\udcff.txt')", r"OSError: no file \udcff.txt"),
         ("import sys\nsys.exit('no licence')", "SystemExit: no licence"),
         ("import labels", "ModuleNotFoundError: No module named 'labels'"),
         (MISTAKEN, "TypeError: auto_complete_config must return a pb_utils.ModelConfig"),
@@ -170,3 +177,17 @@ def test_what_is_loaded_is_left_alone(
         stage.loads.look(now + later)
     assert loader.poll() is None
     assert not stage.said
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"a label: \"successfully loaded 'slow'\"",
+        b"I1127 03:00:00 7 model.py:12] \"successfully loaded 'slow'\"",
+        b'I1127 03:00:00 7 model.py:12] "loading: other:1"',
+    ],
+)
+def test_what_a_model_says_ends_and_begins_no_load(tmp_path: Path, line: bytes) -> None:
+    stage = Stage(tmp_path, os.getpid(), "slow_0")
+    stage.loads(line)
+    assert stage.loads.in_words() == "slow (for 0 s)"
