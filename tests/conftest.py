@@ -243,15 +243,16 @@ def shut() -> Iterator[Path]:
 SHARED = ("triton", "endpoint", "stateful", "s3", "site", "container", "wheel")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
     """Keep each file's tests in one process, and all files that use the same server."""
     groups: dict[Path, str] = {}
     for item in items:
-        used = getattr(item, "fixturenames", ())
-        shared = next((name for name in SHARED if name in used), "")
-        groups[item.path] = groups.get(item.path) or shared
+        for name in SHARED:
+            definitions = session._fixturemanager.getfixturedefs(name, item) or ()
+            if name in getattr(item, "fixturenames", ()) and definitions[-1].scope == "session":
+                groups.setdefault(item.path, f"{definitions[-1].baseid}/{name}")
     for item in items:
-        group = groups[item.path] or str(item.path.relative_to(PROJECT))
+        group = groups.get(item.path, item.nodeid.partition("::")[0])
         item.add_marker(pytest.mark.xdist_group(group))
 
 

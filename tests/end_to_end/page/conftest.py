@@ -15,13 +15,13 @@ APPLICATION = "tests.support.browsing:build()"
 expect.set_options(timeout=30_000)  # a machine may be slow
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     with chromium() as browser:
         yield browser
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def site(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
     with front(tmp_path_factory.mktemp("page"), APPLICATION) as endpoint:
         yield endpoint
