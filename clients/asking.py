@@ -64,7 +64,7 @@ def ask(  # noqa: PLR0913, PLR0917  as in Client.ask
             sequence=request.sequence if one else None,
             chain=chain,
         )
-        inner.timings.begin()
+        inner.timings.begin(in_class=other.is_authors)
         try:
             if one:
                 return result_of(other, inner, payloads[0])

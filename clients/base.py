@@ -112,6 +112,11 @@ class Client(ABC):
         return self.each(payloads, self.inference)
 
     @property
+    def is_authors(self) -> bool:
+        """Whether the class is an author's own, and none of this project."""
+        return not type(self).__module__.startswith(Client.__module__.removesuffix("base"))
+
+    @property
     def request(self) -> Request:
         """The request that this thread answers.
 
@@ -243,7 +248,7 @@ class Client(ABC):
                     timeout=self.request.time_left(),
                 )
         finally:
-            timings.lap(inference=True)
+            timings.lap("inference")
         answer.update((name, picked(answer[name], rows)) for name, rows in hints.rows.items())
         return answer
 
@@ -287,7 +292,7 @@ class Client(ABC):
             )
             with request.cancelling(answers):
                 for answer in answers:
-                    request.timings.lap(inference=True)
+                    request.timings.lap("inference")
                     yield answer
 
     def each(self, payloads: Sequence[Payload], read: Callable[[Payload], T]) -> list[T]:
@@ -316,7 +321,8 @@ class Client(ABC):
             return decode_picture(*self._encoded_picture(payload, name))
 
         once = self.request.once
-        return once(payload.get(name), decode) if once else decode()
+        with self.request.timings.decoding():
+            return once(payload.get(name), decode) if once else decode()
 
     def picture_file(self, payload: Payload, name: str = "img") -> PictureFile:
         """Return a picture of the payload as it came, for a model that decodes by itself.

@@ -83,26 +83,29 @@ def part_of_trace(name: str, model: str) -> Iterator[None]:
 
 @dataclass
 class Timings:
-    """The seconds that a request has spent in each phase; where it has a trace, its spans."""
+    """The seconds that a request has spent in each phase; where it has a trace, its spans.
 
-    decode: float = 0.0
-    inference: float = 0.0
-    postprocess: float = 0.0
+    The phases of this project's clients are `decode`, `inference` and `postprocess`. In a class of
+    an author `decode` is what `Client.picture` takes, and `class` all else outside of Triton.
+    """
+
+    seconds: dict[str, float] = field(
+        default_factory=lambda: {"decode": 0.0, "inference": 0.0, "postprocess": 0.0}
+    )
     span: Span | None = field(default_factory=current_span.get)
     _since: float = 0.0
-    _asked: bool = False
+    _phase: str = "decode"
     _call: Span | None = None
 
     def add(self, other: Timings) -> None:
         """Add the seconds of another one."""
-        self.decode += other.decode
-        self.inference += other.inference
-        self.postprocess += other.postprocess
+        for phase, seconds in other.seconds.items():
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
 
     def asked(self, other: Timings) -> None:
-        """Add the phases of a client that was asked; what follows counts as postprocessing."""
+        """Add the phases of a client that was asked."""
         self.add(other)
-        self._since, self._asked = time.monotonic(), True
+        self._since = time.monotonic()
         if other.span:
             other.span.end(self._since)
 
@@ -110,9 +113,9 @@ class Timings:
         """Return the timings of a client that is asked now."""
         return Timings(span=self.span and self.span.begin(f"ask {model}", self._since, model))
 
-    def begin(self) -> None:
-        """Begin the first phase, in which payloads are read."""
-        self._since, self._asked = time.monotonic(), False
+    def begin(self, *, in_class: bool = False) -> None:
+        """Begin the first phase: payloads are read, or the class of an author runs."""
+        self._since, self._phase = time.monotonic(), "class" if in_class else "decode"
 
     def call(self, model: str) -> None:
         """End a phase: Triton is asked now, until the next `lap`."""
@@ -125,20 +128,26 @@ class Timings:
         """What Triton is sent with the run that has begun."""
         return self._call.headers if self._call else ()
 
-    def lap(self, *, inference: bool = False) -> None:
-        """Add the time since the last call to a phase; `inference` is the model's own."""
+    @contextmanager
+    def decoding(self) -> Iterator[None]:
+        """Count what is done inside the block as decoding, in the class of an author too."""
+        in_class = self._phase == "class"
+        if in_class:
+            self.lap()
+        try:
+            yield
+        finally:
+            if in_class:
+                self.lap("decode")
+
+    def lap(self, phase: str = "") -> None:
+        """Add the time since the last call to a phase; none named means the client's own work."""
         now = time.monotonic()
         begun, self._since = self._since, now
-        if inference:
-            phase = "inference"
-            self.inference += now - begun
-            self._asked = True
-        elif self._asked:
-            phase = "postprocess"
-            self.postprocess += now - begun
-        else:
-            phase = "decode"
-            self.decode += now - begun
+        phase = phase or self._phase
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + now - begun
+        if phase == "inference" and self._phase == "decode":
+            self._phase = "postprocess"
         if self._call:
             self._call.end(now)
             self._call = None

@@ -112,11 +112,7 @@ def server_timing(record: RequestRecord) -> str:
     if record.s3:
         seconds["s3"] = record.s3
     if timings := record.timings:
-        seconds |= {
-            "decode": timings.decode,
-            "inference": timings.inference,
-            "postprocess": timings.postprocess,
-        }
+        seconds |= timings.seconds
     return ", ".join(f"{name};dur={1000 * each:.1f}" for name, each in seconds.items())
 
 

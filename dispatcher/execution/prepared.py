@@ -154,7 +154,7 @@ class PreparedRequest:
             starts = range(0, len(self.payloads), size)
             return [r for start in starts for r in self.batch(start, size, self.request.deadline)]
         with replace(self.request, payloads=self.payloads).active():
-            self.request.timings.begin()
+            self.request.timings.begin(in_class=self.client.is_authors)
             with client_errors:
                 try:
                     if isinstance(self.client, TensorClient):
@@ -165,7 +165,8 @@ class PreparedRequest:
                         result = collected(result)
                 except (BadPayload, UnsupportedMedia) as error:
                     raise with_object(error, self.model_request) from error
-            self.request.timings.lap()
+                finally:
+                    self.request.timings.lap()
             return result
 
     def steps(self, results: Iterator[Any]) -> Iterator[Any]:
@@ -221,7 +222,7 @@ class PreparedRequest:
         # Other batches run at the same time.
         request = replace(self.request, timings=Timings(), deadline=deadline, payloads=given)
         with request.active():
-            request.timings.begin()
+            request.timings.begin(in_class=self.client.is_authors)
             used = True
             try:
                 with client_errors:

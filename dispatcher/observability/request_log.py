@@ -221,9 +221,8 @@ def format_record(record: RequestRecord) -> bytes:
     if record.s3:
         line["s3_s"] = round(record.s3, 6)
     if record.timings:
-        line["decode_s"] = round(record.timings.decode, 6)
-        line["inference_s"] = round(record.timings.inference, 6)
-        line["postprocess_s"] = round(record.timings.postprocess, 6)
+        phases = dict(record.timings.seconds)  # a thread that was given up may still count
+        line |= {f"{phase}_s": round(seconds, 6) for phase, seconds in phases.items()}
     line["total_s"] = round(record.total, 6)
     return json_line(line)
 

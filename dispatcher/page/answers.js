@@ -7,7 +7,7 @@ import { codeView } from "./code.js";
 import { areWords, isVector, vectorView, wordsView } from "./words.js";
 
 const PHASES = [
-  ["queue", "queue"], ["s3", "S3"], ["decode", "decode"], ["inference", "inference"],
+  ["queue", "queue"], ["s3", "S3"], ["decode", "decode"], ["class", "class"], ["inference", "inference"],
   ["postprocess", "post-processing"], ["rest", "network and browser"],
 ];
 const CLASS_TEXT = /^(-?[\d.]+(?:e[+-]?\d+)?|null):(\d+):(.*)$/s; // as Triton writes classes

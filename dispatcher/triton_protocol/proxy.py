@@ -83,7 +83,7 @@ class TritonProxy:
                     self.lookup.environment.server.note_failure(model)
                     raise
                 finally:
-                    timings.lap(inference=True)
+                    timings.lap("inference")
         finally:
             done()
 

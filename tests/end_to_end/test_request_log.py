@@ -38,7 +38,8 @@ def test_a_request_has_one_line_with_all_that_is_known(seen: Endpoint) -> None:
     taken = time.mktime(time.strptime(at[:19], "%Y-%m-%dT%H:%M:%S")) - time.timezone
     assert before - 1 <= taken <= time.time()
     times = {name: line.pop(name) for name in list(line) if name.endswith("_s")}
-    assert set(times) == {"queue_s", "decode_s", "inference_s", "postprocess_s", "total_s"}
+    phases = {"queue_s", "decode_s", "class_s", "inference_s", "postprocess_s", "total_s"}
+    assert set(times) == phases
     assert 0 < sum(times.values()) - times["total_s"] <= times["total_s"] < 5
     assert line == {
         "program": "dispatcher",

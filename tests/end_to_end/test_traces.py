@@ -104,7 +104,7 @@ def test_a_request_has_a_span_for_each_phase_and_triton_adds_its_own(traced: Tra
         "dispatcher.request_id": answer.headers["X-Request-Id"],
     }
     assert about.items() <= root.attributes.items()
-    phases = ["queue", "read", "admission", "decode", "infer double", "postprocess", "respond"]
+    phases = ["queue", "read", "admission", "infer double", "class", "respond"]  # the last "class"
     assert all(spans[name].parent == root.identity for name in phases)
     starts = [spans[name].start for name in phases]
     assert starts == sorted(starts)
@@ -125,9 +125,8 @@ def test_the_phases_are_those_of_server_timing(traced: Traced) -> None:
     answer = traced.ask()
     shown = dict(re.findall(r"(\w+);dur=([\d.]+)", answer.headers["Server-Timing"]))
     spans = traced.spans(answer)
-    for name, span in (("inference", "infer double"), ("decode", "decode")):
-        taken = 1000 * (spans[span].end - spans[span].start)
-        assert taken == pytest.approx(float(shown[name]), abs=0.06)
+    taken = 1000 * (spans["infer double"].end - spans["infer double"].start)
+    assert taken == pytest.approx(float(shown["inference"]), abs=0.06)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +233,9 @@ def test_a_model_that_is_asked_by_another_has_spans_of_its_own(traced: Traced) -
     calls = [one.parent for one in spans if one.name == "infer double"]
     assert sorted(calls) == sorted([asked.identity, root.identity])
     inner = {one.name for one in spans if one.parent == asked.identity}
-    assert inner == {"decode", "infer double", "postprocess"}
+    assert inner == {"class", "infer double"}
+    own = {one.name for one in spans if one.parent == root.identity}
+    assert own == {"queue", "read", "admission", "class", "ask double", "infer double", "respond"}
 
 
 def test_each_of_several_requests_has_a_span(traced: Traced) -> None:

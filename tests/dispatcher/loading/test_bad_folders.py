@@ -176,7 +176,7 @@ def test_a_file_in_the_place_of_a_version_s_folder_is_named(
 def test_a_full_disk_is_no_bad_model(
     hosting: ModelLoader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def write_text(path: Path, text: str) -> None:
+    def write_text(path: Path, text: str, encoding: str) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:

@@ -357,7 +357,8 @@ def test_one_that_was_loaded_late_says_how_its_file_is_mended(folder: Path) -> N
     (folder / WANTED).mkdir()
     source = folder / "elsewhere" / "tenant"
     (source / "1").mkdir(parents=True)
-    (source / "dispatch.toml").write_text('family = "classification"')  # without labels
+    named = 'family = "classification"\nlabels = "none.txt"'
+    (source / "dispatch.toml").write_text(named)  # which is not there
     triton.loading_s = 1e9
     body = {"model_name": "t", "url": str(source)}
     assert worker.client().post("/models", json=body).status_code == 504
