@@ -186,7 +186,7 @@ class TensorClient(Client):
         if isinstance(data := payload.get("npy"), bytes):  # which JSON cannot hold
             inputs = {the_one_input(signature): read_npy(data)}
         else:
-            inputs = read_v2(payload)
+            inputs = read_v2(payload, signature)
         refuse_wrong_tensors(inputs, signature)
         self._check(inputs)
         wanted = wanted_outputs(payload, signature)

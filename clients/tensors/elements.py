@@ -58,16 +58,16 @@ def texts_in(raw: memoryview, where: str) -> Iterator[bytes]:
         BadPayload: the last one is cut off.
 
     """
-    at = 0
-    while at < len(raw):
+    data, at = bytes(raw), 0  # of a memoryview each piece takes twice the time
+    while at < len(data):
         start = at + 4
-        at = start + int.from_bytes(raw[at:start], "little")
-        if at > len(raw):
+        at = start + int.from_bytes(data[at:start], "little")
+        if at > len(data):
             raise BadPayload(
-                f"`{where}` has {len(raw)} bytes, and a text in them that ends at {at}",
+                f"`{where}` has {len(data)} bytes, and a text in them that ends at {at}",
                 hint="expected the length of each text in four bytes, little-endian, then the text",
             )
-        yield bytes(raw[start:at])
+        yield data[start:at]
 
 
 def flattened_as(

@@ -47,6 +47,16 @@ def the_one_input(signature: Signature) -> str:
     return signature.inputs[0].name
 
 
+def input_named(name: str, signature: Signature) -> TensorSpec:
+    """Return an input of the model; raise TensorsRefused where it has none of this name."""
+    for spec in signature.inputs:
+        if spec.name == name:
+            return spec
+    raise TensorsRefused(
+        f"there is no input `{name[:60]}`", hint=f"the model has {described(signature.inputs)}"
+    )
+
+
 def refuse_wrong_tensors(inputs: Mapping[str, Array], signature: Signature) -> None:
     """Refuse tensors that do not match the model's inputs.
 
@@ -54,19 +64,15 @@ def refuse_wrong_tensors(inputs: Mapping[str, Array], signature: Signature) -> N
         TensorsRefused: a name, type or shape is not the model's.
 
     """
-    known = {spec.name: spec for spec in signature.inputs}
     for name, array in inputs.items():
-        if name not in known:
-            raise TensorsRefused(
-                f"there is no input `{name}`", hint=f"the model has {described(signature.inputs)}"
-            )
+        spec = input_named(name, signature)
         sizes = [size for size in array.shape if size]
         if not array.size and math.prod(sizes) > MOST_OF_NOTHING:
             raise TensorsRefused(
                 f"input `{name}` has no numbers, but shape {list(array.shape)}",
                 hint=f"besides a 0, sizes may make {MOST_OF_NOTHING} at most",
             )
-        spec, datatype = known[name], DATATYPES.get(array.dtype, str(array.dtype))
+        datatype = DATATYPES.get(array.dtype, str(array.dtype))
         if not fits(array.shape, spec.shape) or datatype != spec.datatype:
             raise TensorsRefused(
                 f"input `{name}` wants {spec.datatype} {list(spec.shape)}; "

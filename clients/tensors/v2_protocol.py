@@ -26,7 +26,7 @@ from clients.tensors.elements import (
 )
 from clients.tensors.quoting import brief, encodable
 from clients.tensors.scores import NotFinite
-from clients.tensors.signature import DATATYPES, DTYPES, Array
+from clients.tensors.signature import DATATYPES, DTYPES, Array, input_named
 from clients.triton.server import Scalar, Signature
 
 numpy_format: Any = np.lib.format  # it has no types
@@ -46,13 +46,14 @@ AS_THEY_ARE = ("np", "str")
 V2_EXPECTED = 'expected {"inputs": [{"name": "…", "shape": […], "datatype": "FP32", "data": […]}]}'
 
 
-def read_v2(payload: Payload) -> dict[str, Array]:
+def read_v2(payload: Payload, signature: Signature) -> dict[str, Array]:
     """Return the arrays of a V2 body, by name.
 
     Its field `binary`, of bytes, has the tensors whose data are not in the JSON.
 
     Raises:
         BadPayload: it is no V2 body, or a tensor's data do not match its shape and type.
+        TensorsRefused: the model has no input of a tensor's name.
 
     """
     content_type(payload, "", (*AS_THEY_ARE, "pd"))
@@ -68,6 +69,7 @@ def read_v2(payload: Payload) -> dict[str, Array]:
             raise BadPayload(f"`{where}` is {brief(tensor)}", hint=V2_EXPECTED)
         if tensor["name"] in arrays:
             raise BadPayload(f"`{where}`: the name {brief(tensor['name'])} is given twice")
+        input_named(tensor["name"], signature)  # before its data are read: there may be 300,000
         size = parameters_of(tensor, f"{where}.").get(BINARY_SIZE)
         if size is not None and (type(size) is not int or not 0 <= size <= len(rest)):
             raise BadPayload(

@@ -59,13 +59,14 @@ def field_data(value: object, spec: TensorSpec) -> list[Any]:
     flat = value if isinstance(value, list) else [value]
     if spec.datatype not in DTYPES:
         raise BadPayload(f"`{spec.name}` is {spec.datatype}, which has no form in JSON")
-    converted(flat, spec.datatype, spec.name)
+    array = converted(flat, spec.datatype, spec.name)
     known = math.prod(size for size in spec.shape if size != -1)
     if not flat or not known or len(flat) % known or (-1 not in spec.shape and len(flat) != known):
         raise TensorsRefused(
             f"`{spec.name}` has {len(flat)} elements; the model takes {list(spec.shape)}"
         )
-    return [math.nan if one is None else one for one in flat]
+    # Triton reads a long whole number less exactly than the float that it is.
+    return flat if spec.datatype == "BYTES" else array.tolist()
 
 
 def read_answer(body: bytes) -> Any:

@@ -18,12 +18,13 @@ import pytest
 from PIL import Image
 
 from clients.base import Client, Environment
-from clients.errors import BadPayload
+from clients.errors import BadPayload, TensorsRefused
 from clients.images.pictures import decode_picture, scans
 from clients.plugins.registry import load_clients
 from clients.request import Request
 from clients.tensors.client import MOST_NUMBERS, TensorResult, read_npy, read_v2
 from clients.tensors.nested import flattened, unshared
+from clients.triton.server import Signature, TensorSpec
 from dispatcher.codecs.json_request import MAX_LINES, read_lines
 from dispatcher.codecs.metadata import Metadata
 from dispatcher.errors import BadModel
@@ -220,6 +221,9 @@ def test_deep_lists_are_walked_once() -> None:
     assert flattened(copied) == [0.5] * 1_000_001
 
 
+OF_A = Signature(0, (TensorSpec("a", "FP32", (-1,)),), ())
+
+
 @pytest.mark.parametrize(
     "tensor",
     [
@@ -233,7 +237,13 @@ def test_deep_lists_are_walked_once() -> None:
 )
 def test_a_tensor_that_is_none(tensor: Any) -> None:
     with at_once(), pytest.raises(BadPayload):
-        read_v2({"inputs": [{"name": "a", **tensor}]})
+        read_v2({"inputs": [{"name": "a", **tensor}]}, OF_A)
+
+
+def test_inputs_that_the_model_does_not_have_are_not_read() -> None:
+    tensor = {"datatype": "FP32", "shape": [0], "data": []}
+    with at_once(), pytest.raises(TensorsRefused, match="there is no input `0`"):
+        read_v2({"inputs": [{"name": str(n), **tensor} for n in range(300_000)]}, OF_A)
 
 
 @pytest.mark.parametrize("shape", [(-1, -2), (2**40,), (2**62, 2**62), (1,) * 40])

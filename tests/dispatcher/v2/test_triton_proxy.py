@@ -260,13 +260,21 @@ def test_fields_that_do_not_fit_never_reach_triton(
     assert not triton.came
 
 
+def test_a_long_whole_number_goes_to_triton_as_the_float_that_it_is(
+    client: FlaskClient, triton: TritonsPort
+) -> None:
+    """Of 10**308 Triton's reader makes 9.999999999999998e+307 for FP64."""
+    client.post(GENERATE, json={"A": [2**100, 2, 3], "B": [1, 2, 3]})
+    assert b'"A": [1.2676506002282294e+30, 2.0, 3.0]' in triton.came[-1][-1]
+
+
 def test_null_is_no_number_both_ways(client: FlaskClient, triton: TritonsPort) -> None:
     """Bare NaN is not JSON (RFC 8259, 6); Triton reads and writes it."""
     triton.answer = lambda: (200, {}, b'data: {"SUM":[NaN,-Infinity,1.5]}\n\n')
     fields = {"A": [None, 2, 3], "B": [1, 2, 3]}
     answer = client.post("/v2/models/add/generate_stream", json=fields)
     assert answer.text == 'data: {"SUM":[null,null,1.5]}\n\n'
-    assert b'"A": [NaN, 2, 3]' in triton.came[-1][-1]
+    assert b'"A": [NaN, 2.0, 3.0]' in triton.came[-1][-1]
     triton.answer = lambda: (200, {}, b'{"SUM":[NaN,Infinity,1.5]}')
     answer = client.post(GENERATE, json=fields)
     assert answer.text == '{"SUM":[null,null,1.5]}'
