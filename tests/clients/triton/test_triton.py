@@ -282,8 +282,9 @@ def test_what_a_model_that_is_there_says_is_not_somebody_else_s_fault(
         (grpc.StatusCode.UNAVAILABLE, ModelBusy),
     ):
         refusing.code = code
-        with pytest.raises(kind, match=r"no such language: xx"):
+        with pytest.raises(kind) as raised:
             triton.infer("here", ARRAYS, timeout=5)
+        assert raised.value.message.endswith("no such language: xx")
 
 
 @pytest.mark.parametrize(

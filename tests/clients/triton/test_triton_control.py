@@ -105,18 +105,21 @@ def test_of_a_model_that_triton_keeps_no_word_on_its_log_is_named(
     with pytest.raises(ModelUnavailable, match=r"'here' is not ready: .*Triton's log has the"):
         triton.infer("here", ARRAYS, timeout=5)
     refusing.index = ModelState("here", "1", "UNAVAILABLE", "its file cannot be opened")
-    with pytest.raises(ModelFailed, match=r"^its file cannot be opened") as raised:
+    with pytest.raises(ModelFailed) as raised:
         triton.load("here", timeout=5)
+    assert raised.value.message == "its file cannot be opened"
     assert "`dispatcher check`" in raised.value.hint
-    with pytest.raises(ModelUnavailable, match=r"'here' is not ready: its file cannot be opened"):
+    with pytest.raises(ModelUnavailable) as asked:
         triton.infer("here", ARRAYS, timeout=5)
+    assert asked.value.message.endswith("'here' is not ready: its file cannot be opened")
 
 
 def test_a_model_that_was_unloaded_says_what_loads_it(refusing: Refusing, triton: Triton) -> None:
     refusing.code = grpc.StatusCode.UNAVAILABLE
     refusing.index = ModelState("here", "1", "UNAVAILABLE", "unloaded")
-    with pytest.raises(ModelUnavailable, match=r"'here' is not ready: unloaded") as asked:
+    with pytest.raises(ModelUnavailable) as asked:
         triton.infer("here", ARRAYS, timeout=5)
+    assert asked.value.message.endswith("'here' is not ready: unloaded")
     assert asked.value.hint == "POST /load_model/here loads it"
 
 
@@ -124,10 +127,12 @@ def test_how_to_mend_a_model_is_a_hint(refusing: Refusing, triton: Triton) -> No
     refusing.said = "failed to load 'here'"
     refusing.code = grpc.StatusCode.UNAVAILABLE
     refusing.index = ModelState("here", "1", "UNAVAILABLE", f"it is too large.{TO_MEND}cut it")
-    with pytest.raises(ModelUnavailable, match=r"'here' is not ready: it is too large\.") as asked:
+    with pytest.raises(ModelUnavailable) as asked:
         triton.infer("here", ARRAYS, timeout=5)
-    with pytest.raises(ModelFailed, match=r"^it is too large\.") as loaded:
+    assert asked.value.message.endswith("'here' is not ready: it is too large.")
+    with pytest.raises(ModelFailed) as loaded:
         triton.load("here", timeout=5)
+    assert loaded.value.message == "it is too large."
     assert [raised.value.hint for raised in (asked, loaded)] == ["cut it", "cut it"]
 
 

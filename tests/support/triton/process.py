@@ -84,10 +84,20 @@ class Triton:
         }
 
     def await_models(self, names: Iterable[str], seconds: float) -> None:
-        """Wait until each is ready or refused, at most so long for any one of them."""
-        deadline = time.monotonic() + seconds
-        wanted, before = set(names), 0
-        while time.monotonic() < deadline:
+        """Wait for models while Triton's log goes on: some dozens take minutes on a busy machine.
+
+        At its start Triton answers nothing, its index neither, until all of them are settled.
+
+        Raises:
+            TimeoutError: nothing was written for so many seconds.
+
+        """
+        wanted, written, deadline = set(names), -1, 0.0
+        while True:
+            if written != (written := self.log_file.stat().st_size):
+                deadline = time.monotonic() + seconds
+            elif time.monotonic() > deadline:
+                raise TimeoutError(f"not all of {sorted(wanted)} were loaded: {self.log()}")
             assert self.process.poll() is None, self.log()
             with contextlib.suppress(grpc_client.InferenceServerException):
                 states = self.states()
@@ -96,10 +106,7 @@ class Triton:
                 }
                 if wanted <= settled and self.client.is_server_live():
                     return
-                if len(settled) > before:
-                    before, deadline = len(settled), time.monotonic() + seconds
             time.sleep(0.05)
-        raise TimeoutError(f"not all of {sorted(wanted)} were loaded: {self.log()}")
 
 
 @contextlib.contextmanager

@@ -147,12 +147,14 @@ def test_a_model_that_answers_other_than_it_says_harms_nobody(
         client.infer("liar", x, classes={"y": 2}, timeout=30)
     assert client.infer("liar", x, timeout=30)["y"].shape == (1, 3)
     with chained(triton, folder, "liar") as chain:
-        with pytest.raises(ModelFailed, match=r"'BYTES', but model 'liar' expects 'FP32'"):
+        with pytest.raises(ModelFailed) as failed:
             client.infer(chain, x, timeout=30)
+        assert failed.value.message.endswith("'BYTES', but model 'liar' expects 'FP32'")
         with pytest.raises(TensorsRefused, match=r"Expected \[1,3\], got \[2,3\]"):
             client.infer(chain, {"x": np.zeros((2, 3), np.float32)}, timeout=30)
-        with pytest.raises(TensorsRefused, match=f"'FP64', but model '{chain}' expects 'FP32'"):
+        with pytest.raises(TensorsRefused) as refused:
             client.infer(chain, {"x": np.zeros((1, 3))}, timeout=30)
+        assert refused.value.message.endswith(f"'FP64', but model '{chain}' expects 'FP32'")
     triton.client.unload_model("liar")
 
 
