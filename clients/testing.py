@@ -36,7 +36,7 @@ from clients.repository.files import text_of
 from clients.request import Request, SequencePart
 from clients.tensors.classes import classified
 from clients.tensors.client import examples_of
-from clients.tensors.signature import at_most
+from clients.tensors.signature import refuse_wrong_tensors
 from clients.triton.server import NO_HINTS, Hints, Inference, Signature, Tensors, TensorSpec
 
 TIME_S = 60.0  # for one answer
@@ -192,54 +192,60 @@ class OnnxModels(Inference):
         )
 
         session, classes = self._session(model, version), classes or {}
-        most = self._max_batch_size(model, session)
-        if most and any(array.ndim and len(array) > most for array in inputs.values()):
-            raise TensorsRefused(
-                f"inference request batch-size must be <= {most} for {model!r}", hint=at_most(most)
-            )
+        signature = self.signature(model, version, timeout=0.0)
+        batched = signature.max_batch_size > 0
         ranks = {one.name: len(one.shape) for one in session.get_inputs()}
-        for name, array in inputs.items():
-            if not array.ndim:
-                raise TensorsRefused(
-                    f"input `{name}` of {model!r} has shape [], but Triton has one dimension for a "
-                    "scalar: [1]",
-                    hint="send np.array([…]), or array.reshape(1)",
-                )
         names = list(outputs or classes) or [one.name for one in session.get_outputs()]
+        given = {name: as_taken(array) for name, array in inputs.items()}
+        refuse_wrong_tensors(given, signature)
+        for name, array in given.items():  # see `as_triton_has`
+            if array.shape[ranks.get(name, array.ndim) :] == (1,):
+                given[name] = array.reshape(array.shape[:-1])
         try:
-            given = {name: as_taken(array) for name, array in inputs.items()}
-            for name, array in given.items():  # Triton has a dimension more where the file has none
-                if array.shape[ranks.get(name, array.ndim) :] == (1,):
-                    given[name] = array.reshape(array.shape[:-1])
-            results = [as_served(result) for result in session.run(names, given)]
-        except ValueError as error:  # an unknown or missing name
+            results = [as_served(result, batched=batched) for result in session.run(names, given)]
+        except ValueError as error:  # an unknown output
             raise TensorsRefused(f"the model {model!r}: {error}") from error
         except InvalidArgument as error:
             raise TensorsRefused(f"{model!r}: {error}") from error
         except Exception as error:  # ONNX Runtime's exceptions have no common base
             raise ModelFailed(f"{model!r}: {error}") from error
         return {
-            name: classified(result, classes[name], (), batched=most > 0)
+            name: classified(result, classes[name], (), batched=batched)
             if name in classes
             else result
             for name, result in zip(names, results, strict=True)
         }
 
     def signature(self, model: str, version: str = "", *, timeout: float) -> Signature:  # noqa: ARG002
+        """Return it as Triton completes what the configuration leaves out."""
         session = self._session(model, version)
-        inputs, outputs = (
-            tuple(TensorSpec(one.name, datatype(one.type), sizes(one.shape)) for one in side)
-            for side in (session.get_inputs(), session.get_outputs())
-        )
-        return Signature(self._max_batch_size(model, session), inputs, outputs)
-
-    def _max_batch_size(self, model: str, session: Any) -> int:
-        """Return it as Triton completes it, where the configuration leaves it out."""
         config = read(text(self.folder / model / CONFIG))
+        inputs, outputs = session.get_inputs(), session.get_outputs()
         if config.all("max_batch_size") or (config.all("input") and config.all("output")):
-            return config.readable_number("max_batch_size")
-        sides = (*session.get_inputs(), *session.get_outputs())
-        return DEFAULT_MAX_BATCH_SIZE * all(sizes(one.shape)[:1] == (-1,) for one in sides)
+            most = config.readable_number("max_batch_size")
+        else:
+            any_size = all(sizes(one.shape)[:1] == (-1,) for one in (*inputs, *outputs))
+            most = DEFAULT_MAX_BATCH_SIZE if any_size else 0
+
+        def specs(kind: str, nodes: Sequence[Any], *, optional: bool = False) -> list[TensorSpec]:
+            listed = {one.text("name"): one.texts("dims") for one in config.messages(kind)}
+            batch = (-1,) if most else ()
+            return [
+                TensorSpec(
+                    one.name,
+                    datatype(one.type),
+                    (*batch, *map(int, listed[one.name]))
+                    if one.name in listed
+                    else as_triton_has(sizes(one.shape), batched=most > 0),
+                    optional=optional,
+                )
+                for one in nodes
+            ]
+
+        defaults = specs("input", session.get_overridable_initializers(), optional=True)
+        return Signature(
+            most, (*specs("input", inputs), *defaults), tuple(specs("output", outputs))
+        )
 
     def _session(self, model: str, version: str) -> Any:
         import onnxruntime  # noqa: PLC0415  web workers do without it
@@ -267,6 +273,11 @@ def sizes(shape: Sequence[int | str | None]) -> tuple[int, ...]:
     return tuple(size if isinstance(size, int) else -1 for size in shape)
 
 
+def as_triton_has(shape: Sequence[int], *, batched: bool) -> tuple[int, ...]:
+    """Return a tensor's shape in Triton: besides the batch it has one dimension at least."""
+    return tuple(shape) if len(shape) > batched else (*shape, 1)
+
+
 def as_taken(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return an input for ONNX Runtime: contiguous, writable, `str` for texts."""
     if array.dtype.kind not in "OS":
@@ -275,11 +286,12 @@ def as_taken(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.array(texts, np.object_).reshape(array.shape)
 
 
-def as_served(output: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def as_served(output: npt.NDArray[Any], *, batched: bool) -> npt.NDArray[Any]:
     """Return an output as Triton gives it: read-only, with `bytes` for texts."""
     if output.dtype == np.object_:
         texts = [one.encode() if isinstance(one, str) else one for one in output.flat]
         output = np.array(texts, np.object_).reshape(output.shape)
+    output = output.reshape(as_triton_has(output.shape, batched=batched))
     output.flags.writeable = False
     return output
 

@@ -19,8 +19,7 @@ from clients.plugins.registry import Registry, load_clients
 from clients.repository.config_text import Message
 from clients.repository.files import text_of
 from clients.repository.model_folders import CONFIG
-from clients.tensors.signature import refuse_wrong_tensors
-from clients.testing import OnnxModels, as_taken
+from clients.testing import OnnxModels
 from clients.triton.configuration import config_dictionary, config_fault, config_signature
 from clients.triton.server import Signature, Tensors
 from container.repository.compose import compose
@@ -106,12 +105,6 @@ class Offline(OnnxModels):
             self._signatures[model, version] = self.put_together(model, version)
         return self._signatures[model, version]
 
-    def infer(self, model: str, inputs: Tensors, *, version: str = "", **given: Any) -> Any:
-        """Refuse what the server would refuse, and run the model; see `OnnxModels`."""
-        sent = {name: as_taken(array) for name, array in inputs.items()}
-        refuse_wrong_tensors(sent, self.signature(model, version, timeout=0.0))
-        return super().infer(model, inputs, version=version, **given)
-
     def put_together(self, model: str, version: str) -> Signature:
         """Return a model's inputs and outputs."""
         self.look_for(model)
@@ -128,9 +121,6 @@ class Offline(OnnxModels):
         except (ModelConfigError, UnicodeDecodeError) as error:
             raise self.cannot_run(model, str(error)) from error
         return config_signature(known)
-
-    def _max_batch_size(self, model: str, session: Any) -> int:  # noqa: ARG002
-        return self.signature(model, timeout=0.0).max_batch_size
 
     def _session(self, model: str, version: str) -> Session:
         self.look_for(model)
