@@ -17,6 +17,7 @@ from tool.checks.findings import Findings
 from tool.trouble import Trouble
 
 MOST_FILES = 100_000
+NO_FILE = ("is neither a file nor a folder, and the service unpacks no others", "remove it")
 PROGRAM_MODE, FILE_MODE = 0o755, 0o644  # the platform keeps the archive's own
 OWNER_RUNS = 0o100
 MOST_BYTES = 4 * 2**30  # to look at; what comes after these is as long as it is, but of zeros
@@ -75,7 +76,7 @@ def unpack_member(
             "pack the file itself: `tar czf` with `--dereference --hard-dereference`",
         )
     elif not member.isfile():
-        findings.error(place, "is neither a file nor a folder", "leave it out")
+        findings.error(place, *NO_FILE)
     else:
         place.parent.mkdir(parents=True, exist_ok=True)
         source = packed.extractfile(member)

@@ -25,7 +25,7 @@ from clients.repository.model_folders import (
     is_model,
     models_in,
 )
-from tool.checks.archive import unpack
+from tool.checks.archive import NO_FILE, unpack
 from tool.checks.client import check_clients, check_requirements, has_client
 from tool.checks.findings import Findings
 from tool.checks.model import ModelCheck, links
@@ -100,7 +100,8 @@ def check_all(
     """
     closed = list(unreadable(findings.root))
     for path in closed:
-        findings.error(path, *cannot_be_read(PermissionError(EACCES, os.strerror(EACCES))))
+        denied_here = PermissionError(EACCES, os.strerror(EACCES))
+        findings.error(path, *(NO_FILE if is_special(path) else cannot_be_read(denied_here)))
     its = findings.root / CLIENTS
     if not can_be_read(its) and not any(models_in(findings.root)):
         its = findings.root  # such as a folder that CLIENTS_PATH names
@@ -148,14 +149,21 @@ def folder_of(path: Path) -> Iterator[Findings]:
 
 
 def unreadable(root: Path) -> Iterator[Path]:
-    """Yield the folders below another one that cannot be entered, and Python files alike."""
+    """Yield what cannot be read below a folder: folders, Python files, pipes, sockets, devices."""
     for place, names, files in os.walk(root):
         inside = [Path(place, name) for name in names if name != VOLUMES_OWN]
         closed = [path for path in inside if not (is_litter(path) or can_be_read(path))]
         yield from closed
-        python = [Path(place, name) for name in files if name.endswith(".py")]
-        yield from (path for path in python if not is_litter(path) and denied(path))
+        for path in (Path(place, name) for name in files):
+            is_denied = path.suffix == ".py" and not is_litter(path) and denied(path)
+            if is_denied or is_special(path):
+                yield path
         names[:] = [path.name for path in inside if path not in closed and not is_litter(path)]
+
+
+def is_special(path: Path) -> bool:
+    """Whether a path is neither a file nor a folder, or a link to such: who reads it may hang."""
+    return path.exists() and not (path.is_file() or path.is_dir())
 
 
 def cannot_be_read(error: OSError) -> tuple[str, str]:

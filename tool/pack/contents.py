@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from clients.repository.files import LITTER
+from tool.checks.archive import NO_FILE
 from tool.trouble import Trouble
 
 # Neither Triton nor a client reads these. Other names with a dot stay: packages in an environment
@@ -139,7 +140,5 @@ def kind_of(path: Path, name: str) -> os.stat_result:
             raise Trouble(f"{name} {why}; put the file there, or remove the link") from error
         raise
     if not (stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode)):
-        raise Trouble(
-            f"{name} is neither a file nor a folder, and the service unpacks no others; remove it"
-        )
+        raise Trouble(f"{name} {'; '.join(NO_FILE)}")
     return found

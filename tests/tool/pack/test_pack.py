@@ -171,6 +171,9 @@ def test_what_cannot_be_packed(
     mistake(models)  # type: ignore[operator]
     assert pack(models, out) in {1, 2}
     assert text in capsys.readouterr().err
+    if mistake is pipe:  # which is an error for `check` as well, that does not wait for a writer
+        assert main(["check", str(models), "--follow-links"]) == 1
+        assert f"error: {text.replace(' is', ': is', 1)}" in capsys.readouterr().out
     assert {one.name for one in models.parent.iterdir()} == {"models", "weights"}
 
 
