@@ -202,6 +202,40 @@ def zipmap(file: Path) -> None:
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), file)
 
 
+def mapped_classes(file: Path) -> None:
+    """x [n, 2] -> label [n], and a map of 3 probabilities for each row, as skl2onnx has it"""
+    labels, domain = ["cup", "fork", "größe"], "ai.onnx.ml"
+    nodes = [
+        helper.make_node(
+            "LinearClassifier",
+            ["x"],
+            ["label", "scores"],
+            domain=domain,
+            classlabels_strings=labels,
+            coefficients=[1.0, -1.0, 0.5, 2.0, -3.0, 0.25],
+            intercepts=[0.0, 0.5, -0.5],
+            post_transform="LOGISTIC",
+        ),
+        helper.make_node("Normalizer", ["scores"], ["probabilities"], domain=domain, norm="L1"),
+        helper.make_node(
+            "ZipMap",
+            ["probabilities"],
+            ["output_probability"],
+            domain=domain,
+            classlabels_strings=labels,
+        ),
+    ]
+    row = helper.make_map_type_proto(STRING, helper.make_tensor_type_proto(FLOAT, None))
+    outputs = [
+        helper.make_tensor_value_info("label", STRING, ["n"]),
+        helper.make_value_info("output_probability", helper.make_sequence_type_proto(row)),
+    ]
+    inputs = [helper.make_tensor_value_info("x", FLOAT, ["n", 2])]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(domain, 1)]
+    graph = helper.make_graph(nodes, "graph", inputs, outputs)
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), file)
+
+
 def bfloat16(file: Path) -> None:
     nodes = [helper.make_node("Cast", ["x"], ["y"], to=FLOAT)]
     save(file, nodes, [("x", TensorProto.BFLOAT16, ["n"])], [("y", FLOAT, ["n"])])

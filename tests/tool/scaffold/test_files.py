@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import external_data_helper
+from onnxruntime import InferenceSession
 
 from clients.plugins.family import names
 from clients.testing import OnnxModels, answer, clients_in
@@ -92,6 +93,25 @@ def test_the_tests_that_are_written_pass_and_can_fail(write: Write, tmp_path: Pa
     test.write_text(test.read_text().replace('"img"', '"image"', 1))  # the example's field
     text = outcome(MINE / "code" / "tests", Path("other", "code", "tests"))
     assert "3 failed, 1 passed, 1 skipped" in text, text
+
+
+def test_maps_of_probabilities_are_cut_off(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The right values are those of the file as it was, which Triton cannot carry."""
+    file = tmp_path / "a.onnx"
+    onnx_models.mapped_classes(file)
+    with monkeypatch.context() as lacking:
+        lacking.setitem(sys.modules, "onnx", None)
+        assert f"run `{sys.executable} -m pip install onnx`" in write(file, code=2)
+    assert "`probabilities` has a column for each class: cup, fork, größe\n" in write(file)
+    given = {"x": np.random.default_rng(0).normal(size=(4, 2)).astype(np.float32)}
+    label, maps = InferenceSession(file).run(None, given)
+    found = OnnxModels(MINE).infer("new", given, timeout=9)
+    assert [one.decode() for one in found["label"].flat] == label.tolist()
+    assert found["probabilities"].tolist() == [list(row.values()) for row in maps]
+    assert found["probabilities"].sum(1) == pytest.approx(1)
+    assert main(["check", "mine"]) == 0
 
 
 @pytest.mark.slow
