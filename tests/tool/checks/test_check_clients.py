@@ -19,7 +19,6 @@ from tests.support.mistakes.mistake import (
     write_mistake,
     write_right,
 )
-from tests.support.models import onnx_models
 from tool.__main__ import main
 from tool.commands.new_client import TEMPLATE
 
@@ -364,22 +363,6 @@ def test_a_class_is_asked_its_examples_on_its_real_model(
     code, found = check(tmp_path)
     assert (code, len(found)) == (bool(words), bool(words)), found
     assert all(words in one["message"] for one in found), found
-
-
-@pytest.mark.parametrize("shape", [(), (1,)])
-def test_a_class_that_sends_a_scalar_without_its_dimension_is_named(
-    tmp_path: Path, check: Check, shape: tuple[int, ...]
-) -> None:
-    """The server has [1] for it, as `test_onnxruntime_on_triton.py` shows of Triton itself."""
-    onnx_models.scalar(tmp_path / "scalar" / "1" / "model.onnx")
-    file = tmp_path / "code" / "clients" / "mine.py"
-    file.parent.mkdir(parents=True)
-    sends = f'self.infer({{"x": np.ones({shape}, "float32")}}, model="scalar")["y"].tolist()'
-    file.write_text(f"import numpy as np\n{CLIENT.replace('return 1', f'return {sends}')}")
-    write_right(tmp_path, "right")
-    code, found = check(tmp_path)
-    words = "wants FP32 [1]; you sent FP32 [] (send the same data as [1])"
-    assert (code, [words in one["message"] for one in found]) == ((0, []) if shape else (1, [True]))
 
 
 @pytest.mark.parametrize("place", ["code/clients", "", "../elsewhere"])

@@ -287,3 +287,22 @@ def test_an_older_class_is_asked(tmp_path: Path, check: Check) -> None:
     code, (one,) = check(tmp_path)
     assert (code, one["message"]) == (0, "has no client")
     assert "is served by clients.older_class.OlderClass" in one["fix"]
+
+
+@pytest.mark.parametrize("shape", [(), (1,)])
+def test_a_class_that_sends_a_scalar_without_its_dimension_is_named(
+    tmp_path: Path, check: Check, shape: tuple[int, ...]
+) -> None:
+    """The server has [1] for it, as `test_onnxruntime_on_triton.py` shows of Triton itself."""
+    onnx_models.scalar(tmp_path / "scalar" / "1" / "model.onnx")
+    file = tmp_path / "code" / "clients" / "mine.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(
+        "import numpy as np\nfrom clients.base import Client\n\nclass Mine(Client):\n"
+        "    modelname = 'mine'\n    example = {}\n\n    def inference(self, payload):\n"
+        f"        sent = {{'x': np.ones({shape}, 'float32')}}\n"
+        "        return self.infer(sent, model='scalar')['y'].tolist()\n"
+    )
+    code, found = check(tmp_path)
+    words = "wants FP32 [1]; you sent FP32 [] (send the same data as [1])"
+    assert (code, [words in one["message"] for one in found]) == ((0, []) if shape else (1, [True]))
