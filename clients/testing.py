@@ -235,7 +235,7 @@ class OnnxModels(Inference):
                     one.name,
                     datatype(one.type),
                     (*batch, *map(int, listed[one.name]))
-                    if one.name in listed
+                    if one.name in listed and not one.shape  # a scalar, or of unknown rank
                     else as_triton_has(sizes(one.shape), batched=most > 0),
                     optional=optional,
                 )
