@@ -31,6 +31,7 @@ from dispatcher.execution.model_lookup import ModelLookup
 from dispatcher.execution.watchdog import Watchdog, grace_period, replace_worker
 from dispatcher.jobs.runner import Runner
 from dispatcher.jobs.store import JobStore
+from dispatcher.large_answers import room_made
 from dispatcher.log_lines import finished_lines
 from dispatcher.model_control.control import ModelControl
 from dispatcher.model_control.links import keep_listable
@@ -208,7 +209,7 @@ def assemble(  # noqa: PLR0913, PLR0917  all that the routes are made of
     s3 = by_key(settings)
     later = Later(jobs, settings, s3) if jobs else None
     inference = InferenceHandler(settings, executor, admission, telemetry, triton, s3, later)
-    return create_app(
+    app = create_app(
         settings.max_body,
         settings.managing_timeout,
         telemetry,
@@ -224,6 +225,9 @@ def assemble(  # noqa: PLR0913, PLR0917  all that the routes are made of
             metrics_routes(settings, telemetry.metrics, readiness, keys, listing),
         ),
     )
+    if run_dir:
+        app.after_request(partial(room_made, run_dir / "proxy"))  # as in nginx.conf
+    return app
 
 
 def model_memory(

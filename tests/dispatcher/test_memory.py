@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from flask import Flask, Response, g
 
 from clients.triton.shared_memory import MIB, affordable
+from dispatcher import large_answers
+from dispatcher.large_answers import room_made
 from dispatcher.observability.memory import free_memory, lies_in_memory, total_memory
+from dispatcher.observability.request_log import RequestRecord
 from dispatcher.settings import read_settings
 from dispatcher.wsgi import shared_bytes
 
@@ -123,3 +128,40 @@ def test_the_workers_share_it_unless_it_is_given(monkeypatch: pytest.MonkeyPatch
     two = {"MODEL_SERVER_WORKERS": "2"}
     assert shared_bytes(read_settings(two)) == 128 * MIB
     assert shared_bytes(read_settings({**two, "TENSORS_SHARED_MEMORY_MB": "800"})) == 400 * MIB
+
+
+@pytest.mark.parametrize(
+    ("in_memory", "held", "free", "length", "refused"),
+    [
+        (True, 0, 0, 500 * MIB, False),  # one alone
+        (True, 100 * MIB, 0, 28 * MIB, False),  # an eighth of 1 GiB is 128 MiB
+        (True, 100 * MIB, 0, 29 * MIB, True),
+        (True, 200 * MIB, 0, MIB, False),  # a small one
+        (False, 200 * MIB, 60 * MIB, 30 * MIB, False),
+        (False, 200 * MIB, 60 * MIB, 31 * MIB, True),
+    ],
+)
+def test_answers_that_are_read_slowly_leave_memory_and_disk(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    in_memory: bool,
+    held: int,
+    free: int,
+    length: int,
+    refused: bool,
+) -> None:
+    monkeypatch.setattr(large_answers, "lies_in_memory", lambda _: in_memory)
+    monkeypatch.setattr(large_answers, "total_memory", lambda: GIB)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    if held:
+        with (tmp_path / "0000000001").open("wb") as file:
+            file.truncate(held)
+    app = Flask(__name__)
+    with app.test_request_context():
+        g.record = RequestRecord(0, "a", "POST", "/", "/", 0)
+        response = Response()
+        response.content_length = length
+        came = room_made(tmp_path, response)
+        assert (came.status_code, came.headers.get("Retry-After")) == (
+            (429, "1") if refused else (200, None)
+        )
