@@ -16,9 +16,11 @@ from dispatcher.observability.memory import RECEIVED_SHARE, lies_in_memory, tota
 
 def room_made(kept: Path, response: Response) -> Response:
     """Return a response, or 429 where the answers in the folder `kept` leave no room for it."""
-    if not g.record.reported and (response.content_length or 0) > LARGE_BODY:
+    # (Tensors are a list of pieces, whose length is in no header yet.)
+    length = response.content_length or (response.is_sequence and sum(map(len, response.response)))
+    if not g.record.reported and length > LARGE_BODY:
         try:
-            check_room(kept, response.content_length)
+            check_room(kept, length)
         except TooManyRequests as error:
             return answer_inference_error(error)
     return response

@@ -159,8 +159,8 @@ def test_answers_that_are_read_slowly_leave_memory_and_disk(
     app = Flask(__name__)
     with app.test_request_context():
         g.record = RequestRecord(0, "a", "POST", "/", "/", 0)
-        response = Response()
-        response.content_length = length
+        half = bytes(length // 2)
+        response = Response([half, half, bytes(length % 2)])
         came = room_made(tmp_path, response)
         assert (came.status_code, came.headers.get("Retry-After")) == (
             (429, "1") if refused else (200, None)
