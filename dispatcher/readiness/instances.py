@@ -14,7 +14,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,6 +71,8 @@ class ModelProcesses:
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self.proc = proc
+        self.in_order: set[str] = set()
+        """The models with a process that ended without a fault, as after they were unloaded."""
         self._known: dict[int, str] = {}  # models by process; "" for other processes
         self._triton = 0
 
@@ -89,9 +91,26 @@ class ModelProcesses:
             self._learn(pid)
         ends = {pid: how for pid, model in self._known.items() if (how := self._end(pid, model))}
         by_model = {self._known[pid]: how for pid, how in ends.items() if how != IN_ORDER}
+        self.in_order.update(self._known[pid] for pid, how in ends.items() if how == IN_ORDER)
         self._known |= dict.fromkeys(ends, "")
         left = Counter(self._known.values())
         return {model: Death(how, left[model]) for model, how in by_model.items()}
+
+    def left_early(
+        self, ended: frozenset[str], ready: Collection[str], missing: Container[str]
+    ) -> dict[str, int]:
+        """Return the models whose processes ended by themselves, and how many live: `os._exit(0)`.
+
+        Args:
+            ended: what `in_order` was before Triton was asked for `ready`.
+            ready: the models that are ready.
+            missing: those that lack processes.
+
+        """
+        living = self.living()
+        found = {m: living[m] for m in ended.intersection(ready) if not living[m] or m in missing}
+        self.in_order.difference_update(ended.difference(ready) | found.keys())
+        return found
 
     def living(self) -> Counter[str]:
         """Return how many processes of each model lived at the last call of `died`."""

@@ -278,6 +278,7 @@ class Prober:
         """Ask Triton which models it has, and count their processes."""
         with self._listing:
             starts, found = self.supervisor().triton_starts, self.found
+            ended = frozenset(self.processes.in_order)
             try:
                 models = self.server.models(timeout=WORD_S)
                 found = Status(triton_starts=starts, models=models, was_listed=True)
@@ -285,6 +286,8 @@ class Prober:
                 self._follow(ready, {state.name for state in models})
                 self.explain(models)
                 self._counts.compare(starts, ready, living, timeout=WORD_S)
+                missing = self._counts.missing
+                self.reloads.lost |= self.processes.left_early(ended, ready, missing)
             except InferenceError as error:
                 # It does not list them while it is busy with loading one.
                 if not self.server.is_ready(timeout=WORD_S):

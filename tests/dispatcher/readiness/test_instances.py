@@ -79,6 +79,9 @@ def test_one_that_ended_in_order_is_not_dead(proc: Proc) -> None:
     assert processes.living() == {}
     proc.go(71)
     assert processes.died(TRITON) == {}
+    ended = frozenset(processes.in_order)
+    assert processes.left_early(ended, {"bert"}, ()) == {"bert": 0}, "it was not unloaded"
+    assert processes.left_early(ended, (), ()) == {}
 
 
 def test_how_many_processes_a_model_has_left_is_told(proc: Proc) -> None:
