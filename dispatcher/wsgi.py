@@ -226,7 +226,7 @@ def assemble(  # noqa: PLR0913, PLR0917  all that the routes are made of
         ),
     )
     if run_dir:
-        app.after_request(partial(room_made, run_dir / "proxy"))  # as in nginx.conf
+        app.after_request(partial(room_made, run_dir))
     return app
 
 

@@ -131,31 +131,20 @@ def test_the_workers_share_it_unless_it_is_given(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    ("in_memory", "held", "free", "length", "refused"),
+    ("in_memory", "length", "refused"),
     [
-        (True, 0, 0, 500 * MIB, False),  # one alone
-        (True, 100 * MIB, 0, 28 * MIB, False),  # an eighth of 1 GiB is 128 MiB
-        (True, 100 * MIB, 0, 29 * MIB, True),
-        (True, 200 * MIB, 0, MIB, False),  # a small one
-        (False, 200 * MIB, 60 * MIB, 30 * MIB, False),
-        (False, 200 * MIB, 60 * MIB, 31 * MIB, True),
+        (True, 30 * MIB, False),
+        (True, 31 * MIB, True),
+        (False, 50 * MIB, False),
+        (False, 51 * MIB, True),
     ],
 )
 def test_answers_that_are_read_slowly_leave_memory_and_disk(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    in_memory: bool,
-    held: int,
-    free: int,
-    length: int,
-    refused: bool,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_memory: bool, length: int, refused: bool
 ) -> None:
     monkeypatch.setattr(large_answers, "lies_in_memory", lambda _: in_memory)
-    monkeypatch.setattr(large_answers, "total_memory", lambda: GIB)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
-    if held:
-        with (tmp_path / "0000000001").open("wb") as file:
-            file.truncate(held)
+    monkeypatch.setattr(large_answers, "free_memory", lambda: 60 * MIB)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=100 * MIB))
     app = Flask(__name__)
     with app.test_request_context():
         g.record = RequestRecord(0, "a", "POST", "/", "/", 0)
