@@ -86,6 +86,18 @@ def test_a_plus_in_a_query_is_a_blank_and_the_hint_says_how_it_is_written(
     assert ask(client, "/invocations?modelname=a%2Bb", **body).status_code == 200
 
 
+def test_a_model_that_is_there_but_not_loaded_is_not_called_unknown(
+    client: FlaskClient, server: FakeTriton
+) -> None:
+    server.models_run["boom"] = dict
+    server.unloaded.add("boom")
+    answer = ask(client, modelname="boom", payload={})
+    assert_error(answer, 404, "unknown_model", "the model 'boom' is not loaded")
+    hint = (answer.json or {})["error"]["hint"]
+    assert hint.startswith("POST /load_model/boom loads it, or says why that fails; the served")
+    assert "boom" not in hint.partition("the served models are")[2]
+
+
 def test_the_default_model_comes_last(client: FlaskClient) -> None:
     response = ask(client, payload={"text": "[MASK]"})
     assert (response.json or {})["modelname"] == "bert_base"
