@@ -146,6 +146,14 @@ class ModelProcesses:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
+    def end_stopped(self, model: str) -> None:
+        """Kill the processes of a model that are stopped, but not by a debugger or profiler (t)."""
+        for pid in self.by_model().get(model, ()):
+            if self._fields(pid)[:1] == ["T"]:
+                log.error("a process of the model %s is stopped, and fails: killing it", model)
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
     def adopt(self, triton: int, known: Mapping[str, Iterable[int]]) -> None:
         """Go on from what another `ModelProcesses` knew: a dead process does not tell its model."""
         self._triton = triton

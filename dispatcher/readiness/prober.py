@@ -312,6 +312,7 @@ class Prober:
             return
         for file in (self.run_dir / FAILING).glob("*") if self.run_dir else ():
             self._suspects.add(file.name)
+            self.processes.end_stopped(file.name)  # a model without a class may have no probe
             file.unlink()
         for name, probe in list(self.probes.items()):
             result = probe.result
@@ -344,8 +345,7 @@ class Prober:
             self._suspects.discard(model)
         result = Result(model, last.required, "", 0.0, starts, last.answered_in)
         try:
-            again = last.tried_in == starts
-            result = self.checks.check(name, result, knock=knock, again=again)
+            result = self.checks.check(name, result, knock=knock, again=last.tried_in == starts)
         except BaseException:  # whatever a client does, the probe comes to its end
             log.exception("the probe of %s fails", name)
             reason = "its probe failed; the log has the traceback"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -228,3 +231,23 @@ def test_a_model_whose_process_is_stopped_gets_no_such_time(
     stage.time += 8
     stage.round()
     assert stage.is_stuck("echo")
+
+
+def test_a_stopped_process_of_a_model_without_a_class_is_ended_when_a_request_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a model has no probe, and Triton answers each request that the process died."""
+    stage = Stage(run_dir=tmp_path)
+    with subprocess.Popen(["sleep", "60"]) as stopped, subprocess.Popen(["sleep", "60"]) as other:
+        known = {"plain": [stopped.pid, other.pid]}
+        monkeypatch.setattr(stage.prober.processes, "by_model", lambda: known)
+        stopped.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, stopped.pid, os.WSTOPPED)
+        stage.server.note_failure("echo")
+        stage.round()
+        assert stopped.poll() is None
+        stage.server.note_failure("plain")
+        stage.round()
+        assert stopped.wait(5) == -signal.SIGKILL
+        assert other.poll() is None
+        other.kill()
