@@ -26,6 +26,7 @@ class RecordingSession:
 
     def __init__(self, session: Any, run: Run) -> None:
         self.get_inputs, self.get_outputs = session.get_inputs, session.get_outputs
+        self.get_overridable_initializers = session.get_overridable_initializers
         self.inputs: list[Arrays] = []
         self.outputs: list[Arrays] = []
         self.by = run
@@ -54,7 +55,11 @@ def tensors_of(signature: Signature) -> Any:
         ]
         for side in (signature.inputs, signature.outputs)
     )
-    return SimpleNamespace(get_inputs=lambda: inputs, get_outputs=lambda: outputs)
+    return SimpleNamespace(
+        get_inputs=lambda: inputs,
+        get_outputs=lambda: outputs,
+        get_overridable_initializers=list,
+    )
 
 
 class RecordedModels(OnnxModels):
