@@ -240,14 +240,14 @@ def shut() -> Iterator[Path]:
 
 # Servers that are started once for many files. `--dist loadgroup` gives all of their files to one
 # process, so that they are started once, not once in each process.
-SHARED = ("triton", "endpoint", "stateful", "s3", "site", "container", "wheel")
+SERVERS = ("triton", "endpoint", "stateful", "s3", "site", "container", "wheel")
 
 
 def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
     """Keep each file's tests in one process, and all files that use the same server."""
     groups: dict[Path, str] = {}
     for item in items:
-        for name in SHARED:
+        for name in SERVERS:
             definitions = session._fixturemanager.getfixturedefs(name, item) or ()
             if name in getattr(item, "fixturenames", ()) and definitions[-1].scope == "session":
                 groups.setdefault(item.path, f"{definitions[-1].baseid}/{name}")

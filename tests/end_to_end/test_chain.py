@@ -266,7 +266,7 @@ def test_the_start_says_what_it_does(endpoint: Endpoint) -> None:
 
 def test_every_line_of_the_log_says_which_program_it_comes_from(endpoint: Endpoint) -> None:
     endpoint.call("/invocations", b" " * (26 * 2**20), headers={"X-Request-Id": "too-large"})
-    wait_for(lambda: '"request_id":"too-large"' in endpoint.log.read_text(), 5, "NGINX's line")
+    wait_for(lambda: '"request_id": "too-large"' in endpoint.log.read_text(), 5, "NGINX's line")
     plain = set()
     for line in endpoint.log.read_text().splitlines():
         if line.startswith("{"):
@@ -295,7 +295,7 @@ def test_triton_is_not_to_be_reached_from_outside(endpoint: Endpoint) -> None:
         if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
             address, _, port = fields[1].partition(":")
             listening[int(port, 16)] = address
-    assert listening.pop(endpoint.port) == "00000000"
+    assert set(listening.pop(endpoint.port)) == {"0"}  # of either family
     assert len(listening) == 3
     loopback = "0100007F"
     assert set(listening.values()) <= {loopback, f"0000000000000000FFFF0000{loopback}"}

@@ -308,10 +308,10 @@ def test_boto3_raises_its_model_error_without_a_web_worker(deserted: Endpoint) -
     runtime = sagemaker_runtime(deserted)
     with pytest.raises(runtime.exceptions.ModelError) as caught:
         runtime.invoke_endpoint(EndpointName="mine", Body=DOUBLE, InferenceId="an-id")
-    wait_for(lambda: '"request_id":"an-id"' in deserted.log.read_text(), 10, "its line")
+    wait_for(lambda: '"request_id": "an-id"' in deserted.log.read_text(), 10, "its line")
     log = deserted.log.read_text()
     assert_model_error(caught.value, 503, "unavailable")
-    (line,) = [json.loads(one) for one in log.splitlines() if '"request_id":"an-id"' in one]
+    (line,) = [json.loads(one) for one in log.splitlines() if '"request_id": "an-id"' in one]
     assert (line["status"], line["code"]) == (503, "unavailable")
     assert line["path"] == "/endpoints/mine/invocations"
 
