@@ -19,13 +19,12 @@ RUN := $(VENV)/bin/python -m
 serve: weights
 	PYTHON=$(VENV)/bin/python exec ./serve
 
-# In two processes, since much of the time is waiting; each file's tests stay together, and those
-# that share a server (tests/conftest.py).
+# In two processes, since much of the time is waiting; each file's tests stay together.
 test: weights $(VENV)/.dev
-	$(RUN) pytest -m "not slow and not image" --numprocesses 2 --dist loadgroup
+	$(RUN) pytest -m "not slow and not image" --numprocesses 2 --dist loadfile
 
 test-slow: weights $(VENV)/.dev
-	$(RUN) pytest -m slow --numprocesses 2 --dist loadgroup
+	$(RUN) pytest -m slow --numprocesses 2 --dist loadfile
 
 image:
 	docker build --tag triton-dispatcher \

@@ -238,24 +238,6 @@ def shut() -> Iterator[Path]:
         path.rmdir()
 
 
-# Servers that are started once for many files. `--dist loadgroup` gives all of their files to one
-# process, so that they are started once, not once in each process.
-SERVERS = ("triton", "endpoint", "stateful", "s3", "site", "container", "wheel")
-
-
-def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
-    """Keep each file's tests in one process, and all files that use the same server."""
-    groups: dict[Path, str] = {}
-    for item in items:
-        for name in SERVERS:
-            definitions = session._fixturemanager.getfixturedefs(name, item) or ()
-            if name in getattr(item, "fixturenames", ()) and definitions[-1].scope == "session":
-                groups.setdefault(item.path, f"{definitions[-1].baseid}/{name}")
-    for item in items:
-        group = groups.get(item.path, item.nodeid.partition("::")[0])
-        item.add_marker(pytest.mark.xdist_group(group))
-
-
 # A shell lets what it starts with `&` ignore Ctrl-C, and so would what the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
