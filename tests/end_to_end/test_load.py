@@ -224,7 +224,7 @@ def test_headers_that_never_end_are_cut_off(endpoint: Endpoint) -> None:
                 answer = b""
     assert answer == b""
     assert 15 < time.monotonic() - began < 25
-    line = '"status":408,"code":"request_timeout"'
+    line = '"status": 408, "code": "request_timeout"'
     wait_for(lambda: line in endpoint.log.read_text(), 5, "the line in the log")
 
 

@@ -37,8 +37,8 @@ IN_TOML: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "key": (toml('label = "labels.txt"'), "`label` is no key of the family classification; did"),
     "unlabelled": (
-        lambda folder: (folder / "labels.txt").unlink(),
-        "`labels` is labels.txt, which cannot be read (FileNotFoundError); put a file of that name",
+        toml('labels = "names.txt"'),
+        "`labels` is names.txt, which cannot be read (FileNotFoundError); put a file of that name",
     ),
     "miscounted": (
         lambda folder: (folder / "labels.txt").write_text("a\nb\nc\nd\n"),
