@@ -276,9 +276,10 @@ def job_store(settings: Settings) -> JobStore | None:
 def make_admission(settings: Settings) -> Admission:
     """Return the limits of concurrency for one worker.
 
-    Parsed as JSON a body may take ten times its size, and one that is unpacked lies in a file too.
+    Parsed as JSON a usual body takes up to ten times its size, and one that takes more is counted
+    as more. There is room for one of the largest.
     """
-    room = max(2 * settings.max_body, int(total_memory() * BODIES_SHARE) // settings.workers)
+    room = max(settings.max_body, int(total_memory() * BODIES_SHARE) // settings.workers)
     bodies = min(MAX_LARGE_BODIES * settings.max_body, room)
     return Admission(settings.threads, settings.jobs_per_model, settings.queue, bodies)
 

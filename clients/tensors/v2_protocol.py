@@ -99,7 +99,8 @@ def read_tensor(tensor: Mapping[str, Any], where: str, raw: memoryview | None) -
         or not all(type(n) is int and 0 <= n < 2**31 for n in shape)
     ):
         raise BadPayload(
-            f"`{where}.shape` is {brief(shape)}", hint="expected sizes, such as [1, 3]"
+            f"`{where}.shape` is {brief(shape)}",
+            hint=f"expected sizes below 2^31, such as [1, 3]; at most {MOST_DIMENSIONS}",
         )
     if (raw is None) != isinstance(data, list) or (raw is not None and data is not None):
         raise BadPayload(

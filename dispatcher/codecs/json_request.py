@@ -6,7 +6,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from typing import IO, Any
 
@@ -14,7 +14,7 @@ from clients.errors import DeadlineExceeded, InferenceError
 from clients.request import SEQUENCE_NAMES
 from clients.tensors.quoting import brief
 from dispatcher.codecs.media import UTF_16_MARKS, utf_16_error
-from dispatcher.codecs.metadata import TIMEOUT_PARAMETER, Metadata
+from dispatcher.codecs.metadata import TIMEOUT_PARAMETER, Metadata, no_room
 from dispatcher.errors import BadBody
 from dispatcher.execution.request import (
     InferenceRequest,
@@ -45,6 +45,13 @@ PAUSE_S = 0.02
 LARGE_BODY = 2**20  # bytes; one smaller body for each thread does not endanger memory
 large_body_lock = threading.Lock()
 
+# What JSON takes once it is parsed, at least its true size: bytes for each byte, and for each mark
+# that begins a list or an object, or stands beside a value or a text. (`[[],[],…]` takes 24 times
+# its length, `[{"":1},…]` 30 times.)
+PARSED_BYTE = 3
+PARSED_MARKS = {b"[": 72, b"{": 150, b",": 32, b'"': 28}
+USUAL = 10  # times its length; counted for every body before it is read
+
 # JSON lines: 25 MiB have this many of 262 bytes each. As many as fit, of two bytes each, would keep
 # a core busy for minutes.
 MAX_LINES = 100_000
@@ -59,7 +66,7 @@ def read_json(body: bytes, metadata: Metadata, max_batch: int) -> InferenceReque
         BadBody: it is not JSON, or a field is missing, unknown or of the wrong type.
 
     """
-    document = parse_object(body, metadata.time_limit.deadline())
+    document = parse_object(body, metadata.time_limit.deadline(), room=metadata.room)
     if "requests" in document:
         return read_request_list(document, metadata, max_batch)
     names = document.get("modelname")
@@ -97,7 +104,11 @@ def parse_json(body: bytes, deadline: float) -> Any:
 
 
 def parse_object(
-    body: bytes, deadline: float = math.inf, *, hint: str = BODY_HINT
+    body: bytes,
+    deadline: float = math.inf,
+    *,
+    hint: str = BODY_HINT,
+    room: Callable[[int, int], None] = no_room,
 ) -> dict[str, Any]:
     """Parse a body that must be a JSON object.
 
@@ -105,12 +116,18 @@ def parse_object(
         body: the JSON.
         deadline: for a large one, on the clock of `time.monotonic()`.
         hint: what was expected.
+        room: counts what it takes beyond its length, in bytes of a usual body.
 
     Raises:
-        BadBody: it is not one.
+        BadBody: it is not one, or takes more memory than there is for all.
+        TooManyRequests: it takes more memory than there is now.
         DeadlineExceeded: other large bodies were parsed until then.
 
     """
+    marks = sum(each * body.count(mark) for mark, each in PARSED_MARKS.items())
+    more = (PARSED_BYTE * len(body) + marks) // USUAL - len(body)
+    if more > LARGE_BODY:
+        room(more, len(body))
     try:
         document = parse_json(body, deadline)
     except (ValueError, RecursionError) as error:
@@ -337,7 +354,9 @@ def read_lines(
             if line.strip():
                 try:
                     yield read_model_request(
-                        parse_object(line, metadata.time_limit.deadline()), metadata, max_batch
+                        parse_object(line, metadata.time_limit.deadline(), room=metadata.room),
+                        metadata,
+                        max_batch,
                     )
-                except (BadBody, DeadlineExceeded) as error:
+                except InferenceError as error:
                     yield error

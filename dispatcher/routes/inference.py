@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import socket
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -168,14 +168,17 @@ class InferenceHandler:
         if request.mimetype == SAGEMAKER_TYPE:
             return self.tensors(metadata)
         with ExitStack() as until_sent:
+            bodies = self.admission.bodies
+            held = bodies.take(0) if stream else bodies.take_body(request)
+            until_sent.callback(held.close)
+            metadata = replace(metadata, room=held.more)
             reads = None
             if self.by_key:
                 reads = Reads(self.by_key.objects, record)
                 until_sent.callback(reads.close)
             if stream:
-                response = self.lines(spooled(self.admission.bodies, until_sent), metadata, reads)
+                response = self.lines(spooled(bodies, until_sent), metadata, reads)
             else:
-                until_sent.callback(self.admission.bodies.take(request.content_length or 0))
                 response = self.body(metadata, reads)
             response.call_on_close(until_sent.pop_all().close)
         return response
@@ -185,12 +188,9 @@ class InferenceHandler:
         g.record.modelname, g.record.version = metadata.require_modelname(), metadata.modelversion
         g.caller = Caller(request.environ.get("gunicorn.socket"))
         limit = self.time_limit(metadata, stream=False)
-        metadata = replace(metadata, time_limit=limit, accept="")
-        done = self.admission.bodies.take(request.content_length or 0)
-        try:
+        with closing(self.admission.bodies.take_body(request)) as held:
+            metadata = replace(metadata, time_limit=limit, accept="", room=held.more)
             return self.one(read_tensors(request, metadata), metadata)
-        finally:
-            done()
 
     def body(self, metadata: Metadata, reads: Reads | None) -> Response:
         """Answer a body of any type but lines."""

@@ -66,9 +66,11 @@ class TritonProxy:
         """
         record: RequestRecord = g.record
         asked, deadline = self.begin(metadata)
-        done = self.admission.bodies.take(request.content_length or 0)
+        body = self.admission.bodies.take_body(request)
         try:
-            document = parse_object(request.get_data(), deadline, hint=FIELDS_EXPECTED)
+            document = parse_object(
+                request.get_data(), deadline, hint=FIELDS_EXPECTED, room=body.more
+            )
             with self.slot(self.admission.calls, asked, deadline):
                 self.lookup.refuse(asked)  # it may have become known while this request waited
                 model = self.model(asked, deadline)
@@ -85,7 +87,7 @@ class TritonProxy:
                 finally:
                     timings.lap("inference")
         finally:
-            done()
+            body.close()
 
     def generate_stream(self, metadata: Metadata) -> tuple[Iterator[bytes], Callable[[], None]]:
         """Return the answers of a model as Triton's `generate_stream` sends them: as events.
@@ -99,10 +101,10 @@ class TritonProxy:
         """
         asked, until = self.begin(metadata)
         limit = TimeLimit(g.record.since + self.settings.stream_timeout, until - g.record.since)
-        done = self.admission.bodies.take(request.content_length or 0)
+        body = self.admission.bodies.take_body(request)
         with ExitStack() as otherwise:
-            otherwise.callback(done)
-            document = parse_object(request.get_data(), until, hint=FIELDS_EXPECTED)
+            otherwise.callback(body.close)
+            document = parse_object(request.get_data(), until, hint=FIELDS_EXPECTED, room=body.more)
             slot = self.slot(self.admission.jobs, asked, until)
             held = otherwise.enter_context(ExitStack())
             held.enter_context(suppress(DeadlineExceeded))

@@ -7,6 +7,7 @@ import json
 import math
 import struct
 import time
+import tracemalloc
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from clients.request import Request
 from clients.tensors.client import MOST_NUMBERS, TensorResult, read_npy, read_v2
 from clients.tensors.nested import flattened, unshared
 from clients.triton.server import Signature, TensorSpec
-from dispatcher.codecs.json_request import MAX_LINES, read_lines
+from dispatcher.codecs.json_request import LARGE_BODY, MAX_LINES, parse_object, read_lines
 from dispatcher.codecs.metadata import Metadata
 from dispatcher.errors import BadModel
 from dispatcher.model_control.load_unload import ModelLoader
@@ -320,6 +321,25 @@ def test_more_lines_than_are_read() -> None:
     read = list(read_lines(body, Metadata(), 1000))
     assert len(read) == 2
     assert "more than 100,000 lines" in str(read[1])
+
+
+@pytest.mark.parametrize(
+    "one", ["[]", "{}", "[1]", '{"":1}', "[[[]]]", "0.1", "1000", '"a"', '"aa"', '"é€"']
+)
+def test_json_is_counted_as_what_it_takes(one: str) -> None:
+    body = f'{{"z": [{",".join([one] * (1_600_000 // len(one)))}]}}'.encode()
+    counted: list[int] = []
+    tracemalloc.start()
+    parse_object(body, room=lambda more, _: counted.append(more))
+    _, took = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    # Ten times its length is counted in any case; and at most eight times too much.
+    allowed = 10 * (len(body) + sum(counted))
+    assert took <= allowed <= max(8 * took, 10 * (len(body) + LARGE_BODY))
+
+
+def test_a_picture_in_base64_is_counted_as_its_length() -> None:
+    parse_object(b'{"img": "%s"}' % (b"A" * 3 * 10**6))
 
 
 def test_a_long_number_is_no_json_of_ours() -> None:

@@ -53,10 +53,39 @@ def test_a_large_body_counts_as_one_however_it_was_packed(
         return client.post("/invocations", data=sent, headers=headers, content_type=content_type)
 
     assert_error(response(), 429, "too_many_requests", "large requests under way")
-    done()
+    done.close()
     for _ in range(4):
         with response() as answer:
             assert "`text` has no [MASK]" in answer.text
+    assert admission.bodies.held == 0
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "application/jsonlines"])
+@pytest.mark.parametrize("route", ["invocations", "v2/models/double/infer"])
+def test_json_that_takes_many_times_its_length_is_counted_so(
+    server: FakeTriton, built_in: Registry, repository: Path, route: str, content_type: str
+) -> None:
+    """3 MB take 80 MB, as 10 MB of a usual body would."""
+    admission = Admission(1, 1, 9, 20 * 2**20)
+    environment = Environment(server, repository)
+    app = make_app(read_settings({}), built_in, environment, quiet(server), admission)
+    body = gzip.compress(b'{"inputs": [], "z": [%s[]]}' % (b"[]," * 10**6))
+
+    def response() -> TestResponse:
+        headers = {"Content-Encoding": "gzip"}
+        return app.test_client().post(
+            f"/{route}", data=body, headers=headers, content_type=content_type
+        )
+
+    others = admission.bodies.take(14 * 2**20)
+    with response() as answer:
+        assert "the large requests under way hold" in answer.text
+    others.close()
+    with response() as answer:
+        assert "the large requests" not in answer.text
+    admission.bodies.most = 4 * 2**20
+    with response() as answer:
+        assert "so many lists, objects and values" in answer.text
     assert admission.bodies.held == 0
 
 
