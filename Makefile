@@ -49,6 +49,7 @@ check: $(VENV)/.dev
 	$(RUN) ruff check .
 	$(RUN) mypy
 	$(RUN) pytest -q tests/test_architecture.py
+	$(RUN) tests.support.counts
 
 format: $(VENV)/.dev
 	$(RUN) ruff format .

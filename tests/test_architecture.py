@@ -1,4 +1,4 @@
-"""Folders show the architecture: imports follow the arrows, shelves and files stay small."""
+"""Folders show the architecture: imports follow the arrows, shelves stay small."""
 
 from __future__ import annotations
 
@@ -225,13 +225,12 @@ FOR_NOW = {
     ("dispatcher/readiness", "dispatcher/execution"): "the prober shares limits with the watchdog",
 }
 
-SHELF, TEST_SHELF, LINES = 9, 10, 400
+SHELF, TEST_SHELF = 9, 10
 
 LARGE_SHELVES = {
     "tests/end_to_end": "a file for each promise of the whole container",
     "tests/support": "what the tests of several rooms share",
 }
-LONG_FILES: dict[str, str] = {}
 
 
 def files(folder: str) -> list[Path]:
@@ -321,16 +320,6 @@ def test_a_shelf_has_few_files() -> None:
         if count > (TEST_SHELF if name.startswith("tests") else SHELF)
     }
     assert large == set(LARGE_SHELVES), "take out what is not large any more"
-
-
-def test_a_file_is_short() -> None:
-    long = {
-        path.as_posix()
-        for folder in (*CODE, "tests")
-        for path in files(folder)
-        if len((PROJECT / path).read_text().splitlines()) > LINES
-    }
-    assert long == set(LONG_FILES), "take out what is not long any more"
 
 
 def libraries(folder: str) -> dict[str, set[str]]:
