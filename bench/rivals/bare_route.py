@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +22,6 @@ import numpy as np
 from flask import Flask, request
 
 from bench.load.work import WORKS, Bert, Work, YoloV5
-from bench.rivals.flask_route import serve
 from clients.triton.client import Triton
 from clients.triton.server import NO_HINTS, Hints, Padding
 from clients.triton.shared_memory import affordable
@@ -32,6 +33,34 @@ OBJECTNESS, CONFIDENCE = 4, 0.5  # a column of YOLOv5's boxes, and as `YoloV5.fi
 FILLING = Padding(
     dict.fromkeys(("input_ids", "attention_mask", "token_type_ids"), 0), outputs=(OUTPUT,)
 )
+
+NGINX = """\
+{user}
+daemon off;
+worker_processes 1;
+pid {folder}/nginx.pid;
+error_log {folder}/nginx.log;
+events {{ worker_connections 64; }}
+http {{
+  access_log off;
+  client_max_body_size 64m;
+  client_body_buffer_size 4m;
+  client_body_temp_path {folder}/bodies;
+  proxy_temp_path {folder}/proxy;
+  fastcgi_temp_path {folder}/fastcgi;
+  uwsgi_temp_path {folder}/uwsgi;
+  scgi_temp_path {folder}/scgi;
+  upstream gunicorn {{ server unix:{folder}/gunicorn.sock; keepalive 16; }}
+  server {{
+    listen 127.0.0.1:{port};
+    location / {{
+      proxy_pass http://gunicorn;
+      proxy_http_version 1.1;
+      proxy_set_header Connection "";
+    }}
+  }}
+}}
+"""
 
 
 def program() -> Flask:
@@ -72,5 +101,27 @@ def nothing(triton: Triton, name: str, payload: Mapping[str, Any]) -> Any:
     return triton.infer(name, {"INPUT": number}, timeout=TIMEOUT_S)["OUTPUT"][0].tolist()
 
 
+def serve(port: int, folder: Path) -> None:
+    """Run NGINX, and gunicorn with the application; end with either of them, or by SIGTERM."""
+    user = "user root root;" if os.geteuid() == 0 else ""  # who may read the socket's folder
+    (folder / "nginx.conf").write_text(
+        NGINX.format(port=port, folder=folder, user=user), encoding="utf-8"
+    )
+    gunicorn = [
+        *(sys.executable, "-m", "gunicorn", "--worker-class", "gthread", "--threads", "16"),
+        *("--keep-alive", "75"),  # longer than NGINX keeps a connection
+        *("--bind", f"unix:{folder}/gunicorn.sock", "--no-control-socket"),
+        "bench.rivals.bare_route:program()",
+    ]
+    nginx = ["nginx", "-c", str(folder / "nginx.conf"), "-e", str(folder / "nginx.log")]
+    programs = [subprocess.Popen(command) for command in (nginx, gunicorn)]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        os.wait()
+    finally:
+        for one in programs:
+            one.terminate()
+
+
 if __name__ == "__main__":
-    serve(int(sys.argv[1]), Path(sys.argv[2]), "bench.rivals.bare_route:program()")
+    serve(int(sys.argv[1]), Path(sys.argv[2]))

@@ -20,6 +20,8 @@ from typing import Any
 from bench.load import load
 from bench.load.work import PROJECT, WORKS
 from bench.servers.processes import descendants
+from container.programs.malloc import ALLOCATOR, FEW_ARENAS
+from container.triton_backends.machine.shared_memory import PREFIX
 
 BENCH = Path(__file__).parents[1]
 PATIENCE_S = 180
@@ -56,6 +58,8 @@ class Contender:
     folder: Path
     helper: Contender | None = None
     process: subprocess.Popen[bytes] | None = None
+    since: float = 0.0
+    """When it was started, on the monotonic clock."""
     started: set[int] = field(default_factory=set)
 
     @property
@@ -80,6 +84,7 @@ class Contender:
     def start(self) -> None:
         """Start it; it is not ready yet."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        self.since = time.monotonic()
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 self.command,
@@ -199,11 +204,29 @@ def this_server(
     )
 
 
-def also_asked(server: Contender, modelname: str) -> Contender:
-    """Return this server, already started, for another model."""
-    other = this_server(Path(), server.folder, modelname)
-    other.port, other.process = server.port, server.process
-    return other
+def bare_route(server: Contender, repository: Path, folder: Path, modelname: str) -> Contender:
+    """Return a Flask route that asks the Triton of this server, and does nothing else."""
+    port, home = free_port(), folder / "bare_route"
+    return Contender(
+        "bare route",
+        [sys.executable, "-m", "bench.rivals.bare_route", str(port), str(home)],
+        port,
+        "/invocations",
+        lambda payload: {"modelname": modelname, "payload": payload},
+        lambda answer: answer["result"],
+        {
+            **ALLOCATOR,
+            **FEW_ARENAS,
+            "PYTHONPATH": str(PROJECT),
+            "BENCH_TRITON": f"127.0.0.1:{server.environment['TRITON_GRPC_PORT']}",
+            "BENCH_REPOSITORY": str(repository),
+            # So this server has Triton forget the shared memory of one that is gone.
+            PREFIX: f"triton_dispatcher_{server.pid}_",
+            "TRANSFORMERS_VERBOSITY": "error",
+        },
+        home,
+        helper=server,
+    )
 
 
 def installed(name: str, cache: Path) -> Path:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +27,6 @@ from bench.servers.contenders import (
     as_it_is,
     free_port,
     installed,
-    run,
 )
 from bench.servers.sessions import Engine
 from container.programs.find_triton import NoTriton, embedded
@@ -73,9 +71,6 @@ def environment(place: Place, engine: Engine = Engine.ONNXRUNTIME) -> dict[str, 
         "TRANSFORMERS_VERBOSITY": "error",
         "TOKENIZERS_PARALLELISM": "false",
         "OMP_NUM_THREADS": "1",
-        # None of them is asked to report home, to look for updates or to fetch anything.
-        "BENTOML_DO_NOT_TRACK": "True",
-        "DO_NOT_TRACK": "1",
         "HF_HUB_OFFLINE": "1",
     }
 
@@ -91,57 +86,6 @@ def litserve(place: Place) -> Contender:
         lambda answer: answer["result"],
         environment(place, place.engine),
         place.cache / "run",
-    )
-
-
-def bentoml(place: Place) -> Contender:
-    python, port = installed("bentoml", place.cache), free_port()
-    variables = environment(place)
-    batched = variables["BENCH_BATCH"] != "1"
-    return Contender(
-        "BentoML",
-        [
-            *(str(python), "-m", "bentoml", "serve", "bench.rivals.bentoml_app:Rival"),
-            *("--host", "127.0.0.1", "--port", str(port), "--working-dir", str(PROJECT)),
-        ],
-        port,
-        "/predict",
-        lambda payload: {"payloads" if batched else "payload": [payload] if batched else payload},
-        lambda answer: answer[0] if batched else answer,
-        {**variables, "BENTOML_HOME": str(place.cache / "run" / "bentoml")},
-        place.cache / "run",
-    )
-
-
-def mlserver(place: Place) -> Contender:
-    python, port = installed("mlserver", place.cache), free_port(3)
-    variables = environment(place)
-    folder = place.cache / "run" / "mlserver"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    settings = {
-        "host": "127.0.0.1",
-        "http_port": port,
-        "grpc_port": port + 1,
-        "metrics_port": port + 2,
-        # With one worker only, the work is done in the process that speaks HTTP, as recommended.
-        "parallel_workers": int(variables["BENCH_WORKERS"]),
-        "debug": False,
-    }
-    (folder / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
-    batch = int(variables["BENCH_BATCH"])
-    model = {"name": "rival", "implementation": "bench.rivals.mlserver_app.Rival"}
-    batching = {"max_batch_size": batch, "max_batch_time": 0.01} if batch > 1 else {}
-    (folder / "model-settings.json").write_text(json.dumps({**model, **batching}), encoding="utf-8")
-    return Contender(
-        "MLServer",
-        [str(python), "-m", "mlserver.cli.main", "start", str(folder)],
-        port,
-        "/v2/models/rival/infer",
-        lambda payload: {"inputs": [text_tensor("payload", payload, [1, 1])]},
-        lambda answer: json.loads(answer["outputs"][0]["data"][0]),
-        variables,
-        folder,
     )
 
 
@@ -276,63 +220,6 @@ def step(model: str, inputs: list[str], outputs: list[str], names: Mapping[str, 
     return f'{{ model_name: "{model}" model_version: -1{maps} }}'
 
 
-ARTICLE = "https://github.com/aws-samples/aws-sm-mmo.git"
-SAMPLE = "AWS sample"
-TORCH = "torch==2.13.0+cpu"  # the other builds are many times larger
-
-
-def article(place: Place) -> Contender:
-    """Return the sample of AWS's article, on Triton with our backend and models.
-
-    It is taken from the folder aws-sm-mmo of the cache, and fetched to there where it is missing.
-    """
-    sample, python, port = (
-        place.cache / "aws-sm-mmo",
-        installed("article", place.cache),
-        free_port(4),
-    )
-    if not sample.exists():
-        run("the sample cannot be fetched", "git", "clone", "--quiet", ARTICLE, str(sample))
-    pip = (sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet")
-    run("no torch for the sample", *pip, TORCH)
-    folder = place.cache / "run" / "article"
-    shutil.rmtree(folder, ignore_errors=True)
-    (folder / "models").mkdir(parents=True)
-    try:
-        program = embedded(folder)
-    except NoTriton as error:
-        raise Skipped(str(error)) from error
-    for model, its in (("resnet", "resnet"), ("yolov5", "yolov5s"), ("bert_base", "bert_base")):
-        copy = shutil.copytree(place.repository / model, folder / "models" / its, symlinks=True)
-        one_by_one(copy, place.cpus)
-        config = (copy / "config.pbtxt").read_text(encoding="utf-8")
-        (copy / "config.pbtxt").write_text(
-            config.replace(f'"{model}"', f'"{its}"'), encoding="utf-8"
-        )
-    return Contender(
-        SAMPLE,
-        [
-            *(str(python), str(BENCH / "rivals" / "article_app.py")),
-            *(
-                str(port),
-                str(sample),
-                str(place.repository / "bert_base" / "tokenizer"),
-                str(folder),
-            ),
-            *("env", *(f"{name}={value}" for name, value in program.environment.items())),
-            *(str(program.executable), f"--model-repository={folder / 'models'}"),
-            *(*program.options, *fronts(port + 1)),
-            f"--backend-config=python,shm-region-prefix-name={SHM_PREFIX}",
-        ],
-        port,
-        "/invocations",
-        lambda payload: {"modelname": place.modelname, "payload": payload},
-        lambda answer: answer["result"],
-        {PRECISION: place.precision, "PYTHONPATH": str(PROJECT), "HF_HUB_OFFLINE": "1"},
-        folder,
-    )
-
-
 def fronts(port: int) -> list[str]:
     """Return the options that give Triton's fronts the ports from this one on."""
     return [
@@ -344,8 +231,5 @@ def fronts(port: int) -> list[str]:
 
 RIVALS: Mapping[str, Callable[[Place], Contender]] = {
     "litserve": litserve,
-    "bentoml": bentoml,
-    "mlserver": mlserver,
     "triton": triton,
-    "article": article,
 }

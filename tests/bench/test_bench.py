@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.server
-import math
 import os
 import shutil
 import signal
@@ -21,6 +20,7 @@ import pytest
 
 from bench import compare
 from bench.load import load, models, work
+from bench.measure import Patience, Sample
 from bench.servers import processes
 from bench.servers.contenders import PRECISION
 from tests.conftest import PROJECT
@@ -174,14 +174,29 @@ def test_the_limit_fills_a_mask_as_the_server_does() -> None:
     assert best["token"] == "looking here."
 
 
-def test_a_setting_is_compared_with_the_first_one_of_the_same_round() -> None:
-    unknown = (math.nan, math.nan)
+def sample(per_second: float, p50: float, elsewhere: float = 0.0) -> Sample:
+    return Sample(per_second, p50, 9.0, {"gunicorn": 2.0, "Triton": 3.0}, 100.0, elsewhere)
+
+
+def test_a_contender_is_compared_with_others_in_the_same_round() -> None:
     found = {
-        ("1: commit=old", 8): [(10.0, 1.0, *unknown), (20.0, 1.0, *unknown), (10.0, 1.0, *unknown)],
-        ("2: default", 8): [(11.0, 2.0, *unknown), (18.0, 4.0, *unknown), (13.0, 3.0, *unknown)],
+        ("in-process limit, 2 threads", 8): [sample(20, 1), sample(20, 1), sample(20, 1)],
+        ("1: commit=old", 8): [sample(10, 1), sample(20, 1), sample(10, 1)],
+        ("2: default", 8): [sample(11, 2), sample(18, 4), sample(13, 3, elsewhere=0.5)],
     }
     rows = compare.table("resnet", found, "1: commit=old").splitlines()
-    assert "| 8 | 2: default | 13.0 | – | 1.10 (0.90–1.30) | 3.0 | – | – |" in rows
+    shares = "0.65 (0.55–0.90) | 1.10 (0.90–1.30)"
+    assert f"| 8 | 2: default | 13.0 | {shares} | 3.0 | 9.0 | 5.0 | 100.0 |" in rows
+    assert rows[-1].startswith("In 1 of 9 measurements other programs")
+    assert rows[-1].endswith("at most 50%.")
+
+
+def test_what_others_disturbed_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Patience, "_busy_now", lambda _: False)
+    came = iter([sample(10, 1, 0.5), sample(12, 1, 0.2), sample(14, 1, 0.01)])
+    assert Patience(60, 2).quietest(lambda: next(came)).per_second == 14
+    came = iter([sample(10, 1, 0.5)])
+    assert Patience(0, 2).quietest(lambda: next(came)).per_second == 10
 
 
 @pytest.mark.skipif(

@@ -1,17 +1,15 @@
-"""The limit, rivals and the table of engines run each engine, and say so."""
+"""The limit and rivals run each engine, and say so."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from bench import __main__, engines
-from bench.load import models, work
+from bench.load import work
 from bench.load.limit import Figures, Limit, Way, divided, ways_of
-from bench.measure import sweep
+from bench.measure import best_ways
 from bench.servers import sessions
 from bench.servers.rival_servers import Place, environment
 from bench.servers.sessions import Engine
@@ -66,11 +64,11 @@ def test_the_limit_is_the_best_engine_at_the_precision(
     among: tuple[Engine, ...], best: Engine
 ) -> None:
     limit = FixedLimit({Engine.ONNXRUNTIME: 50, Engine.OPENVINO_F32: 60, Engine.OPENVINO_BF16: 100})
-    ways = sweep(limit, "resnet", None, 2, (1, 8), 1, among)
+    ways = best_ways(limit, "resnet", None, 2, (1, 8, 16), 1, among)
     assert {way.engine for way in ways.values()} == {best}
-    assert ways["throughput"].batch == 8
-    assert ways["lone"].in_hand == 1
-    assert ways["8 in hand"].in_hand <= 8
+    assert ways[1].in_hand == 1
+    assert ways[8].in_hand <= 8
+    assert (ways[16].batch, ways[16].in_hand) == (8, 16)
 
 
 @pytest.mark.parametrize(
@@ -108,68 +106,3 @@ def test_a_rival_runs_the_engine_that_it_was_given(monkeypatch: pytest.MonkeyPat
     assert isinstance(runner.session, sessions.OpenVino)
     (answer,) = runner.answer([{"text": "The capital of France is [MASK]."}])
     assert answer[0]["token"] == "The capital of France is paris."
-
-
-def test_precisions_can_be_repeated() -> None:
-    for words in ("--precision auto exact auto", "--precision auto --precision exact"):
-        assert __main__.parsed(words.split()).precision == ["auto", "exact"]
-    assert __main__.parsed([]).precision == ["exact"]
-
-
-@pytest.mark.slow
-def test_the_table_of_engines_has_all_models(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(models, "LAYERS", 1)
-    monkeypatch.setattr(models, "VOCABULARY", 10_000)  # all words of the sentences are among them
-    monkeypatch.setattr(engines, "has_bf16", lambda: False)
-    resnet, file = (
-        PROJECT / "model_repository" / name / "1" / "model.onnx" for name in ("resnet", "yolov5")
-    )
-    if not (resnet.exists() and file.exists()):
-        pytest.skip("no weights: make weights")
-    words = f"--seconds 0 --rounds 1 --cache {tmp_path} --int8 yolov5={file}"
-    assert engines.main(words.split()) == 0
-    _, times, _, answers = capsys.readouterr().out.strip().split("\n\n")
-    cells = [[cell.strip() for cell in row.strip("| ").split("|")] for row in times.splitlines()]
-    assert cells[0] == [
-        *("model", "ONNX Runtime fp32", "OpenVINO f32", "OpenVINO bf16"),
-        *("ONNX Runtime int8", "OpenVINO int8"),
-    ]
-    sizes = [f"{count} tokens" for count in ("1 × 9", "8 × 9", "1 × 128")]
-    assert [row[0] for row in cells[2:]] == [
-        *("ResNet-50", "YOLOv5s"),
-        *(f"{name}, {size}" for name in ("BERT-base shape", "bert_base as shipped")
-          for size in sizes),
-    ]  # fmt: skip
-    for row in cells[2:]:
-        assert row[1].endswith("(1.00×)")
-        assert row[2].endswith("×)")
-        assert row[3] == "–"
-        assert (row[5] == "–") == (row[0] != "YOLOv5s")
-    # OpenVINO changes no answer in single precision, and the file said to be in int8 is the same.
-    yolo = next(row for row in answers.splitlines() if row.startswith("| YOLOv5s"))
-    assert yolo.count("same objects: yes") == 3
-
-
-def test_objects_are_compared_by_score_and_pixels() -> None:
-    # [cx, cy, w, h, objectness, one score a class]: a box of 100 pixels, and one 3 pixels away.
-    one = np.zeros((25200, 85), np.float32)
-    one[0, :6] = [320, 320, 100, 100, 0.9, 1]
-    other = one.copy()
-    other[0, :5] = [323, 320, 100, 100, 0.8]
-    kept = [[640, 640, 1.0, 0, 0]]
-    finder = work.YoloV5(PROJECT / "model_repository")
-    text = engines.objects(finder, kept, [(one, other)])
-    assert text == "same objects: yes; scores 0.1, 3 pixels"
-    other[0, 5:7] = [0, 1]
-    assert engines.objects(finder, kept, [(one, other)]).startswith("same objects: no")
-
-
-@pytest.mark.parametrize("words", ["bert_base=model.onnx", "resnet", "resnet=missing.onnx"])
-def test_a_wrong_file_in_int8_is_one_sentence(
-    words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        engines.main(["--int8", words])
-    assert "resnet" in capsys.readouterr().err.splitlines()[-1]
