@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from bench.servers import processes
 from clients.text import tokenizer
 from container.supervisor.supervisor import SAME_REQUEST_S
 
@@ -108,21 +109,20 @@ def free_ports(count: int) -> range:
     raise RuntimeError("no free ports")
 
 
-def descendants(pid: int) -> set[int]:
-    """Return the process ids of all that a process started, directly or not."""
-    children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        children.setdefault(int(fields[1]), []).append(int(stat.parent.name))
-    found: set[int] = set()
-    todo = [pid]
-    while todo:
-        for child in children.get(todo.pop(), []):
-            found.add(child)
-            todo.append(child)
+descendants = processes.descendants
+
+
+def commands(pid: int, pattern: str = "") -> dict[int, str]:
+    """Return the command lines of all that a process started and that has not ended meanwhile.
+
+    With a pattern, those in which it is found.
+    """
+    found = {}
+    for child in descendants(pid):
+        with suppress(OSError):
+            command = Path(f"/proc/{child}/cmdline").read_text().replace("\0", " ")
+            if command and re.search(pattern, command):  # a zombie has none
+                found[child] = command
     return found
 
 
@@ -200,7 +200,7 @@ def stop(
         code = process.wait(30)
     except subprocess.TimeoutExpired:
         process.kill()
-        for pid in started:
+        for pid in alive(started):
             os.kill(pid, signal.SIGKILL)
         raise
     wait_for(lambda: not alive(started), 5 if at_once else 0, "the end of all processes")

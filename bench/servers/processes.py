@@ -6,6 +6,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 TICK_MS = 1000 / os.sysconf("SC_CLK_TCK")
@@ -69,18 +70,14 @@ def cpu_ms(*roots: int) -> Counter[str]:
 
 def memory_mb(*roots: int) -> list[tuple[str, float]]:
     """Return name and memory (PSS) of each process in MB: what some share is counted once."""
-    rows = []
-    for pid, name in tree(*roots):
-        try:
-            rows.append((name, kilobytes(pid, "smaps_rollup", "Pss") / 1e3))
-        except OSError:
-            continue
-    return rows
+    sizes = [(name, kilobytes(pid, "smaps_rollup", "Pss") / 1e3) for pid, name in tree(*roots)]
+    return [one for one in sizes if one[1]]
 
 
 def kilobytes(pid: int, file: str, label: str) -> float:
-    """Return a size of a process from a file of /proc/PID; 0 where it has none."""
-    found = re.search(
-        rf"^{label}:\s+(\d+)", (PROC / str(pid) / file).read_text(encoding="utf-8"), re.MULTILINE
-    )
-    return float(found[1]) if found else 0.0
+    """Return a size of a process from a file of /proc/PID; 0 where it has ended."""
+    with suppress(OSError):
+        text = (PROC / str(pid) / file).read_text(encoding="utf-8")
+        if found := re.search(rf"^{label}:\s+(\d+)", text, re.MULTILINE):
+            return float(found[1])
+    return 0.0

@@ -12,6 +12,7 @@ import sys
 import tarfile
 import venv
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import Endpoint, descendants, running, wait_for
+from tests.support.chaos import find
 from tool.__main__ import main
 
 pytestmark = pytest.mark.slow  # each makes environments, and some packages are fetched
@@ -160,17 +162,13 @@ def test_a_model_from_elsewhere_has_the_environment_beside_it(
 
 def test_what_triton_unpacked_is_removed_where_it_is_killed(served: Endpoint) -> None:
     """It removes them itself, but not in time for SIGKILL."""
-    (triton,) = [
-        pid
-        for pid in descendants(served.process.pid)
-        if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].endswith(b"/tritonserver")
-    ]
-    stubs = [Path(f"/proc/{pid}/environ") for pid in descendants(triton)]
-    unpacked = {
-        found[0]
-        for stub in stubs
-        if (found := re.findall(r"/tmp/python_env_\w+", stub.read_text()))
-    }
+    (triton,) = find(served, "Triton")
+    unpacked = set()
+    for pid in descendants(triton):
+        with suppress(OSError):
+            unpacked |= set(
+                re.findall(r"/tmp/python_env_\w+", Path(f"/proc/{pid}/environ").read_text())
+            )
     assert unpacked
     assert all(Path(folder).is_dir() for folder in unpacked)
     os.kill(triton, signal.SIGKILL)

@@ -16,6 +16,7 @@ import pytest
 
 from tests.conftest import Answer, Endpoint, wait_for
 from tests.support.front import front
+from tests.support.sleepers import asked
 
 SLEEPERS = "tests.support.sleepers:build()"
 SHORT = {"MODEL_SERVER_TIMEOUT": "4", "SERVE_STOP_TIMEOUT": "3"}
@@ -78,7 +79,7 @@ def test_a_client_that_ends_the_process_is_survived(endpoint: Endpoint) -> None:
     before = worker(endpoint)
     with ThreadPoolExecutor(2) as pool:
         sleeping: Any = pool.submit(endpoint.call, "/infer/sleeps", '{"payload": {"seconds": 1}}')
-        time.sleep(0.3)
+        wait_for(lambda: asked(endpoint.log.parent), 5, "the call that sleeps")
         answer = bad(endpoint, "die")
         for one in (answer, sleeping.result()):
             assert (one.status, one.json["error"]["code"]) == (503, "unavailable")
@@ -100,7 +101,7 @@ def test_a_client_that_hangs_is_answered_for_then_refused_and_no_other_is_hurt(
         began = time.monotonic()
         answers = list(pool.map(lambda _: bad(endpoint, "hang"), range(4)))
         took = time.monotonic() - began
-        assert 3.5 < took < 4.5
+        assert 3.5 < took < 7, "all four at once"
         assert {(a.status, a.json["error"]["code"]) for a in answers} == {
             (504, "deadline_exceeded")
         }

@@ -6,7 +6,6 @@ import gzip
 import http.client
 import io
 import json
-import re
 import socket
 import subprocess
 import sys
@@ -19,7 +18,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from tests.conftest import PICTURES, Endpoint, descendants, running
+from bench.servers.processes import kilobytes
+from tests.conftest import PICTURES, Endpoint, commands, running
 from tests.end_to_end.test_chain import assert_resnet_as_reference, reference
 from tests.end_to_end.test_lifecycle import BERT
 from tests.support.front import sagemaker_runtime
@@ -88,19 +88,10 @@ def test_boto3_says_what_was_wrong(runtime: Any, arguments: Any, status: int, co
     assert response["OriginalMessage"].strip() in str(caught.value)
 
 
-def rss(endpoint: Endpoint) -> dict[str, int]:
+def rss(endpoint: Endpoint) -> dict[int, float]:
     """Return the resident bytes of each gunicorn and NGINX process of a container."""
-    found = {}
-    for pid in descendants(endpoint.process.pid):
-        process = Path(f"/proc/{pid}")
-        try:
-            command = (process / "cmdline").read_text()
-            text = (process / "status").read_text()
-        except OSError:
-            continue
-        if "gunicorn" in command or "nginx: worker" in command:
-            found[process.name] = int(re.findall(r"VmRSS:\s+(\d+)", text)[0]) * 1024
-    return found
+    workers = commands(endpoint.process.pid, "gunicorn|nginx: worker")
+    return {pid: kilobytes(pid, "status", "VmRSS") * 1024 for pid in workers}
 
 
 @pytest.mark.slow

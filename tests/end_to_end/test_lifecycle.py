@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import re
 import shutil
 import signal
 import threading
@@ -17,6 +17,8 @@ from tests.conftest import (
     PICTURES,
     PROJECT,
     Endpoint,
+    alive,
+    commands,
     descendants,
     picture,
     running,
@@ -26,6 +28,7 @@ from tests.conftest import (
     wait_until_announced,
 )
 from tests.end_to_end.conftest import write_own_client, write_small_repository
+from tests.support.chaos import hit
 
 BERT = {"modelname": "bert_base", "payload": {"text": "The world has [MASK] people."}}
 
@@ -124,22 +127,12 @@ def drains_and_exits_0(endpoint: Endpoint, number: signal.Signals) -> None:
     assert set(statuses) == {200}
 
 
-def master_of(endpoint: Endpoint, name: str) -> int:
-    """Return the process that `serve` started under a name."""
-    for pid in descendants(endpoint.process.pid):
-        status = Path(f"/proc/{pid}/status").read_text()
-        command = Path(f"/proc/{pid}/cmdline").read_text()
-        if f"PPid:\t{endpoint.process.pid}\n" in status and name in command:
-            return pid
-    raise AssertionError(f"no {name}")
-
-
 @pytest.mark.parametrize(
     "name",
     [
-        "tritonserver",
-        pytest.param("gunicorn", marks=pytest.mark.slow),
-        pytest.param("nginx: master", marks=pytest.mark.slow),
+        "Triton",
+        pytest.param("gunicorn's master", marks=pytest.mark.slow),
+        pytest.param("NGINX's master", marks=pytest.mark.slow),
     ],
 )
 def test_when_one_dies_too_often_the_others_are_stopped_and_the_exit_code_says_so(
@@ -148,14 +141,10 @@ def test_when_one_dies_too_often_the_others_are_stopped_and_the_exit_code_says_s
     endpoint = start(tmp_path, MODEL_REPOSITORY=str(small_repository), SERVE_RESTARTS="0")
     wait_until_announced(endpoint)
     started = descendants(endpoint.process.pid)
-    os.kill(master_of(endpoint, name), signal.SIGKILL)
+    assert hit(endpoint, name, signal.SIGKILL)
     assert endpoint.process.wait(30) == 128 + signal.SIGKILL
     assert "died (SIGKILL) after 0 restarts within 600 s" in endpoint.log.read_text()
-    wait_for(lambda: not still(started), 5, "the end of all that was started")
-
-
-def still(pids: set[int]) -> set[int]:
-    return {pid for pid in pids if Path(f"/proc/{pid}").exists()}
+    wait_for(lambda: not alive(started), 5, "the end of all that was started")
 
 
 def test_a_port_that_is_taken_is_named_before_anything_starts(
@@ -180,14 +169,6 @@ def test_a_bad_setting_stops_the_start(tmp_path: Path, variable: str, value: str
 
 def test_the_stub_stays_readable_for_users_but_root(endpoint: Endpoint) -> None:
     """Triton takes the permission to read from a stub that seems not to be executable."""
-    (line,) = [
-        line
-        for pid in descendants(endpoint.process.pid)
-        if b"--backend-directory=" in (line := Path(f"/proc/{pid}/cmdline").read_bytes())
-    ]
-    (folder,) = [
-        word.partition("=")[2]
-        for word in line.decode().split("\0")
-        if word.startswith("--backend-directory=")
-    ]
+    lines = commands(endpoint.process.pid, option := r"--backend-directory=(\S+)").values()
+    (folder,) = {re.findall(option, line)[0] for line in lines}
     assert (Path(folder) / "python" / STUB).stat().st_mode & 0o555 == 0o555

@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -250,12 +250,15 @@ def test_who_reads_a_stream_slowly_keeps_no_turn(endpoint: Endpoint) -> None:
             reader.close()
 
 
-def leave(endpoint: Endpoint, content: str, headers: str = "") -> None:
-    """Ask, and leave without waiting for the answer."""
+def leave(
+    endpoint: Endpoint, content: str, headers: str = "", begun: Callable[[], object] = lambda: True
+) -> None:
+    """Ask, and leave when it has begun, without waiting for the answer."""
     with socket.create_connection(("127.0.0.1", endpoint.port)) as connection:
         head = f"POST /infer/sleeps HTTP/1.1\r\nHost: x\r\n{headers}"
         connection.sendall(f"{head}Content-Length: {len(content)}\r\n\r\n{content}".encode())
         time.sleep(0.2)
+        wait_for(begun, 10, "the first call")
 
 
 def named(name: str, seconds: float, count: int = 0) -> str:
@@ -284,11 +287,12 @@ def test_callers_who_left_are_not_asked_for(endpoint: Endpoint, folder: Path) ->
 
 
 def test_a_list_or_lines_stop_where_their_caller_leaves(endpoint: Endpoint, folder: Path) -> None:
-    leave(endpoint, named("list", 0.05, 500))
+    leave(endpoint, named("list", 0.05, 500), begun=lambda: "list" in asked(folder))
     leave(
         endpoint,
         "\n".join([json.dumps(json.loads(named("lines", 0.05)) | {"modelname": "sleeps"})] * 500),
         "Content-Type: application/jsonlines\r\n",
+        lambda: "lines" in asked(folder),
     )
     time.sleep(1)
     before = Counter(asked(folder))

@@ -6,7 +6,6 @@ import errno
 import json
 import logging
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ import pytest
 from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.parser import text_string_to_metric_families
 
+from bench.servers.processes import kilobytes
 from clients.base import Environment
 from clients.plugins.registry import Registry
 from dispatcher.gunicorn import hooks as gunicorn_hooks
@@ -109,8 +109,7 @@ def test_what_is_known_at_the_moment(seen: Endpoint) -> None:
     memory = {key: v for key, v in now.items() if key[0] == "dispatcher_worker_resident_bytes"}
     assert len(memory) == 2
     for (_, labels), size in memory.items():
-        status = Path(f"/proc/{dict(labels)['pid']}/status").read_text()
-        rss = int(re.findall(r"VmRSS:\s+(\d+)", status)[0]) * 1024
+        rss = kilobytes(int(dict(labels)["pid"]), "status", "VmRSS") * 1024
         assert rss / 2 < size < rss * 2
 
 

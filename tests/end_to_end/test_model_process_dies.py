@@ -13,7 +13,7 @@ import pytest
 
 from container.serving import OWN
 from dispatcher.readiness.election import LOCK
-from tests.conftest import Endpoint, descendants, running, wait_for
+from tests.conftest import Endpoint, commands, running, wait_for
 from tests.end_to_end.test_lifecycle import BERT
 from tests.support.chaos import Load, find, hit, lay_out, outage
 
@@ -33,11 +33,7 @@ class Chain(Client):
 
 
 def stubs_of(endpoint: Endpoint, model: str) -> set[int]:
-    found = set()
-    for pid in descendants(endpoint.process.pid):
-        command = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
-        if re.search(rf"triton_python_backend_stub \S*/{model}/", command):
-            found.add(pid)
+    found = set(commands(endpoint.process.pid, rf"triton_python_backend_stub \S*/{model}/"))
     assert found, f"no process runs {model}"
     return found
 
@@ -112,10 +108,9 @@ def test_a_model_that_has_lost_one_of_two_processes_is_loaded_again_as_well(
         assert set(statuses) <= {200, 502}
         assert statuses.count(200) >= 2
         wait_for(lambda: len(stubs_of(endpoint, "bert_base") - before) == 2, 30, "two new ones")
-        time.sleep(5)
-        assert endpoint.call("/ping").status == 200
+        wait_for(lambda: {endpoint.ask(**BERT).status for _ in range(4)} == {200}, 30, "answers")
+        wait_for(lambda: endpoint.call("/ping").status == 200, 10, "/ping turning 200")
         assert triton_restarts(endpoint) == 0
-        assert {endpoint.ask(**BERT).status for _ in range(4)} == {200}
 
 
 @pytest.mark.slow

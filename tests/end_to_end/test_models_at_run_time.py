@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from onnx import TensorProto, helper, save
 
-from tests.conftest import Answer, Endpoint, running
+from tests.conftest import Answer, Endpoint, commands, running
 from tests.end_to_end.test_lifecycle import BERT
 
 
@@ -59,25 +59,17 @@ def test_load_invoke_list_unload(endpoint: Endpoint, adder: Path, layout: str) -
     assert listed[name]["state"] == "READY"
     assert "ResNet-50" in listed["resnet"]["weights"]
     assert "bert_mini" in listed["bert_base"]["weights"]
-    before = len(stubs(name))
+    before = len(stubs(endpoint, name))
     assert before >= 1
     assert endpoint.call(f"/models/{name}", method="DELETE").status == 200
-    assert stubs(name) == [], "its memory is given back before the answer"
+    assert not stubs(endpoint, name), "its memory is given back before the answer"
     assert endpoint.call(f"/models/{name}").status == 404
     assert endpoint.call(f"/models/{name}/invoke", json.dumps(V2)).status == 404
 
 
-def stubs(name: str) -> list[str]:
+def stubs(endpoint: Endpoint, name: str) -> set[int]:
     """Return the processes that run a model."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            command = path.read_text()
-        except OSError:
-            continue
-        if "triton_python_backend_stub" in command and f"/{name}/" in command:
-            found.append(command)
-    return found
+    return set(commands(endpoint.process.pid, f"triton_python_backend_stub .*/{name}/"))
 
 
 def test_a_load_that_fails_harms_nobody(endpoint: Endpoint, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 from PIL import Image
 
 from clients.images.pictures import decode_picture
-from tests.conftest import PICTURES, PROJECT, Answer, Endpoint, running
+from tests.conftest import PICTURES, PROJECT, Answer, Endpoint, running, wait_for
 
 DECODES = PROJECT / "tests" / "support" / "models" / "decodes_itself.py"
 CONFIG = """backend: "python"
@@ -299,14 +298,19 @@ def test_a_picture_that_lacks_its_end_marker_alone_is_answered(endpoint: Endpoin
 def test_the_prober_sends_no_zeros_to_models_that_decode(endpoint: Endpoint) -> None:
     """The one without a client raises once, for nobody knows what it takes."""
     models = ("bytes", "alone", "finds", "all", "nameless")
-    before = {name: statistics(endpoint, name)["inference_stats"] for name in models}
-    time.sleep(2)  # ten probes each
-    for name in models:
-        after = statistics(endpoint, name)["inference_stats"]
-        assert after["fail"].get("count", 0) == before[name]["fail"].get("count", 0)
-        if name != "nameless":
-            assert after["success"]["count"] > before[name]["success"]["count"] + 2
-    assert int(after["fail"].get("count", 0)) == 1
+
+    def counted(kind: str) -> dict[str, int]:
+        shown = {name: statistics(endpoint, name)["inference_stats"][kind] for name in models}
+        return {name: int(one.get("count", 0)) for name, one in shown.items()}
+
+    failed, answered = counted("fail"), counted("success")
+    wait_for(
+        lambda: all(n > answered[m] + 2 for m, n in counted("success").items() if m != "nameless"),
+        20,
+        "three probes each",
+    )
+    assert counted("fail") == failed
+    assert failed["nameless"] == 1
     assert endpoint.call("/ping").status == 200
 
 

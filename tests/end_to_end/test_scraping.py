@@ -18,13 +18,14 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from bench.servers.processes import kilobytes
 from clients.base import Client, Environment
 from clients.plugins.registry import Registry
 from dispatcher.observability.request_log import RequestRecord
 from dispatcher.observability.telemetry import MAX_MODELS, Metrics
 from dispatcher.routes import metrics as route
 from dispatcher.settings import read_settings
-from tests.conftest import PROJECT, Endpoint, descendants, wait_for
+from tests.conftest import PROJECT, Endpoint, commands, wait_for
 from tests.support.application import make_app, quiet
 from tests.support.fake_triton import FakeTriton
 from tests.support.telemetry import difference, scraped, settled, value
@@ -93,29 +94,18 @@ def test_ten_who_scrape_at_once_get_whole_pages_and_delay_no_one(endpoint: Endpo
 
 
 def test_memory_and_processor_time_are_those_of_the_models_processes(endpoint: Endpoint) -> None:
-    def processes() -> list[int]:
-        return [
-            pid
-            for pid in descendants(endpoint.process.pid)
-            if b"/bert_base/" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        ]
-
-    def kilobytes(pid: int) -> int:
-        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-        return int(next(line.split()[1] for line in text.splitlines() if line.startswith("Pss:")))
-
     def seconds() -> float:
         now = scraped(endpoint)
         return value(now, "dispatcher_cpu_seconds_total", program="triton", model="bert_base")
 
     found = value(scraped(endpoint), "dispatcher_memory_bytes", program="triton", model="bert_base")
-    assert processes()
-    assert found == pytest.approx(1024 * sum(map(kilobytes, processes())), rel=0.3)
+    processes = commands(endpoint.process.pid, "/bert_base/")
+    assert processes
+    kib = sum(kilobytes(pid, "smaps_rollup", "Pss") for pid in processes)
+    assert found == pytest.approx(1024 * kib, rel=0.3)
     before, texts = seconds(), [{"text": "a [MASK] " * 60}] * 4
     assert endpoint.ask(modelname="bert_base", payload=texts).status == 200
-    ticks = [
-        Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in processes()
-    ]
+    ticks = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in processes]
     used = sum(int(number) for one in ticks for number in one[11:15]) / os.sysconf("SC_CLK_TCK")
     assert before < seconds() == pytest.approx(used, rel=0.1)
 

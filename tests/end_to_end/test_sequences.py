@@ -14,7 +14,8 @@ import pytest
 import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
-from tests.conftest import Endpoint, descendants, wait_for
+from bench.servers.processes import kilobytes
+from tests.conftest import Endpoint, commands, wait_for
 from tests.support.sequences import (
     IDLE_S,
     KEYS,
@@ -233,17 +234,13 @@ def test_without_a_free_slot_it_is_503_until_one_is_left_for_too_long(endpoint: 
 def test_ten_thousand_abandoned_sequences(tmp_path: Path) -> None:
     """Memory stays flat, nothing is lost, and a new one begins."""
 
-    def resident() -> dict[str, int]:
+    def resident() -> dict[str, float]:
         """Return KiB by program: those of the web workers and of Triton itself."""
-        found: dict[str, int] = {}
-        for pid in descendants(endpoint.process.pid):
-            command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-            kind = next((k for k in ("gunicorn", "bin/tritonserver ") if k in command), "")
-            status = Path(f"/proc/{pid}/status").read_text()
-            if kind:
-                found[kind] = found.get(kind, 0) + int(re.findall(r"VmRSS:\s+(\d+)", status)[0])
-        assert len(found) == 2
-        return found
+        return {
+            program: sum(kilobytes(pid, "status", "VmRSS") for pid in found)
+            for program in ("gunicorn", "bin/tritonserver ")
+            if (found := commands(endpoint.process.pid, program))
+        }
 
     def abandon(identity: int) -> int:
         return ask(endpoint, tensors(1, sequence_id=identity, **START)).status
@@ -254,6 +251,7 @@ def test_ten_thousand_abandoned_sequences(tmp_path: Path) -> None:
             before = resident()
             assert set(pool.map(abandon, range(1001, 11_001))) == {200}
         after = resident()
+        assert len(before) == 2
         for kind, kib in before.items():
             assert after[kind] < kib + 20 * 1024, (kind, before, after)
         assert total(ask(endpoint, tensors(1, sequence_id=1, **START))) == 1

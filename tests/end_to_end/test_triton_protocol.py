@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import signal
 from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -17,7 +14,8 @@ import pytest
 import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
-from tests.conftest import Endpoint, descendants, running, wait_for
+from tests.conftest import Endpoint, running, wait_for
+from tests.support.chaos import hit
 from tests.support.front import sagemaker_runtime
 from tests.support.models import onnx_models
 from tests.support.telemetry import lines_of, settled, value
@@ -367,8 +365,5 @@ def restart_triton(endpoint: Endpoint) -> None:
         return int(programs["Triton"]["restarts"]) if running_now else -1
 
     before = restarts()
-    for pid in descendants(endpoint.process.pid):
-        with suppress(OSError):
-            if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].endswith(b"tritonserver"):
-                os.kill(pid, signal.SIGKILL)
+    assert hit(endpoint, "Triton", signal.SIGKILL)
     wait_for(lambda: restarts() > before, 60, "a new Triton")

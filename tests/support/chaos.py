@@ -13,7 +13,6 @@ import http.client
 import json
 import os
 import random
-import re
 import signal
 import sys
 import tempfile
@@ -26,7 +25,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from signal import Signals
 
-from tests.conftest import Endpoint, descendants, running
+from bench.servers.processes import memory_mb
+from tests.conftest import Endpoint, commands, descendants, running
 
 KILL, STOP = signal.SIGKILL, signal.SIGSTOP
 CALLERS = 4
@@ -110,31 +110,20 @@ PROCESSES = {
     "a model's process": r"triton_python_backend_stub \S*/steady/",
     "gunicorn's master": r"gunicorn",
     "gunicorn's worker": r"gunicorn",
-    "NGINX's master": r"nginx: master",
-    "NGINX's worker": r"nginx: worker",
+    "NGINX's master": r"nginx: (master|worker)",
+    "NGINX's worker": r"nginx: (master|worker)",
 }
 
 
-def processes(endpoint: Endpoint) -> Iterator[tuple[int, int, str]]:
-    """Yield id, parent's id and command line of all that a container runs."""
-    for pid in descendants(endpoint.process.pid):
-        try:
-            command = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
-            parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-        yield pid, parent, command
-
-
 def find(endpoint: Endpoint, name: str) -> list[int]:
-    """Return the processes of one kind; there are none where one is being started."""
-    serve = endpoint.process.pid
-    found = {p: parent for p, parent, c in processes(endpoint) if re.search(PROCESSES[name], c)}
-    if name.endswith("master"):
-        return [pid for pid, parent in found.items() if parent == serve]
+    """Return the processes of one kind; there are none where one is being started.
+
+    One that has just been forked has its parent's command line.
+    """
+    found = commands(endpoint.process.pid, PROCESSES[name])
     if name.endswith("worker"):
-        return [pid for pid, parent in found.items() if parent != serve]
-    return list(found)
+        found = {pid: found[pid] for pid in found.keys() & descendants(*found)}
+    return sorted(found.keys() - descendants(*found))
 
 
 def hit(endpoint: Endpoint, name: str, number: Signals) -> bool:
@@ -147,14 +136,7 @@ def hit(endpoint: Endpoint, name: str, number: Signals) -> bool:
 
 def memory(endpoint: Endpoint) -> int:
     """Return the bytes that the container's processes hold; shared pages count in parts."""
-    total = 0
-    for pid in (endpoint.process.pid, *descendants(endpoint.process.pid)):
-        try:
-            rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
-        except OSError:
-            continue
-        total += 1024 * int(re.search(r"^Pss:\s+(\d+)", rollup, re.MULTILINE)[1])  # type: ignore[index]
-    return total
+    return round(1024e3 * sum(size for _, size in memory_mb(endpoint.process.pid)))
 
 
 @dataclass

@@ -15,7 +15,7 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
-from tests.conftest import PROJECT, descendants, free_ports, wait_for
+from tests.conftest import PROJECT, alive, descendants, free_ports, wait_for
 
 READY = "InService: boto3"
 
@@ -108,5 +108,5 @@ def end(running: Emulated, number: signal.Signals = signal.SIGINT) -> int:
     except subprocess.TimeoutExpired:
         running.process.kill()
         raise
-    assert not [pid for pid in started if Path(f"/proc/{pid}").exists()], "processes are left"
+    assert not alive(started), "processes are left"
     return code

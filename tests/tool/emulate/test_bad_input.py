@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.conftest import PROJECT, descendants, wait_for
+from tests.conftest import PROJECT, alive, descendants, wait_for
 from tests.support.emulate import begin, emulated, end
 from tool.__main__ import main
 
@@ -149,7 +149,7 @@ def test_it_ends_in_order_where_nobody_reads_what_it_says(container: Path) -> No
                 os.kill(pid, signal.SIGKILL)
             raise
         assert (code, process.stderr.read()) == (0, b"")
-        assert not [pid for pid in started if Path(f"/proc/{pid}").exists()], "processes are left"
+        assert not alive(started), "processes are left"
 
 
 def test_a_port_that_is_taken(container: Path, failed: Fails) -> None:
