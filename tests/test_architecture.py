@@ -167,12 +167,6 @@ ARROWS = {
     "tool/emulate": "dispatcher/settings/readers.py tool tool/checks tool/emulate/host",
     "tool/emulate/host": "dispatcher/exit_codes.py tool",
     "tool/pack": "clients/repository tool tool/checks",
-    # Of the emulated service it takes what both know: places in S3, reasons of failures.
-    "tool/deploy": (
-        "clients/repository clients/tensors tool tool/checks tool/deploy/resources tool/emulate"
-        " tool/emulate/host tool/pack"
-    ),
-    "tool/deploy/resources": "tool tool/emulate",
     "tool/engines": (
         "clients clients/plugins clients/repository clients/tensors container/triton_backends"
         " container/triton_backends/batching container/triton_backends/onnxruntime"

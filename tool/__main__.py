@@ -62,10 +62,6 @@ COMMANDS = {  # the module of each, and what it does
         "tool.commands.conformance",
         "check a container against what Amazon SageMaker asks of one, and report each point",
     ),
-    "deploy": (
-        "tool.deploy.command",
-        "create, update, show or delete an endpoint of Amazon SageMaker and all that it needs",
-    ),
     "invoke": ("tool.commands.invoke", "ask a model of a running endpoint"),
     "quantize": (
         "tool.engines.quantize",

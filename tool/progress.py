@@ -41,18 +41,16 @@ class Progress:
         self.what, self.total, self.out = what, total, out or sys.stderr
         self.done = 0
         self.shown = 0.0
-        self.guard = threading.Lock()  # boto3 sends parts in several threads
 
     def add(self, count: int) -> None:
         """Count bytes that were done, and show it from time to time."""
-        with self.guard:
-            self.done += count
-            now = time.monotonic()
-            if self.out.isatty() and now - self.shown > REFRESH_S:
-                self.shown = now
-                percent = 100 * self.done // max(self.total, 1)
-                self.out.write(f"\r\x1b[K{self.what}: {percent}% of {size_text(self.total)}")
-                self.out.flush()
+        self.done += count
+        now = time.monotonic()
+        if self.out.isatty() and now - self.shown > REFRESH_S:
+            self.shown = now
+            percent = 100 * self.done // max(self.total, 1)
+            self.out.write(f"\r\x1b[K{self.what}: {percent}% of {size_text(self.total)}")
+            self.out.flush()
 
     def close(self) -> None:
         if self.out.isatty():

@@ -1,0 +1,353 @@
+"""The template of deploy/sagemaker: by its linter, by AWS's API, and as a stack on moto."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import botocore.session
+import pytest
+from botocore.validate import ParamValidator
+from cfnlint.api import lint
+from cfnlint.decode.cfn_yaml import load
+from moto import mock_aws
+from moto.server import ThreadedMotoServer
+
+from dispatcher.settings import read_settings, rows
+from tests.conftest import PROJECT
+from tests.deploy.conftest import DEPLOY
+from tests.deploy.test_ecs import enumerations
+from tests.support.cloudformation import Stack
+from tests.tool.conftest import python_with
+
+FILE = DEPLOY / "sagemaker" / "template.yaml"
+TEMPLATE: dict[str, Any] = load(str(FILE))
+PAGE = (PROJECT / "docs" / "sagemaker.md").read_text()
+IMAGE = "123456789012.dkr.ecr.eu-central-1.amazonaws.com/mine:1"
+NEEDED = {"Image": IMAGE, "Role": "arn:aws:iam::123456789012:role/service"}
+OUT = {"Hosting": "asynchronous", "AsyncOutput": "s3://answers/out"}
+CLI = "awscli==1.46.3"
+KINDS = {
+    "AWS::SageMaker::Model": ("sagemaker", "CreateModel"),
+    "AWS::SageMaker::EndpointConfig": ("sagemaker", "CreateEndpointConfig"),
+    "AWS::SageMaker::Endpoint": ("sagemaker", "UpdateEndpoint"),  # which takes all of it
+    "AWS::CloudWatch::Alarm": ("cloudwatch", "PutMetricAlarm"),
+    "AWS::ApplicationAutoScaling::ScalableTarget": (
+        "application-autoscaling",
+        "RegisterScalableTarget",
+    ),
+    "AWS::ApplicationAutoScaling::ScalingPolicy": ("application-autoscaling", "PutScalingPolicy"),
+}
+NO_ALARMS = pytest.mark.filterwarnings("ignore:Tried to parse")  # nor autoscaling, in moto's stacks
+
+
+def stack(**given: str) -> Stack:
+    return Stack(TEMPLATE, {**NEEDED, **given, "AWS::StackName": "mine"})
+
+
+STACKS = {
+    "real-time": {
+        "Models": "s3://models/1/model.tar.gz",
+        "RequiredModels": "a",
+        "TracesEndpoint": "http://collector:4318",
+        "InstanceCount": "2",
+        "VolumeGB": "64",
+        "ScaleBy": "concurrency",
+        "ScaleTarget": "3",
+        "RollbackAlarm": "latency",
+        "CanaryPercent": "10",
+    },
+    "serverless": {"Hosting": "serverless", "ServerlessMemoryMB": "2048"},
+    "asynchronous": {
+        **OUT,
+        "AsyncFailure": "s3://answers/bad",
+        "ScaleBy": "backlog",
+        "ScaleMin": "0",
+    },
+    "multi-model": {"Models": "s3://models/many/", "MultiModel": "true", "ScaleBy": "invocations"},
+    "pool": {"InstanceType": "ml.g6.xlarge", "FallbackInstanceType": "ml.g5.xlarge"},
+}
+
+
+def test_it_passes_its_linter() -> None:
+    assert lint(FILE.read_text(), regions=["eu-central-1", "us-gov-west-1"]) == []
+
+
+def test_the_linter_sees_a_mistake() -> None:
+    text = FILE.read_text().replace("MaxConcurrency:", "MostConcurrency:")
+    assert "MostConcurrency" in str(lint(text, regions=["eu-central-1"]))
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_aws_s_api_takes_what_it_makes(name: str) -> None:
+    """A resource's properties in CloudFormation are those of the API; moto lacks some."""
+    made = stack(**STACKS[name])
+    assert list(made.refusals()) == []
+    session = botocore.session.get_session()
+    for resource, properties in made.resources().items():
+        service, call = KINDS[TEMPLATE["Resources"][resource]["Type"]]
+        shape = session.get_service_model(service).operation_model(call).input_shape
+        sent = dict(properties)
+        if resource == "Scaling":  # CloudFormation's own short form
+            assert sent.pop("ScalingTargetId") == "Instances"
+            target = made.resources()["Instances"]
+            sent |= {key: target[key] for key in target if not key.endswith("Capacity")}
+        names = {"Model": "ModelName", "Configuration": "EndpointConfigName", "Errors": "AlarmName"}
+        if resource in names:  # CloudFormation makes one
+            sent[names[resource]] = "made"
+        assert ParamValidator().validate(sent, shape).generate_report() == ""
+        enumerations(shape, sent)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {"InstanceType": "ml.m5.large", "InitialInstanceCount": 1}),
+        ({"InstanceType": "ml.g4dn.xlarge"}, {"InstanceType": "ml.g4dn.xlarge"}),
+        ({"StartTimeout": "600"}, {"ContainerStartupHealthCheckTimeoutInSeconds": 600}),
+        ({"VolumeGB": "64"}, {"VolumeSizeInGB": 64}),
+        (
+            {"Hosting": "serverless", "ServerlessConcurrency": "7"},
+            {"ServerlessConfig": {"MemorySizeInMB": 3072, "MaxConcurrency": 7}},
+        ),
+        (
+            STACKS["pool"],
+            {
+                "InstancePools": [
+                    {"InstanceType": "ml.g6.xlarge", "Priority": 1},
+                    {"InstanceType": "ml.g5.xlarge", "Priority": 2},
+                ]
+            },
+        ),
+    ],
+)
+def test_where_it_runs(given: dict[str, str], expected: dict[str, Any]) -> None:
+    variant = stack(**given).resources()["Configuration"]["ProductionVariants"][0]
+    assert {key: variant[key] for key in expected} == expected
+    ways = {"InstanceType", "InstancePools", "ServerlessConfig"}
+    assert len(ways & variant.keys()) == 1, "AWS takes one of them"
+    assert ("InitialInstanceCount" in variant) is ("ServerlessConfig" not in variant)
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_the_container_takes_its_settings(name: str) -> None:
+    container = stack(**STACKS[name]).resources()["Model"]["PrimaryContainer"]
+    environment = {key: str(value) for key, value in container["Environment"].items()}
+    assert environment.keys() <= {row.variable for row in rows()}
+    settings = read_settings(environment)
+    assert settings.serverless is (name == "serverless")
+    assert container.get("Mode") == ("MultiModel" if name == "multi-model" else None)
+    assert container.get("ModelDataUrl") == STACKS[name].get("Models")
+
+
+def test_without_options_the_server_s_own_defaults_hold() -> None:
+    defaults = {row.variable: row.default for row in rows()}
+    environment = stack().resources()["Model"]["PrimaryContainer"]["Environment"]
+    assert {key: str(value) for key, value in environment.items()} == {
+        key: defaults[key] for key in environment
+    }
+
+
+@pytest.mark.parametrize(
+    ("metric", "expected"),
+    [
+        ("invocations", "SageMakerVariantInvocationsPerInstance"),
+        ("concurrency", "SageMakerVariantConcurrentRequestsPerModelHighResolution"),
+        ("backlog", "ApproximateBacklogSizePerInstance"),
+    ],
+)
+def test_instances_follow_a_metric(metric: str, expected: str) -> None:
+    hosting = OUT if metric == "backlog" else {}
+    made = stack(ScaleBy=metric, ScaleTarget="7", ScaleMin="2", ScaleMax="3", **hosting).resources()
+    how = made["Scaling"]["TargetTrackingScalingPolicyConfiguration"]
+    own, given = how.get("CustomizedMetricSpecification"), how.get("PredefinedMetricSpecification")
+    assert expected == (own["MetricName"] if own else given["PredefinedMetricType"])
+    assert how["TargetValue"] == 7
+    assert (made["Instances"]["MinCapacity"], made["Instances"]["MaxCapacity"]) == (2, 3)
+    assert made["Endpoint"]["RetainAllVariantProperties"] is True, "its number of instances stays"
+    assert made["Endpoint"]["ExcludeRetainedVariantProperties"] == [
+        {"VariantPropertyType": "DesiredWeight"}
+    ]
+    assert not {"Instances", "Scaling"} & stack().resources().keys()
+
+
+@pytest.mark.parametrize(
+    ("given", "alarms"),
+    [
+        ({}, ["Errors"]),
+        ({"RollbackAlarm": "latency"}, ["Errors", "latency"]),
+        ({"RollbackErrors": "0", "RollbackAlarm": "latency"}, ["latency"]),
+        ({"RollbackErrors": "0"}, []),
+    ],
+)
+def test_an_update_goes_back_where_an_alarm_goes_off(
+    given: dict[str, str], alarms: list[str]
+) -> None:
+    made = stack(CanaryPercent="20", BakeSeconds="60", **given).resources()
+    how = made["Endpoint"]["DeploymentConfig"]
+    assert how["BlueGreenUpdatePolicy"]["TrafficRoutingConfiguration"] == {
+        "Type": "CANARY",
+        "CanarySize": {"Type": "CAPACITY_PERCENT", "Value": 20},
+        "WaitIntervalInSeconds": 60,
+    }
+    found = how.get("AutoRollbackConfiguration", {}).get("Alarms", [])
+    assert [one["AlarmName"] for one in found] == alarms
+    assert ("Errors" in made) is ("Errors" in alarms)
+    if "Errors" in made:
+        assert made["Errors"]["Dimensions"][0]["Value"] == made["Endpoint"]["EndpointName"]
+    serverless = stack(Hosting="serverless", **given).resources()
+    assert "DeploymentConfig" not in serverless["Endpoint"]
+    assert "Errors" not in serverless
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"Image": "registry.example/theirs:1"}, "an address in ECR"),
+        ({"Image": ""}, "an address in ECR"),
+        ({"Role": "me"}, "docs/sagemaker.md"),
+        ({"Models": "models"}, "model.tar.gz"),
+        ({"Hosting": "serverless", "ServerlessMemoryMB": "1000"}, "ServerlessMemoryMB"),
+        ({"Hosting": "serverless", "ScaleBy": "invocations"}, "no instances to scale"),
+        ({"Hosting": "serverless", "VolumeGB": "64"}, "leave VolumeGB out"),
+        (
+            {"Hosting": "serverless", "FallbackInstanceType": "ml.m5.large"},
+            "leave FallbackInstanceType out",
+        ),
+        (
+            {"Hosting": "serverless", "Models": "s3://models/many/", "MultiModel": "true"},
+            "hosts no MultiModel",
+        ),
+        ({"MultiModel": "true"}, "MultiModel needs Models"),
+        ({"Hosting": "asynchronous"}, "needs AsyncOutput"),
+        ({**OUT, "AsyncOutput": "out"}, "s3://BUCKET/PREFIX"),
+        ({"AsyncOutput": "s3://answers/out"}, "is for Hosting=asynchronous"),
+        ({"ScaleBy": "backlog"}, "is for Hosting=asynchronous"),
+        ({"ScaleBy": "invocations", "ScaleMin": "0"}, "ScaleMin is 0 only with"),
+        ({"ScaleBy": "invocations", "ScaleTarget": "0"}, "ScaleTarget"),
+        ({"CanaryPercent": "60"}, "CanaryPercent"),
+        ({"BakeSeconds": "3601"}, "BakeSeconds"),
+        ({"InstanceType": "m5.large"}, "such as ml.m5.large"),
+        ({"StartTimeout": "30"}, "StartTimeout"),
+    ],
+)
+def test_a_mistake_in_the_parameters_is_refused_before_anything_is_made(
+    given: dict[str, str], words: str
+) -> None:
+    (text,) = stack(**given).refusals()
+    assert words in text
+
+
+def test_the_page_has_each_parameter() -> None:
+    shown = dict(re.findall(r"^\| `(\w+)` \| (?:`([^`]*)`|[a-z]+) \|", PAGE, re.MULTILINE))
+    parameters = TEMPLATE["Parameters"]
+    assert shown == {name: str(one.get("Default", "")) for name, one in parameters.items()}
+
+
+@pytest.fixture
+def _cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "none")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
+    with mock_aws():
+        yield
+
+
+def there() -> dict[str, Any]:
+    """Return what SageMaker has: by name the image, the type of instance and the configuration."""
+    client = boto3.client("sagemaker")
+    models = [one["ModelName"] for one in client.list_models()["Models"]]
+    configs = [
+        one["EndpointConfigName"] for one in client.list_endpoint_configs()["EndpointConfigs"]
+    ]
+    endpoints = [one["EndpointName"] for one in client.list_endpoints()["Endpoints"]]
+    images = [client.describe_model(ModelName=one)["PrimaryContainer"]["Image"] for one in models]
+    variants = [
+        client.describe_endpoint_config(EndpointConfigName=one)["ProductionVariants"][0]
+        for one in configs
+    ]
+    return {
+        "images": images,
+        "instances": [(one["ModelName"] in models, one.get("InstanceType")) for one in variants],
+        "endpoints": [
+            client.describe_endpoint(EndpointName=one)["EndpointConfigName"] in configs
+            for one in endpoints
+        ],
+    }
+
+
+@NO_ALARMS
+@pytest.mark.usefixtures("_cloud")
+def test_a_stack_is_made_changed_and_removed() -> None:
+    stacks = boto3.client("cloudformation")
+
+    def given(**values: str) -> dict[str, Any]:
+        pairs = {**NEEDED, **values}.items()
+        return {
+            "StackName": "mine",
+            "TemplateBody": FILE.read_text(),
+            "Parameters": [{"ParameterKey": key, "ParameterValue": one} for key, one in pairs],
+        }
+
+    nothing = there()
+    stacks.create_stack(**given())
+    assert there() == {
+        "images": [IMAGE],
+        "instances": [(True, "ml.m5.large")],
+        "endpoints": [True],
+    }
+    # moto changes a resource that names a changed parameter itself, so all three are changed here.
+    stacks.update_stack(**given(Image=f"{IMAGE}.1", InstanceType="ml.c5.large", BakeSeconds="60"))
+    assert there() == {
+        "images": [f"{IMAGE}.1"],
+        "instances": [(True, "ml.c5.large")],
+        "endpoints": [True],
+    }
+    stacks.delete_stack(StackName="mine")
+    assert there() == nothing
+
+
+def commands() -> list[str]:
+    """Return the commands of the page that are given to CloudFormation."""
+    blocks = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    return [line for line in lines if line.startswith("aws cloudformation")]
+
+
+@NO_ALARMS
+@pytest.mark.slow
+def test_the_aws_cli_takes_the_page_s_commands(tmp_path: Path) -> None:
+    bin_ = python_with(tmp_path / "cli", CLI).parent
+    server = ThreadedMotoServer(port=0)
+    server.start()
+    _, port = server.get_host_and_port()
+    try:
+        for command in commands():
+            done = subprocess.run(
+                ["sh", "-ec", command],
+                cwd=PROJECT,
+                env={
+                    **os.environ,
+                    "PATH": f"{bin_}:/usr/bin:/bin",
+                    "AWS_DEFAULT_REGION": "eu-central-1",
+                    "AWS_ACCESS_KEY_ID": "none",
+                    "AWS_SECRET_ACCESS_KEY": "none",
+                    "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+                    "ROLE": NEEDED["Role"],
+                    "IMAGE": IMAGE,
+                    "BUCKET": "models",
+                },
+                check=False,
+                capture_output=True,
+                text=True,
+                timeout=120,
+            )
+            assert done.returncode == 0, (command, done.stdout + done.stderr)
+    finally:
+        server.stop()
+    assert {word for one in commands() for word in one.split()} >= {"deploy", "delete-stack"}
