@@ -11,7 +11,6 @@ import pytest
 from tests.support.check import Check
 from tests.support.quantize import CONFIG, TOML, conv_net, pictures
 from tool.__main__ import main
-from tool.engines import int8
 
 
 @pytest.fixture
@@ -26,15 +25,14 @@ def check(capsys: pytest.CaptureFixture[str]) -> Check:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository with one model and samples for it; measured briefly."""
+def here(tmp_path: Path) -> Path:
+    """A repository with one model and samples for it."""
     conv_net(tmp_path / "models" / "net" / "1" / "model.onnx")
     folder = tmp_path / "models" / "net"
     (folder / "config.pbtxt").write_text(CONFIG)
     (folder / "dispatch.toml").write_text(TOML)
     (folder / "labels.txt").write_text("a\nb\nc\nd\ne\n")
     pictures(tmp_path / "samples", 12)
-    monkeypatch.setattr(int8, "MEASURED_S", 0.0)
     return tmp_path
 
 

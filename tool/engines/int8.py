@@ -1,30 +1,24 @@
-"""Make an ONNX model compute in int8, and run both to compare them.
+"""Make an ONNX model compute in int8, with ONNX Runtime's quantizer.
 
-ONNX Runtime's quantizer writes QuantizeLinear and DequantizeLinear around what is to be computed in
-int8: the file stays plain ONNX, which OpenVINO, ONNX Runtime and TensorRT all read.
+It writes QuantizeLinear and DequantizeLinear around what is to be computed in int8: the file stays
+plain ONNX, which OpenVINO, ONNX Runtime and TensorRT all read.
 """
 
 from __future__ import annotations
 
-import logging
-import statistics
-import time
+import math
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from fnmatch import fnmatchcase
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
-from onnx import version_converter
+from onnx import TensorProto, version_converter
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from container.triton_backends import engine_choice
-from tool.engines.runs import Arrays, Run, onnxruntime_run, opened, openvino_run
-from tool.interrupts import interrupts_held
+from tool.engines.runs import Arrays
 from tool.trouble import Trouble
 
 WEIGHTED = ("Conv", "MatMul", "Gemm")
@@ -35,87 +29,48 @@ BETWEEN = ("Relu", "Clip", "MaxPool", "Add")
 """What passes int8 on. Of Add only those that end a residual block behind a Conv: ONNX Runtime
 needs 1.6 times as long for the Conv otherwise. Others, as in transformers, would lose accuracy."""
 
-INT8_OPERATORS = frozenset(
-    {
-        "QuantizeLinear",
-        "DequantizeLinear",
-        "DynamicQuantizeLinear",
-        "QLinearConv",
-        "QLinearMatMul",
-        "ConvInteger",
-        "MatMulInteger",
-    }
-)
 PER_CHANNEL = 13  # the first opset whose DequantizeLinear has an axis
 LARGEST = 1_500_000_000  # bytes of a model from which on weights go to a file of their own
-
-ROUNDS = 30
-MEASURED_S = 20.0
-LEAST_ROUNDS = 3
-
-
-def engine(before: Path, after: Path, example: Arrays) -> tuple[str, Run, Run]:
-    """Return a runner for both files, and its name: OpenVINO or ONNX Runtime."""
-    with interrupts_held(), suppress(ImportError):
-        import_module("openvino")
-    try:
-        runs = openvino_run(before), openvino_run(after)
-        for run in runs:
-            run(example)
-    except Exception as error:  # such as a missing operator, or it is not installed
-        logging.getLogger(__name__).debug("OpenVINO does not run it: %s", error)
-        return "ONNX Runtime", onnxruntime_run(opened(before)), onnxruntime_run(opened(after))
-    return "OpenVINO", runs[0], runs[1]
-
-
-def medians(runs: Sequence[Run], given: Sequence[Arrays]) -> list[float]:
-    """Return the median milliseconds of each, run in turn on the same inputs."""
-    times: list[list[float]] = [[] for _ in runs]
-    end = time.monotonic() + MEASURED_S
-    for number in range(1 + ROUNDS):
-        for run, mine in zip(runs, times, strict=True):
-            begun = time.perf_counter()
-            run(given[number % len(given)])
-            mine.append(1000 * (time.perf_counter() - begun))
-        if number >= LEAST_ROUNDS and time.monotonic() > end:
-            break
-    return [statistics.median(mine[1:]) for mine in times]  # the first one makes its buffers
 
 
 class Feeds(CalibrationDataReader):  # type: ignore[misc]  # it has no types
     """Hands inputs to the quantizer one by one, to save memory."""
 
     def __init__(self, inputs: Iterator[Arrays]) -> None:
-        self._inputs = inputs
+        self.inputs = inputs
 
     def get_next(self) -> Arrays | None:
-        return next(self._inputs, None)
+        return next(self.inputs, None)
 
 
-def quantize(
-    source: Path, folder: Path, target: Path, inputs: Iterator[Arrays], exclude: Sequence[str]
-) -> None:
-    """Write a model in int8.
+def quantize(source: Path, target: Path, inputs: Iterator[Arrays], exclude: Sequence[str]) -> None:
+    """Write a model that computes in int8.
 
-    `folder` is a temporary one, `exclude` has patterns for names of nodes that stay as they are.
+    Args:
+        source: the model's file.
+        target: the new one, in a folder that may hold others meanwhile.
+        inputs: the model's, from which the ranges of its activations are read.
+        exclude: patterns for the names of nodes that stay as they are.
 
     Raises:
-        Trouble: a pattern fits no node, or the model has nothing to be computed in int8.
+        Trouble: nothing in it can be computed in int8, or a node of a name is not there.
 
     """
-    prepared = folder / "prepared" / "model.onnx"
-    prepared.parent.mkdir()
+    prepared = target.with_name("prepared.onnx")
     is_large = sum(one.stat().st_size for one in source.parent.iterdir()) > LARGEST
-    # Constants are folded and shapes written down, of which the quantizer makes use.
-    source = with_axes(source, folder)
-    quant_pre_process(source, prepared, skip_symbolic_shape=True, save_as_external_data=is_large)
-    model = onnx.load(prepared, load_external_data=False)
-    with_strides_apart(model.graph)
-    for number, node in enumerate(model.graph.node):
-        node.name = node.name or f"{node.op_type}_{number}"
-    left = left_out(model.graph, exclude)
-    onnx.save(model, prepared)
     try:
+        taken: Any = source
+        opsets = onnx.load(source, load_external_data=False).opset_import
+        if any(one.version < PER_CHANNEL for one in opsets if one.domain in {"", "ai.onnx"}):
+            taken = version_converter.convert_version(onnx.load(source), PER_CHANNEL)
+        # Constants are folded and shapes written down, of which the quantizer makes use.
+        quant_pre_process(taken, prepared, skip_symbolic_shape=True, save_as_external_data=is_large)
+        model = onnx.load(prepared, load_external_data=False)
+        with_strides_apart(model.graph)
+        for number, node in enumerate(model.graph.node):
+            node.name = node.name or f"{node.op_type}_{number}"
+        left = left_out(model.graph, exclude)
+        onnx.save(model, prepared)
         quantize_static(
             prepared,
             target,
@@ -135,34 +90,15 @@ def quantize(
                 "QDQDisableWeightAdjustForInt32Bias": True,  # of which it has none
             },
         )
-    except Trouble:  # of a sample
+    except Trouble:  # of a sample, or of a name
         raise
     except Exception as error:  # what a model may have that the quantizer does not know
-        reason = f"{type(error).__name__}: {error}"
-        raise Trouble(f"ONNX Runtime cannot quantize {source}: {reason}") from error
-
-
-def with_axes(source: Path, folder: Path) -> Path:
-    """Return a file in whose opset a weight may have a scale for each channel.
-
-    Raises:
-        Trouble: it is older, and cannot be converted.
-
-    """
-    model = onnx.load(source, load_external_data=False)
-    opset = next((one.version for one in model.opset_import if one.domain in {"", "ai.onnx"}), 0)
-    if opset >= PER_CHANNEL:
-        return source
-    newer = folder / "newer" / "model.onnx"
-    newer.parent.mkdir()
-    try:
-        onnx.save(version_converter.convert_version(onnx.load(source), PER_CHANNEL), newer)
-    except Exception as error:  # what the converter does not know
         raise Trouble(
-            f"{source} has opset {opset}, int8 needs {PER_CHANNEL}, and it cannot be converted: "
-            f"{error}; export it with opset_version={PER_CHANNEL} or later"
+            f"ONNX Runtime cannot quantize {source}: {type(error).__name__}: {error}; an export "
+            f"with opset_version={PER_CHANNEL} or later may help"
         ) from error
-    return newer
+    for path in target.parent.glob("prepared.onnx*"):
+        path.unlink()
 
 
 def left_out(graph: Any, exclude: Sequence[str]) -> list[str]:
@@ -182,9 +118,9 @@ def left_out(graph: Any, exclude: Sequence[str]) -> list[str]:
             )
     excluded = [name for name in names if any(fnmatchcase(name, one) for one in exclude)]
     if len(excluded) == len(names):
+        rest = " that --exclude leaves" if exclude else ""
         raise Trouble(
-            f"the model has nothing to be computed in int8: no {', '.join(WEIGHTED)}"
-            + " that --exclude leaves" * bool(exclude)
+            f"the model has nothing to be computed in int8: no {', '.join(WEIGHTED)}{rest}"
         )
     convolved = {node.output[0] for node in graph.node if node.op_type == "Conv"}
     return excluded + [
@@ -202,19 +138,18 @@ def with_strides_apart(graph: Any) -> None:
     in single precision then: six of ResNet-50's, a quarter of its time.
     """
     nodes: list[Any] = []
-    skipped: dict[tuple[str, tuple[int, ...]], str] = {}
+    skipped = set()
     for node in graph.node:
         given = {one.name: one.ints for one in node.attribute}
         sizes, strides = (list(given.get(name, [])) for name in ("kernel_shape", "strides"))
         is_plain = node.op_type == "Conv" and set(sizes) == {1} and not any(given.get("pads", []))
         if is_plain and max(strides, default=1) > 1:
             taken = node.input[0]
-            place = taken, tuple(strides)
-            if place not in skipped:
-                skipped[place] = name = f"{taken}_by_{'_'.join(map(str, strides))}"
+            node.input[0] = name = f"{taken}_by_{'_'.join(map(str, strides))}"
+            if name not in skipped:
+                skipped.add(name)
                 skips: dict[str, Any] = {"kernel_shape": sizes, "strides": strides}
                 nodes.append(onnx.helper.make_node("MaxPool", [taken], [name], **skips))
-            node.input[0] = skipped[place]
             given["strides"][:] = [1] * len(strides)
         nodes.append(node)
     del graph.node[:]
@@ -232,8 +167,10 @@ def is_int8(file: Path) -> bool:
         graph = onnx.load(file, load_external_data=False).graph
     except Exception as error:  # protobuf's own, which has no base that is documented
         raise Trouble(f"{file} is no ONNX file that can be read: {error}") from error
-    sizes = {False: 0, True: 0}
-    for weight in graph.initializer:
-        is_byte = weight.data_type in {onnx.TensorProto.INT8, onnx.TensorProto.UINT8}
-        sizes[is_byte] += int(np.prod(weight.dims, dtype=np.int64))
-    return sizes[True] > sizes[False] or any(n.op_type in INT8_OPERATORS for n in graph.node)
+    byte = (TensorProto.INT8, TensorProto.UINT8)
+    sizes = [
+        (1 if one.data_type in byte else -1) * math.prod(one.dims) for one in graph.initializer
+    ]
+    return sum(sizes) > 0 or any(
+        "Linear" in n.op_type or "Integer" in n.op_type for n in graph.node
+    )

@@ -3,41 +3,39 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
-import os
+import math
 import shlex
 import statistics
 import sys
-import tempfile
-from collections.abc import Iterator
+import timeit
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from clients.base import Client, Environment
-from clients.repository.config_text import Message
-from clients.repository.model_folders import CONFIG, authors_folder, has_versions
-from clients.tensors.agreement import says_nothing
+from clients.repository.model_folders import authors_folder, has_versions
+from clients.tensors.agreement import Agreement, says_nothing
 from clients.tensors.client import TensorClient
 from dispatcher.settings import PROJECT
-from tool.checks.model import configured
-from tool.checks.versions import served, version_folders
-from tool.engines.quantize_report import (
-    Answer,
-    Report,
-    as_text,
-    difference,
-    finite,
-    kind,
-    listed,
-    parameters,
+from tool.checks.versions import version_folders
+from tool.engines.compare import LIMITS, Answer, difference, kind, parameters
+from tool.engines.runs import (
+    Arrays,
+    RecordedModels,
+    RecordingSession,
+    Run,
+    onnxruntime_run,
+    opened,
+    openvino_run,
 )
-from tool.engines.runs import Arrays, RecordedModels, RecordingSession, Run, onnxruntime_run, opened
-from tool.offline import Offline, composed, load_offline, settings_here
+from tool.offline import composed, load_offline, settings_here
+from tool.placing import beside, put
+from tool.progress import announced
 from tool.samples import Sample, ask, samples_in
 from tool.trouble import Trouble
 
@@ -46,6 +44,27 @@ EXTRA = PROJECT / "container" / "image" / "requirements" / "quantize.txt"
 HELD_OUT = 4  # every fourth sample is kept for the comparison
 FEW = 8  # samples, with fewer of which ranges and comparison mean little
 WIDE = 10.0  # limits that the median sample is off by, from which on nothing is written
+TIMED = 15  # runs of each file, after the first, which makes its buffers
+SHOWN = 5
+
+TEXT = """{model}, version {version}, in int8: {place}
+  samples  calibrated on {calibrated_on}, compared on {compared_on}{objects}
+  answers  {agree} of {shown} agree: {limits}
+  median   {median} limits
+{worst}\
+  speed    {milliseconds_before:.1f} to {milliseconds_after:.1f} ms for a run on one thread of \
+{engine}: {faster:.2f} times as fast
+  size     {megabytes[0]:.1f} to {megabytes[1]:.1f} MB
+"""
+WRITTEN = """
+Triton serves the newest version from the next load on, unless `version_policy` in config.pbtxt
+names others. To go back remove {folder},
+or write into config.pbtxt: version_policy {{ specific {{ versions: {version} }} }}
+"""
+NOT_WRITTEN = """
+Nothing was written: {refusal}. More samples, like those that callers
+send, may help, or --exclude for the layers at fault; --keep writes it all the same.
+"""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,92 +106,57 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
 
 
+def run(options: argparse.Namespace) -> int:
+    """Quantize, and print the report; return 1 where answers are too far off, else 0."""
+    if find_spec("onnx") is None:
+        command = [sys.executable, "-m", "pip", "install", "--require-hashes", "-r", str(EXTRA)]
+        raise Trouble(
+            "quantizing needs the package onnx, which is not installed; run "
+            f"`{shlex.join(command)}`"
+        )
+    with chosen(options) as model, announced(f"calibrating and comparing {options.model}"):
+        report, refusal = quantized(model, options)
+    if options.json:
+        sys.stdout.write(f"{json.dumps(report, indent=2)}\n")
+    else:
+        sys.stdout.write(as_text(report, refusal))
+    return 0 if report["written"] else 1
+
+
 @dataclass(frozen=True)
 class Chosen:
-    """The model to be quantized.
+    """The model to be quantized; its client asks what `tap` runs.
 
     Args:
         folder: the model's own one, where its author has it.
 
     """
 
-    repository: Path
     name: str
-    version: str
     file: Path
+    version: str
     folder: Path
     client: Client
+    tap: RecordingSession
 
-    def client_on(self, server: Any) -> Client:
-        """Return a client like the model's, whose model runs elsewhere."""
-        environment = Environment(server, self.repository)
-        if type(self.client) is TensorClient:
-            return TensorClient(environment, self.name)
-        return type(self.client)(environment)
+    def answers(self, samples: Sequence[Sample], by: Run) -> Iterator[tuple[list[Arrays], Answer]]:
+        """Yield the model's inputs for each sample, and the client's answer, as `by` runs it.
 
+        Raises:
+            Trouble: the client refuses a sample, or does not ask the model.
 
-def run(options: argparse.Namespace) -> int:
-    """Quantize, and print the report; return 1 where answers are too far off, else 0."""
-    needed()
-    with chosen(options) as model:
-        report = quantized(model, options)
-    if options.json:
-        sys.stdout.write(f"{json.dumps(asdict(report), indent=2)}\n")
-    else:
-        sys.stdout.write(as_text(report))
-        sys.stdout.write(what_next(model, report, options))
-    return 0 if report.written else 1
-
-
-def what_next(model: Chosen, report: Report, options: argparse.Namespace) -> str:
-    """Return what the author may do now, as lines."""
-    new = Path(report.file).parent
-    if not report.written:
-        return (
-            f"\nNothing was written: {refused(report)}. More samples, like those that callers\n"
-            "send, may help, or --exclude for the layers at fault; --keep writes it all the same.\n"
-        )
-    if options.output:
-        return (
-            f"\nTo serve it move it to {model.folder / 'N' / FILE}, N being the newest version.\n"
-        )
-    config = configured(model.folder) or Message()
-    if new not in served(config, version_folders(model.folder)):
-        return f"\nThe `version_policy` in {model.folder / CONFIG} leaves version {new.name} out.\n"
-    return (
-        f"\nTriton serves the newest version: {new.name} from the next load on. To go back remove "
-        f"{new},\nor write into config.pbtxt: version_policy {{ specific {{ versions: "
-        f"{model.version} }} }}\n"
-    )
-
-
-def refused(report: Report) -> str:
-    """Return why the version is not worth serving; empty where the author may judge."""
-    if report.without_object == report.compared_on:
-        return "no compared sample has an object, by which the answers could be compared"
-    if report.median_difference is None or report.median_difference > WIDE:
-        return f"the median sample is off by more than {WIDE:g} limits"
-    are_same = report.agree == report.compared_on - report.without_object
-    if not are_same and report.milliseconds_after > report.milliseconds_before:
-        return "it is slower, and not all answers agree"
-    return ""
-
-
-def needed() -> None:
-    """Import the libraries that the image does not have.
-
-    Raises:
-        Trouble: it is not installed.
-
-    """
-    try:
-        importlib.import_module("onnx")
-    except ImportError as error:
-        command = [sys.executable, "-m", "pip", "install", "--require-hashes", "-r", str(EXTRA)]
-        raise Trouble(
-            f"quantizing needs the package {error.name}, which is not installed; run "
-            f"`{shlex.join(command)}`"
-        ) from error
+        """
+        self.tap.by = by
+        for sample in samples:
+            result = ask(self.client, sample, parameters(self.client), self.version)
+            inputs, outputs = self.tap.emptied()
+            if not inputs:
+                raise Trouble(
+                    f"the client has not asked the model for the sample {sample.name}; take it out "
+                    "of the folder"
+                )
+            # Where results are compared, outputs need not be kept: a YOLOv5's have 8.6 MB.
+            yield inputs, (result, outputs if kind(self.client) == "tensors" else [])
 
 
 @contextmanager
@@ -195,31 +179,33 @@ def chosen(options: argparse.Namespace) -> Iterator[Chosen]:
             raise Trouble(f"the client of {name!r} does not work: {reason}")
         client = registry.clients.get(asked)
         model = client.served_by if client else asked
-        folder = repository / model
-        if not folder.is_dir():
+        if not (folder := repository / model).is_dir():
             there = ", ".join(sorted(path.name for path in repository.iterdir())) or "none"
             raise Trouble(
                 f"there is no model {model!r}; there are: {there}. Another folder of models is "
                 "named with --repository DIR"
             )
-        file = file_of(folder, authors_folder(folder), options.version)
-        yield Chosen(
-            repository,
-            model,
-            file.parent.name,
-            file.parent.resolve() / FILE,
-            authors_folder(folder),
-            client or TensorClient(Environment(Offline(repository), repository), model),
-        )
+        author = authors_folder(folder)
+        version, file = file_of(folder, author, options.version)
+        session = opened(file)
+        tap = RecordingSession(session, onnxruntime_run(session))
+        environment = Environment(RecordedModels(repository, model, tap), repository)
+        if client is None or type(client) is TensorClient:
+            client = TensorClient(environment, model)
+        else:
+            client = type(client)(environment)
+        yield Chosen(model, file, version, author, client, tap)
 
 
-def file_of(folder: Path, author: Path, version: str) -> Path:
-    """Return the file of a version, or of the latest.
+def file_of(folder: Path, author: Path, version: str) -> tuple[str, Path]:
+    """Return a version, or the latest, and its file.
 
     Raises:
-        Trouble: there is none.
+        Trouble: there is none, or it is in int8 already.
 
     """
+    from tool.engines.int8 import is_int8  # noqa: PLC0415  it needs the extra
+
     versions = {path.name: path for path in version_folders(folder) if (path / FILE).is_file()}
     if not versions:
         raise Trouble(
@@ -228,14 +214,19 @@ def file_of(folder: Path, author: Path, version: str) -> Path:
     if version and version not in versions:
         there = ", ".join(sorted(versions, key=int))
         raise Trouble(f"--version is {version!r}; {author} has {FILE} in version {there}")
-    return versions[version or max(versions, key=int)] / FILE
+    its = version or max(versions, key=int)
+    file = versions[its].resolve() / FILE
+    if is_int8(file):
+        older = "" if version else "; name one in single precision with --version"
+        raise Trouble(f"{folder.name!r}, version {its}, is int8 already{older}")
+    return its, file
 
 
 def target_of(model: Chosen, output: Path | None) -> Path:
     """Return the folder to be written.
 
     Raises:
-        Trouble: it is there already, or cannot be made there.
+        Trouble: it is there already, or the model has no folders for versions.
 
     """
     if output is None:
@@ -246,118 +237,106 @@ def target_of(model: Chosen, output: Path | None) -> Path:
             )
         numbers = [int(p.name) for p in model.folder.iterdir() if p.name.isdigit()]
         output = model.folder / str(max(numbers) + 1)
-    output = output.absolute()
-    if os.path.lexists(output):
+    if output.exists():
         raise Trouble(f"{output} is there already; name another folder with --output")
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise Trouble(f"{output.parent} cannot be made: {error.strerror}") from error
-    if not os.access(output.parent, os.W_OK | os.X_OK):
-        raise Trouble(
-            f"{output.parent} must not be written to; name another place with --output FOLDER"
-        )
-    return output
+    return output.absolute()
 
 
-class Asking:
-    """Runs a model's client, and records the model's inputs and outputs."""
-
-    def __init__(self, model: Chosen, session: Any, run: Run) -> None:
-        self._tap = RecordingSession(session, run)
-        self._version = model.version
-        self.client = model.client_on(RecordedModels(model.repository, model.name, self._tap))
-
-    def __call__(self, sample: Sample) -> tuple[list[Arrays], Answer]:
-        """Return the model's inputs for a sample, and the client's answer.
-
-        Raises:
-            Trouble: the client refuses the sample, or does not ask the model.
-
-        """
-        result = ask(self.client, sample, parameters(self.client), self._version)
-        inputs, outputs = self._tap.emptied()
-        if not inputs:
-            raise Trouble(
-                f"the client has not asked the model for the sample {sample.name}; take it out of "
-                "the folder"
-            )
-        # Where results are compared, outputs need not be kept: a YOLOv5's have 8.6 MB.
-        return inputs, (result, outputs if kind(self.client) == "tensors" else [])
-
-
-def quantized(model: Chosen, options: argparse.Namespace) -> Report:
-    """Write the int8 version, unless its answers are far off; return the report."""
+def quantized(model: Chosen, options: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Write the int8 version, unless its answers are far off; return the report, and why not."""
     from tool.engines import int8  # noqa: PLC0415  it needs the extra
 
     target = target_of(model, options.output)
-    if int8.is_int8(model.file):
-        older = "" if options.version else "; name one in single precision with --version"
-        raise Trouble(f"{model.name!r}, version {model.version}, is int8 already{older}")
     samples = samples_in(options.samples)
-    rest, held = apart(samples)
-    session = opened(model.file)
-    bar = tqdm(total=len(rest) + 2 * len(held), unit="sample", disable=None, leave=False)
-    with bar, tempfile.TemporaryDirectory(dir=target.parent, prefix=".quantize-") as beside:
-        made = Path(beside, "new")
+    held = samples[HELD_OUT - 1 :: HELD_OUT] or samples[-1:]
+    rest = [one for one in samples if one not in held] or samples
+    with beside(target.parent) as place:
+        made = place / target.name
         made.mkdir()
-        exact = Asking(model, session, onnxruntime_run(session))
-
-        def counted(
-            what: str, some: list[Sample], asking: Asking
-        ) -> Iterator[tuple[list[Arrays], Answer]]:
-            bar.set_description(what)
-            for sample in some:
-                yield asking(sample)
-                bar.update()
-
-        inputs = (one for taken, _ in counted("calibrate", rest, exact) for one in taken)
-        int8.quantize(model.file, Path(beside), made / FILE, inputs, options.exclude)
-        known = [(taken[:1], answer) for taken, answer in counted("compare", held, exact)]
-        example = known[0][0]
-        engine, before, after = int8.engine(model.file, made / FILE, example[0])
-        fast = Asking(model, session, after)
+        exact = model.tap.by
+        inputs = (one for taken, _ in model.answers(rest, exact) for one in taken)
+        int8.quantize(model.file, made / FILE, inputs, options.exclude)
+        known = [(taken[0], answer) for taken, answer in model.answers(held, exact)]
+        examples = [given for given, _ in known]
+        engine, before, after = runs_of(model.file, made / FILE, examples[0])
         found = [
-            difference(fast.client, expected, got)
-            for (_, expected), (_, got) in zip(known, counted("compare", held, fast), strict=True)
+            difference(model.client, expected, got)
+            for (_, expected), (_, got) in zip(known, model.answers(held, after), strict=True)
         ]
-        times = int8.medians([before, after], example)
+        times = medians((before, after), examples)
         shown = [one for one in found if one.shows != ""]
         median = statistics.median(one.difference for one in shown or found)
-        report = Report(
-            model=model.name,
-            kind=kind(fast.client),
-            version=model.version,
-            file=str(target / FILE),
-            written=False,
-            calibrated_on=len(rest),
-            compared_on=len(held),
-            without_object=len(found) - len(shown),
-            agree=sum(one.passes for one in shown),
-            median_difference=finite(median),
-            differences=listed(held, found),
-            engine=engine,
-            milliseconds_before=round(times[0], 3),
-            milliseconds_after=round(times[1], 3),
-            bytes_before=size(model.file.parent),
-            bytes_after=size(made),
-            warnings=warnings(samples, rest, says_nothing(found)),
-        )
-        if refused(report) and not options.keep:
-            return report
-        put(made, target)
-    return replace(report, written=True)
+        refusal = refused(found, shown, median, is_slower=times[1] > times[0])
+        sizes = [size(folder) for folder in (model.file.parent, made)]
+        if is_written := not refusal or options.keep:
+            put(place, target.parent, [Path(target.name)])
+    pairs = sorted(
+        zip(held, found, strict=True), key=lambda pair: (pair[1].passes, -pair[1].difference)
+    )
+    report = {
+        "model": model.name,
+        "kind": kind(model.client),
+        "version": model.version,
+        "file": str(target / FILE),
+        "written": is_written,
+        "calibrated_on": len(rest),
+        "compared_on": len(held),
+        "without_object": len(found) - len(shown),
+        "agree": sum(one.passes for one in shown),
+        "median_difference": finite(median),
+        "differences": [
+            {
+                "sample": sample.name,
+                "passes": one.passes,
+                "worst": one.worst,
+                "difference": finite(one.difference),
+            }
+            for sample, one in pairs
+        ],
+        "engine": engine,
+        "milliseconds_before": round(times[0], 3),
+        "milliseconds_after": round(times[1], 3),
+        "bytes_before": sizes[0],
+        "bytes_after": sizes[1],
+        "warnings": warnings(samples, says_nothing(found)),
+    }
+    return report, refusal
 
 
-def apart(samples: list[Sample]) -> tuple[list[Sample], list[Sample]]:
-    """Return samples for calibration and for comparison; one serves both."""
-    if len(samples) < HELD_OUT:
-        return samples[:-1] or samples, samples[-1:]
-    held = samples[HELD_OUT - 1 :: HELD_OUT]
-    return [one for n, one in enumerate(samples, start=1) if n % HELD_OUT], held
+def runs_of(before: Path, after: Path, example: Arrays) -> tuple[str, Run, Run]:
+    """Return what runs both files, and its name: OpenVINO, or ONNX Runtime where that cannot."""
+    try:
+        runs = openvino_run(before), openvino_run(after)
+        for one in runs:
+            one(example)
+    except Exception:  # such as a missing operator, or it is not installed
+        return "ONNX Runtime", onnxruntime_run(opened(before)), onnxruntime_run(opened(after))
+    return "OpenVINO", *runs
 
 
-def warnings(samples: list[Sample], rest: list[Sample], nothing: str) -> list[str]:
+def medians(runs: Sequence[Run], examples: Sequence[Arrays]) -> list[float]:
+    """Return the median milliseconds of each, run in turn on the same inputs."""
+    times = [
+        [timeit.timeit(partial(run, examples[n % len(examples)]), number=1) for run in runs]
+        for n in range(TIMED + 1)
+    ]
+    return [1000 * statistics.median(side) for side in zip(*times[1:], strict=True)]
+
+
+def refused(
+    found: Sequence[Agreement], shown: Sequence[Agreement], median: float, *, is_slower: bool
+) -> str:
+    """Return why the version is not worth serving; empty where the author may judge."""
+    if found and not shown:
+        return "no compared sample has an object, by which the answers could be compared"
+    if not median <= WIDE:
+        return f"the median sample is off by more than {WIDE:g} limits"
+    if is_slower and not all(one.passes for one in shown):
+        return "it is slower, and not all answers agree"
+    return ""
+
+
+def warnings(samples: Sequence[Sample], nothing: str) -> list[str]:
     """Return why the report may say less than it seems to."""
     found = [f"{nothing}: give samples that differ in what is seen"] if nothing else []
     if len(samples) < FEW:
@@ -365,7 +344,7 @@ def warnings(samples: list[Sample], rest: list[Sample], nothing: str) -> list[st
             f"{len(samples)} samples are few: a hundred that are like what callers send give "
             "better ranges and a surer comparison"
         )
-    if len(rest) == len(samples):
+    if len(samples) == 1:
         found.append("the one sample was calibrated on and compared: give at least two")
     return found
 
@@ -375,13 +354,28 @@ def size(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
 
 
-def put(made: Path, target: Path) -> None:
-    """Rename the finished folder to its final name.
+def finite(number: float) -> float | None:
+    """Return a number as JSON can hold it."""
+    return round(number, 4) if math.isfinite(number) else None
 
-    Raises:
-        Trouble: another process has made one of that name meanwhile.
 
-    """
-    if os.path.lexists(target):
-        raise Trouble(f"{target} has been made meanwhile; name another folder with --output")
-    made.rename(target)
+def as_text(report: Mapping[str, Any], refusal: str) -> str:
+    """Return a report, and what the author may do now, as lines for a reader."""
+    off, without = report["median_difference"], report["without_object"]
+    text = TEXT.format(
+        **report,
+        place=report["file"] if report["written"] else "not written",
+        objects=f", {without} of them without an object" if without else "",
+        shown=report["compared_on"] - without,
+        limits=LIMITS[report["kind"]],
+        median="far beyond the" if off is None else f"{off:.2f} of these",
+        faster=report["milliseconds_before"] / report["milliseconds_after"],
+        megabytes=[report[side] / 1e6 for side in ("bytes_before", "bytes_after")],
+        worst="".join(
+            f"           {one['sample']}: {one['worst']}{'' if one['passes'] else ' (too much)'}\n"
+            for one in report["differences"][:SHOWN]
+        ),
+    )
+    after = WRITTEN if report["written"] else NOT_WRITTEN
+    after = after.format(**report, folder=Path(report["file"]).parent, refusal=refusal)
+    return "".join(f"warning: {one}\n" for one in report["warnings"]) + text + after

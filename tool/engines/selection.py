@@ -35,7 +35,7 @@ from container.triton_backends.onnxruntime.session import ModelFile
 from container.triton_backends.openvino import session as openvino
 from container.triton_backends.openvino.properties import computing_in
 from container.triton_backends.openvino.rows import take_rows
-from tool.engines.quantize_report import difference, parameters
+from tool.engines.compare import difference, parameters
 from tool.engines.runs import (
     Arrays,
     RecordedModels,
