@@ -57,6 +57,7 @@ from dispatcher.settings import (
     WORKABLE,
     SettingError,
     Settings,
+    gone,
     read_settings,
     rows,
 )
@@ -133,7 +134,8 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
             say(line, ERROR)
         return 1
     raise_file_limit(say)
-    for line in without_effect(settings) if settings.triton_url else ():
+    elsewhere = without_effect(settings) if settings.triton_url else ()
+    for line in (*elsewhere, *gone(os.environ)):
         say(line, WARNING)
     say_what_lies_in_memory(run_dir, say)
     settings = with_repository(settings, run_dir, say)
@@ -182,7 +184,6 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
                 start_timeout=settings.start_timeout,
                 stop_timeout=settings.stop_timeout,
                 restarts=settings.restarts,
-                window=settings.restart_window,
             ),
             say,
             publisher(run_dir / SUPERVISOR, say),
@@ -206,7 +207,7 @@ def prepared_triton(settings: Settings, run_dir: Path, say: Say) -> Triton:
     """
     triton = find_triton(settings.triton_home, os.environ.get("PATH", os.defpath), run_dir)
     refuse_unknown(triton, settings)
-    if settings.triton_cache_mb and not has_cache(triton):
+    if not has_cache(triton):
         say("this Triton has no response cache: `response_cache` has no effect", WARNING)
     for line in without_backend(settings.model_repository) if triton.has_our_backends else ():
         say(line, WARNING)
@@ -308,15 +309,11 @@ def with_repository(settings: Settings, run_dir: Path, say: Say) -> Settings:
 
 def refuse_unknown_models(settings: Settings, models: Collection[str]) -> None:
     """Raise SettingError where a model that is to be loaded at the start does not exist."""
-    for variable, names in (
-        ("PINNED_MODELS", settings.pinned_models),
-        ("WARM_MODELS", settings.warm_models),
-    ):
-        if unknown := [name for name in names if name not in models]:
-            raise SettingError(
-                f"{variable} has {unknown[0]!r}; expected: names of models in MODEL_REPOSITORY or "
-                f"MODEL_DIR that can be loaded: {', '.join(models) or 'there are none'}"
-            )
+    if unknown := [name for name in settings.pinned_models if name not in models]:
+        raise SettingError(
+            f"PINNED_MODELS has {unknown[0]!r}; expected: names of models in MODEL_REPOSITORY or "
+            f"MODEL_DIR that can be loaded: {', '.join(models) or 'there are none'}"
+        )
 
 
 class NoFolder(Exception):

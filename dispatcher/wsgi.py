@@ -78,6 +78,11 @@ from dispatcher.triton_protocol.proxy import TritonProxy
 log = logging.getLogger(__name__)
 
 MAX_LARGE_BODIES = 8  # of the largest size, in a web worker
+# How long a probed model may take before /ping is 503, unless it answers other requests.
+CANARY_TIMEOUT_S = 8.0
+# Soon after its load a model with a class or an example is asked that: it would be unloaded while
+# it is tested.
+MODEL_KEEP_S = 5.0
 
 
 def build() -> Flask:
@@ -103,7 +108,7 @@ def build() -> Flask:
         registry,
         server,
         settings.canary_interval,
-        settings.canary_timeout,
+        CANARY_TIMEOUT_S,
         supervisor,
         run_dir=settings.run_dir,
         load_timeout=settings.load_timeout,
@@ -131,7 +136,7 @@ def build() -> Flask:
     )
     if jobs:
         runner = Runner(jobs, app.wsgi_app, admission, lambda: watchdog.leaving)
-        runner.start(settings.jobs_at_a_time)
+        runner.start()
     return app
 
 
@@ -249,7 +254,7 @@ def model_memory(
         loader,
         (settings.model_memory_mb or math.inf) * 2**20,
         settings.model_idle or math.inf,
-        settings.model_keep,
+        MODEL_KEEP_S,
         pinned,
         lambda: supervisor().triton_pid,
     )

@@ -1,4 +1,4 @@
-"""Triton's options from the settings: the named ones, and TRITON_OPTIONS for all others."""
+"""Triton's options: those of TRITON_OPTIONS, and what belongs to them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from dispatcher.settings import SettingError, Settings
 
 CACHE = "local"
 """The cache in Triton's own memory, which every Triton brings; `redis` needs a server beside it."""
+CACHE_MIB = 64
 
 OPTION = re.compile(r"--([a-z][a-z0-9-]*)(?:=(.*))?", re.DOTALL)
-# A backend's name, a setting's name, a value; one without a backend is for all of them.
-BACKEND_CONFIG = re.compile(r"([\w.-]+,)?[\w.-]+=.*", re.DOTALL)
 TRACE = "trace-config"
 SHM_PREFIX = "shm-region-prefix-name"
 
@@ -64,11 +63,7 @@ REFUSED = {
     "backend-directory": "TRITON_HOME names the folder of Triton",
     "log-file": "the log would miss Triton's lines",
     "log-format": "LOG_FORMAT sets the form of the log",
-    "log-verbose": "TRITON_LOG_VERBOSE sets it",
-    "rate-limit": "TRITON_RATE_LIMIT sets it",
-    "rate-limit-resource": "TRITON_RATE_LIMIT_RESOURCES sets it",
-    "backend-config": "TRITON_BACKEND_CONFIG sets it",
-    "response-cache-byte-size": "TRITON_CACHE_MB sets it",
+    "response-cache-byte-size": "--cache-config=local,size=BYTES sets it",
     "help": "Triton would print its help and end",
 }
 
@@ -89,23 +84,9 @@ def triton_options(settings: Settings) -> list[str]:
     """
     words = list(extra_options(settings.triton_options))
     for name, text in words:
-        if reason := refusal(name, text, settings):
+        if reason := refusal(name, text):
             raise SettingError(f"TRITON_OPTIONS has {text}; expected: another option, for {reason}")
-    resources = settings.triton_rate_limit_resources
-    if resources and settings.triton_rate_limit == "off":
-        raise SettingError(
-            f"TRITON_RATE_LIMIT_RESOURCES is {','.join(resources)!r} and TRITON_RATE_LIMIT is "
-            "'off'; expected: TRITON_RATE_LIMIT=execution_count, without which resources have no "
-            "effect"
-        )
-    return [
-        *([f"--log-verbose={settings.triton_log_verbose}"] if settings.triton_log_verbose else []),
-        f"--rate-limit={settings.triton_rate_limit}",
-        *(f"--rate-limit-resource={one}" for one in resources),
-        *(f"--backend-config={one}" for one in backend_configs(settings.triton_backend_config)),
-        *trace_options(settings, words),
-        *(text for _, text in words),
-    ]
+    return [*trace_options(settings, words), *(text for _, text in words)]
 
 
 def trace_options(settings: Settings, words: Sequence[Word]) -> list[str]:
@@ -142,13 +123,10 @@ def extra_options(text: str) -> Iterator[Word]:
         yield Word(match[1], word)
 
 
-def refusal(name: str, text: str, settings: Settings) -> str:
+def refusal(name: str, text: str) -> str:
     """Return why an option cannot be passed to Triton; empty if it can."""
-    if name == "cache-config":
-        if text.startswith(f"--cache-config={CACHE}"):
-            return "TRITON_CACHE_MB sets the size of this cache"
-        if settings.triton_cache_mb:
-            return "Triton takes one cache: set TRITON_CACHE_MB to 0 beside another one"
+    if name == "backend-config" and f"python,{SHM_PREFIX}=" in text:
+        return "shared memory that is left behind is found by this prefix"
     found = (
         reason
         for refused, reason in REFUSED.items()
@@ -156,28 +134,6 @@ def refusal(name: str, text: str, settings: Settings) -> str:
     )
     # `grpc-use-ssl-mutual`
     return next(found, PLAIN if name.startswith("grpc-use-ssl") else "")
-
-
-def backend_configs(text: str) -> list[str]:
-    """Return the words of TRITON_BACKEND_CONFIG.
-
-    Raises:
-        SettingError: one of them is no configuration of a backend, or is this container's own.
-
-    """
-    words = shlex.split(text)
-    for word in words:
-        if not BACKEND_CONFIG.fullmatch(word):
-            raise SettingError(
-                f"TRITON_BACKEND_CONFIG has {word!r}; expected: BACKEND,SETTING=VALUE, such as "
-                "python,shm-default-byte-size=4194304, or SETTING=VALUE, separated by spaces"
-            )
-        if word.startswith(f"python,{SHM_PREFIX}="):
-            raise SettingError(
-                f"TRITON_BACKEND_CONFIG has {word!r}; expected: another setting, for shared memory "
-                "that is left behind is found by this prefix"
-            )
-    return words
 
 
 def refuse_unknown(triton: Triton, settings: Settings) -> None:
@@ -226,10 +182,11 @@ def known_options(triton: Triton) -> set[str]:
 
 
 def cache_options(triton: Triton, settings: Settings) -> list[str]:
-    """Return the options for the response cache; none where there is none."""
-    if not settings.triton_cache_mb or not has_cache(triton):
+    """Return the options for the response cache, where there is one and TRITON_OPTIONS has none."""
+    given = any(name == "cache-config" for name, _ in extra_options(settings.triton_options))
+    if given or not has_cache(triton):
         return []
-    return [f"--cache-config={CACHE},size={settings.triton_cache_mb * 2**20}"]
+    return [f"--cache-config={CACHE},size={CACHE_MIB * 2**20}"]
 
 
 def has_cache(triton: Triton) -> bool:

@@ -69,10 +69,9 @@ class Runner:
         self._running: dict[StoredJob, dict[str, Any]] = {}
         self._swept = 0.0
 
-    def start(self, at_a_time: int) -> None:
-        """Run jobs in threads from now on."""
-        for _ in range(at_a_time):
-            threading.Thread(target=self._go_on, name="jobs", daemon=True).start()
+    def start(self) -> None:
+        """Run jobs, one after the other, in a thread from now on."""
+        threading.Thread(target=self._go_on, name="jobs", daemon=True).start()
         atexit.register(self.give_back)
 
     def _go_on(self) -> None:

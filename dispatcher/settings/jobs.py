@@ -17,8 +17,6 @@ class JobSettings:
     jobs_queue: int = setting("JOBS_QUEUE", "1000", read.whole(0, 100_000),
         "asynchronous requests (Prefer: respond-async) that may wait or run, over all workers; "
         "further ones are answered 429; 0 means that all are answered synchronously")
-    jobs_at_a_time: int = setting("JOBS_AT_A_TIME", "1", read.whole(1, 64),
-        "asynchronous requests that run at a time, per worker")
     jobs_dir: Path | None = setting("JOBS_DIR", "", read.or_nothing(read.path),
         "folder for asynchronous requests and their results, which are there after a restart too; "
         "nothing means a folder in RUN_DIR, which is removed at the end")

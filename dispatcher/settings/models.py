@@ -26,7 +26,7 @@ class ModelSettings:
         "every model in the repository, with LOAD_ON_DEMAND those of PINNED_MODELS, and with "
         "TRITON_URL none")
     load_on_demand: bool = setting("LOAD_ON_DEMAND", "false", read.truth,
-        "start with no model but those of PINNED_MODELS, WARM_MODELS and REQUIRED_MODELS, and load "
+        "start with no model but those of PINNED_MODELS and REQUIRED_MODELS, and load "
         "each other one at its first request")
     model_memory_mb: int | None = setting("MODEL_MEMORY_MB", "",
         read.or_nothing(read.whole(1, 2**30)),
@@ -36,13 +36,9 @@ class ModelSettings:
         read.or_nothing(read.seconds(1, 31_536_000)),
         "seconds without a request after which a model is unloaded; needs LOAD_ON_DEMAND; nothing "
         "means never")
-    model_keep: float = setting("MODEL_KEEP", "5", read.seconds(0, 86_400),
-        "seconds for which a model that was just loaded is not unloaded for another one")
     pinned_models: tuple[str, ...] = setting("PINNED_MODELS", "", read.names,
         "models that LOAD_ON_DEMAND loads at the start, and never unloads; those of "
         "REQUIRED_MODELS are pinned too")
-    warm_models: tuple[str, ...] = setting("WARM_MODELS", "", read.names,
-        "models that LOAD_ON_DEMAND loads at the start, and may unload")
     model_cache: Path = setting("MODEL_CACHE", str(Path(sys.prefix) / "models"), read.path,
         "folder for copies of the models in S3; for this container alone")
     model_cache_mb: int = setting("MODEL_CACHE_MB", "20480", read.whole(1, 2**30),
@@ -62,7 +58,7 @@ class ModelSettings:
     @property
     def models_at_start(self) -> tuple[str, ...]:
         """The models that LOAD_ON_DEMAND loads at the start."""
-        return (*self.pinned_models, *self.required_models, *self.warm_models)
+        return (*self.pinned_models, *self.required_models)
 
     @property
     def fault(self) -> str:

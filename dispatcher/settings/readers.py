@@ -186,18 +186,6 @@ def words(text: str) -> str:
     return text
 
 
-RESOURCE = re.compile(r"[^\s:,]+:[0-9]+(:[0-9]+)?")
-
-
-@expects("NAME:COUNT or NAME:COUNT:DEVICE, separated by commas, or nothing")
-def resources(text: str) -> tuple[str, ...]:
-    """Read resources of Triton's rate limiter."""
-    found = tuple(part.strip() for part in text.split(",") if part.strip())
-    if not all(map(RESOURCE.fullmatch, found)):
-        raise ValueError(text)
-    return found
-
-
 def one_of(*words: str) -> Callable[[str], str]:
     """Return a reader of one of some words."""
 

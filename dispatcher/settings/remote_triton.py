@@ -31,15 +31,13 @@ VALUE = re.compile(r"[ -~]+")
 
 # What only a Triton of this container can do.
 REFUSED = (
-    *("public_http_port", "public_grpc_port", "public_metrics_port", "multi_model"),
-    *("tensorrt_engines", "gpu_configs", "triton_options", "triton_backend_config"),
-    *("triton_rate_limit", "triton_rate_limit_resources"),
+    *("public_http_port", "public_grpc_port", "multi_model"),
+    *("tensorrt_engines", "gpu_configs", "triton_options"),
 )
 # What is set in some environments anyway.
 WITHOUT_EFFECT = (
     *("triton_http_port", "triton_grpc_port", "triton_metrics_port", "triton_home"),
-    *("triton_cache_mb", "triton_log_verbose", "shared_memory_mb"),
-    *("model_precision", "engine_cache", "model_url_roots"),
+    *("shared_memory_mb", "model_precision", "engine_cache", "model_url_roots"),
 )
 
 # Settings that belong to TRITON_URL, and those of TLS among them.

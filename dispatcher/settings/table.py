@@ -30,6 +30,7 @@ MODEL_DIR = "/opt/ml/model"  # where the platform unpacks a model.tar.gz
 # little earlier than the one around it, so that the caller gets the most specific error.
 CLIENT_SHARE = 0.90
 PROXY_SHARE = 0.98
+STREAM_SHARE = 8  # of 60 s: a response stream of SageMaker may take 8 minutes
 
 MOST_SERVERLESS_MB = 4  # of SageMaker Serverless
 
@@ -83,10 +84,6 @@ class Settings(TraceSettings, JobSettings, StorageSettings, ModelSettings):
         read.or_nothing(read.port),
         "port of all addresses that leads to Triton's gRPC port, without keys or limits; nothing "
         "means closed")
-    public_metrics_port: int | None = setting("TRITON_PUBLIC_METRICS_PORT", "",
-        read.or_nothing(read.port),
-        "port of all addresses that leads to Triton's metrics port, without keys; nothing means "
-        "closed")
     triton_url: str | None = setting("TRITON_URL", "", read.or_nothing(remote.grpc_url),
         "gRPC address of a Triton elsewhere, which serves in place of one of this container")
     triton_http_url: str | None = setting("TRITON_HTTP_URL", "", read.or_nothing(remote.http_url),
@@ -99,8 +96,6 @@ class Settings(TraceSettings, JobSettings, StorageSettings, ModelSettings):
         "what is sent with every call, such as `authorization: Bearer …`", secret=True)
     canary_interval: float = setting("CANARY_INTERVAL", "8", read.seconds(0.1, 3600),
         "how often each required model is probed with its example, for /ping")
-    canary_timeout: float = setting("CANARY_TIMEOUT", "8", read.seconds(0.1, 3600),
-        "how long a probed model may take before /ping is 503, unless it answers other requests")
     model_dir: Path = setting("MODEL_DIR", MODEL_DIR, read.place,
         "folder with your own models, where the platform unpacks them; it need not exist")
     model_dir_use: str = setting("MODEL_DIR_USE", "beside",
@@ -124,22 +119,8 @@ class Settings(TraceSettings, JobSettings, StorageSettings, ModelSettings):
     tensorrt_engines: Path | None = setting("TENSORRT_ENGINES", "", read.or_nothing(read.path),
         "folder for TensorRT engines, which are built at the start where none fits this GPU; "
         "nothing means that the models run as they are")
-    triton_cache_mb: int = setting("TRITON_CACHE_MB", "64", read.whole(0, 2**20),
-        "size of Triton's response cache, in MiB, for the models whose configuration says "
-        "response_cache { enable: true }; 0 means no cache")
-    triton_rate_limit: str = setting("TRITON_RATE_LIMIT", "off",
-        read.one_of("off", "execution_count"),
-        "Triton's rate limiter, for the models whose configuration has a rate_limiter")
-    triton_rate_limit_resources: tuple[str, ...] = setting("TRITON_RATE_LIMIT_RESOURCES", "",
-        read.resources,
-        "the resources of the rate limiter; nothing means the most that an instance asks for")
-    triton_backend_config: str = setting("TRITON_BACKEND_CONFIG", "", read.words,
-        "settings of Triton's backends, BACKEND,SETTING=VALUE each, or SETTING=VALUE for all")
-    triton_log_verbose: int = setting("TRITON_LOG_VERBOSE", "0", read.whole(0, 100),
-        "level of Triton's verbose log; 0 means none")
     triton_options: str = setting("TRITON_OPTIONS", "", read.words,
-        "other options of tritonserver, --name=value each; those that this container decides are "
-        "refused")
+        "options of tritonserver, --name=value each; those that this container decides are refused")
     gpu_configs: str = setting("GPU_CONFIGS", "keep", read.one_of("keep", ADAPT),
         "what is done on a machine without a GPU with a model whose configuration asks for one: "
         "keep gives it to Triton as it is, which may refuse it; adapt serves it on the CPU from a "
@@ -167,10 +148,7 @@ class Settings(TraceSettings, JobSettings, StorageSettings, ModelSettings):
         "requests that may wait in the queue, per worker; further ones are answered 429")
     timeout: float = setting("MODEL_SERVER_TIMEOUT", "60", read.seconds(2, 3600),
         "how long the platform waits for a response; model calls and NGINX give up a little "
-        "earlier, in this order")
-    stream_timeout: float = setting("MODEL_SERVER_STREAM_TIMEOUT", "480", read.seconds(2, 86_400),
-        "how long the platform waits for the end of a response in lines; MODEL_SERVER_TIMEOUT "
-        "applies to each line")
+        "earlier, in this order; a response in lines may take eight times as long")
     max_body_mb: int = setting("MODEL_SERVER_MAX_BODY_MB", "25", read.whole(1, 2048),
         "largest request body, in MiB")
     batch_payload_mb: int | None = setting("SAGEMAKER_MAX_PAYLOAD_IN_MB", "",
@@ -197,10 +175,8 @@ class Settings(TraceSettings, JobSettings, StorageSettings, ModelSettings):
     engine_cache: Path = setting("ENGINE_CACHE", str(Path(sys.prefix) / "engines"), read.path,
         "folder that stores which engine runs a model best on this machine")
     restarts: int = setting("SERVE_RESTARTS", "10", read.whole(0, 1_000_000),
-        "how often Triton, gunicorn and NGINX each may be restarted within SERVE_RESTART_WINDOW; "
-        "the next failure ends the container")
-    restart_window: float = setting("SERVE_RESTART_WINDOW", "600", read.seconds(1, 86_400),
-        "seconds after which a restart no longer counts")
+        "how often Triton, gunicorn and NGINX each may be restarted within ten minutes; the next "
+        "failure ends the container")
     log_level: str = setting("MODEL_SERVER_LOG_LEVEL", "info",
         read.one_of("debug", "info", "warning", "error"),
         "lowest level that is logged")
@@ -257,6 +233,11 @@ class Settings(TraceSettings, JobSettings, StorageSettings, ModelSettings):
         """The largest payload of a batch transform job, in MB."""
         most = MOST_SERVERLESS_MB if self.serverless else sys.maxsize
         return min(most, self.batch_payload_mb or self.max_body_mb)
+
+    @property
+    def stream_timeout(self) -> float:
+        """Seconds that the platform waits for the end of a response in lines."""
+        return self.timeout * STREAM_SHARE
 
     @property
     def client_timeout(self) -> float:
@@ -325,8 +306,31 @@ def rows() -> Iterator[Row]:
         )
 
 
-PUBLIC_PORTS = ("port", "public_http_port", "public_grpc_port", "public_metrics_port")
+PUBLIC_PORTS = ("port", "public_http_port", "public_grpc_port")
 INNER_PORTS = ("triton_http_port", "triton_grpc_port", "triton_metrics_port")
+
+
+# Settings of earlier versions, and what to do in place of each.
+GONE = {
+    "CANARY_TIMEOUT": "it is 8 s",
+    "JOBS_AT_A_TIME": "it is 1 a worker: set MODEL_SERVER_WORKERS",
+    "MODEL_KEEP": "it is 5 s",
+    "MODEL_SERVER_STREAM_TIMEOUT": "it is eight times MODEL_SERVER_TIMEOUT",
+    "SERVE_RESTART_WINDOW": "it is 600 s",
+    "TRITON_BACKEND_CONFIG": "write TRITON_OPTIONS=--backend-config=BACKEND,SETTING=VALUE",
+    "TRITON_CACHE_MB": "write TRITON_OPTIONS=--cache-config=local,size=BYTES",
+    "TRITON_LOG_VERBOSE": "write TRITON_OPTIONS=--log-verbose=1",
+    "TRITON_PUBLIC_METRICS_PORT": "GET /metrics has Triton's metrics too",
+    "TRITON_RATE_LIMIT": "write TRITON_OPTIONS=--rate-limit=execution_count",
+    "TRITON_RATE_LIMIT_RESOURCES": "write TRITON_OPTIONS=--rate-limit-resource=NAME:COUNT",
+    "WARM_MODELS": "name the models in PINNED_MODELS",
+}
+
+
+def gone(environment: Mapping[str, str]) -> Iterator[str]:
+    """Yield a sentence for each setting that had an effect in an earlier version."""
+    for variable in GONE.keys() & environment.keys():
+        yield f"{variable} has no effect any more: {GONE[variable]}"
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from container.serving import with_workers
-from dispatcher.settings import SettingError, read_settings, rows
+from dispatcher.settings import SettingError, gone, read_settings, rows
 from dispatcher.settings.remote_triton import TritonMetadata
+from dispatcher.settings.table import GONE
 
 
 def test_defaults_are_the_documented_ones() -> None:
@@ -143,7 +144,7 @@ def test_a_port_given_inside_the_range_is_kept_and_not_given_twice() -> None:
         {"TRITON_HTTP_PORT": "8001"},
         {"TRITON_PUBLIC_GRPC_PORT": "8001"},
         {"TRITON_PUBLIC_HTTP_PORT": "8080"},
-        {"TRITON_PUBLIC_HTTP_PORT": "9000", "TRITON_PUBLIC_METRICS_PORT": "9000"},
+        {"TRITON_PUBLIC_HTTP_PORT": "9000", "TRITON_PUBLIC_GRPC_PORT": "9000"},
     ],
 )
 def test_ports_that_cannot_work_are_refused(environment: dict[str, str]) -> None:
@@ -243,7 +244,7 @@ def test_a_folder_that_may_not_be_entered_is_named(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     "variable",
     ["TRITON_OPTIONS=--id=a", "TRITON_PUBLIC_GRPC_PORT=9001", "GPU_CONFIGS=adapt",
-     "SAGEMAKER_MULTI_MODEL=true", "TRITON_RATE_LIMIT=execution_count"],
+     "SAGEMAKER_MULTI_MODEL=true"],
 )  # fmt: skip
 def test_a_triton_elsewhere_takes_no_options_for_one_of_this_container(variable: str) -> None:
     name, _, value = variable.partition("=")
@@ -298,3 +299,9 @@ def test_traces_go_where_opentelemetry_s_variables_say(
     settings = read_settings(environment)
     assert settings.traces_url == url
     assert settings.traced_service == (service or "triton-dispatcher")
+
+
+def test_settings_of_earlier_versions_are_named_with_what_to_do() -> None:
+    (line,) = gone({"TRITON_CACHE_MB": "1", "TRITON_OPTIONS": ""})
+    assert line.startswith("TRITON_CACHE_MB has no effect any more: write TRITON_OPTIONS=")
+    assert not GONE.keys() & {row.variable for row in rows()}

@@ -46,7 +46,7 @@ def served(
         MODEL_REPOSITORY=f"{folder / 'models'},s3://{BUCKET}/{PREFIX}",
         MODEL_CACHE=str(folder / "cache"),
         LOAD_ON_DEMAND="true",
-        WARM_MODELS="warm,local",
+        PINNED_MODELS="warm,local",
         S3_TIMEOUT="5",
         S3_ENDPOINT_URL=f"http://127.0.0.1:{relay.port}",
     )

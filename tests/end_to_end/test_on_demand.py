@@ -160,7 +160,6 @@ def test_a_hundred_models_on_a_budget_of_ten_lose_no_request(tmp_path: Path) -> 
         "MODEL_REPOSITORY": str(tmp_path / "models"),
         "LOAD_ON_DEMAND": "true",
         "MODEL_MEMORY_MB": "450",
-        "MODEL_KEEP": "1",
         "MODEL_SERVER_WORKERS": "2",
         "MODEL_SERVER_TIMEOUT": "300",
     }

@@ -39,12 +39,10 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
         REQUIRED_MODELS="plus,sized,card",
         GPU_CONFIGS="adapt",
         CANARY_INTERVAL="3600",
-        TRITON_CACHE_MB="1",
-        TRITON_LOG_VERBOSE="1",
-        TRITON_RATE_LIMIT="execution_count",
-        TRITON_RATE_LIMIT_RESOURCES="R1:1",
-        TRITON_BACKEND_CONFIG="python,shm-default-byte-size=2097152 default-max-batch-size=7",
-        TRITON_OPTIONS="--id=house --model-load-thread-count=2",
+        TRITON_OPTIONS="--id=house --model-load-thread-count=2 --log-verbose=1"
+        " --cache-config=local,size=1048576 --rate-limit=execution_count"
+        " --rate-limit-resource=R1:1 --backend-config=python,shm-default-byte-size=2097152"
+        " --backend-config=default-max-batch-size=7",
     ) as endpoint:
         yield endpoint
 

@@ -1,4 +1,4 @@
-"""Triton's options: named settings, a pass-through, and what would break the container."""
+"""Triton's options: a pass-through, and what would break the container."""
 
 from __future__ import annotations
 
@@ -26,23 +26,17 @@ def options(**settings: str) -> list[str]:
     return triton_options(read_settings(settings))
 
 
-def test_named_settings_become_options() -> None:
-    assert options() == ["--rate-limit=off"]
+def test_options_are_passed_on() -> None:
+    assert options() == []
     assert options(
-        TRITON_LOG_VERBOSE="1",
-        TRITON_RATE_LIMIT="execution_count",
-        TRITON_RATE_LIMIT_RESOURCES="R1:4, R2:2:0",
-        TRITON_BACKEND_CONFIG="python,shm-default-byte-size=4194304 default-max-batch-size=8",
-        TRITON_OPTIONS="--id='my house' --disable-auto-complete-config",
+        TRITON_OPTIONS="--id='my house' --log-verbose=1 --rate-limit=execution_count"
+        " --rate-limit-resource=R1:4 --backend-config=python,shm-default-byte-size=4194304"
     ) == [
+        "--id=my house",
         "--log-verbose=1",
         "--rate-limit=execution_count",
         "--rate-limit-resource=R1:4",
-        "--rate-limit-resource=R2:2:0",
         "--backend-config=python,shm-default-byte-size=4194304",
-        "--backend-config=default-max-batch-size=8",
-        "--id=my house",
-        "--disable-auto-complete-config",
     ]
 
 
@@ -72,12 +66,8 @@ def test_named_settings_become_options() -> None:
         ("--backend-directory=/b", "TRITON_HOME"),
         ("--log-file=/log", "log"),
         ("--log-format=ISO8601", "LOG_FORMAT"),
-        ("--log-verbose=1", "TRITON_LOG_VERBOSE"),
-        ("--rate-limit=off", "TRITON_RATE_LIMIT"),
-        ("--backend-config=python,a=b", "TRITON_BACKEND_CONFIG"),
-        ("--cache-config=local,size=1", "TRITON_CACHE_MB"),
-        ("--cache-config=redis,host=here", "TRITON_CACHE_MB to 0"),
-        ("--response-cache-byte-size=1000", "TRITON_CACHE_MB"),
+        ("--backend-config=python,shm-region-prefix-name=mine", "shared memory"),
+        ("--response-cache-byte-size=1000", "--cache-config"),
         ("--help", "help"),
         ("--id house", "--name=value"),
         ("-v", "--name=value"),
@@ -95,14 +85,6 @@ def test_what_would_break_the_container_is_refused(option: str, words: str) -> N
     ("variable", "value", "words"),
     [
         ("TRITON_OPTIONS", "--id='house", "as in a shell"),
-        ("TRITON_BACKEND_CONFIG", "python", "BACKEND,SETTING=VALUE"),
-        ("TRITON_BACKEND_CONFIG", ",default-max-batch-size=8", "BACKEND,SETTING=VALUE"),
-        ("TRITON_BACKEND_CONFIG", "python,shm-region-prefix-name=mine", "shared memory"),
-        ("TRITON_RATE_LIMIT", "on", "execution_count"),
-        ("TRITON_RATE_LIMIT_RESOURCES", "R1", "NAME:COUNT"),
-        ("TRITON_RATE_LIMIT_RESOURCES", "R1:4", "TRITON_RATE_LIMIT=execution_count"),
-        ("TRITON_LOG_VERBOSE", "yes", "whole number"),
-        ("TRITON_CACHE_MB", "-1", "whole number"),
         ("GPU_CONFIGS", "ignore", "keep, adapt"),
     ],
 )
@@ -162,23 +144,26 @@ def test_shared_memory_is_allowed_where_triton_knows_the_option(
 
 
 @pytest.mark.parametrize(
-    ("megabytes", "library", "expected"),
-    [("2", True, ["--cache-config=local,size=2097152"]), ("0", True, []), ("2", False, [])],
+    ("given", "library", "expected"),
+    [
+        ("", True, ["--cache-config=local,size=67108864"]),
+        ("", False, []),
+        ("--cache-config=local,size=1048576", True, []),
+        ("--cache-config=redis,host=here", True, []),
+    ],
 )
-def test_a_cache_needs_its_size_and_its_library(
-    megabytes: str, library: bool, expected: list[str], tmp_path: Path
+def test_there_is_one_cache_where_triton_brings_its_library(
+    given: str, library: bool, expected: list[str], tmp_path: Path
 ) -> None:
     if library:
         (tmp_path / "local").mkdir()
     triton = Triton("a", tmp_path / "tritonserver", caches=tmp_path)
-    assert cache_options(triton, read_settings({"TRITON_CACHE_MB": megabytes})) == expected
+    assert cache_options(triton, read_settings({"TRITON_OPTIONS": given})) == expected
 
 
 def test_settings_survive_the_way_to_the_web_workers() -> None:
     given = {
         "TRITON_OPTIONS": "--id='my house' --model-load-thread-count=8",
-        "TRITON_BACKEND_CONFIG": "python,a=b python,c=d",
-        "TRITON_RATE_LIMIT_RESOURCES": "R1:4,R2:2",
     }
     settings = read_settings(given)
     assert read_settings(settings.environment()) == settings

@@ -22,7 +22,7 @@ from tests.support.slow_clients import Hangs, Left, Model, Slow
 
 @pytest.fixture
 def settings() -> Settings:
-    return read_settings({"MODEL_SERVER_TIMEOUT": "2", "MODEL_SERVER_STREAM_TIMEOUT": "2"})
+    return read_settings({"MODEL_SERVER_TIMEOUT": "2"})
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from flask.testing import FlaskClient
 
 from dispatcher.execution.admission import Admission
 from dispatcher.execution.slots import Slot, Slots
+from dispatcher.settings import table
 from tests.support.slow_clients import (
     Left,
     Model,
@@ -104,9 +105,10 @@ def test_each_line_has_a_time_of_its_own(client: FlaskClient) -> None:
 
 
 def test_the_whole_stream_has_an_end_and_a_line_for_each_that_was_not_asked(
-    client: FlaskClient, admission: Admission
+    client: FlaskClient, admission: Admission, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """2 s are enough for six of these one by one; the others are answered that they were not."""
+    monkeypatch.setattr(table, "STREAM_SHARE", 1)
     admission.calls.per_model = 1
     answers = lines(client, [slow(n=n, before=0.3) for n in range(20)])
     assert len(answers) == 20

@@ -44,7 +44,7 @@
 
 {{/* Triton's own ports, where settings open them: a line for each, its name in the Service and its number. */}}
 {{- define "triton-ports" -}}
-{{- range $name, $variable := dict "triton-http" "TRITON_PUBLIC_HTTP_PORT" "triton-grpc" "TRITON_PUBLIC_GRPC_PORT" "triton-metrics" "TRITON_PUBLIC_METRICS_PORT" -}}
+{{- range $name, $variable := dict "triton-http" "TRITON_PUBLIC_HTTP_PORT" "triton-grpc" "TRITON_PUBLIC_GRPC_PORT" -}}
 {{- with include "setting" (list $ $variable "") }}
 {{ $name }}: {{ . }}
 {{- end -}}
