@@ -188,7 +188,7 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
             say,
             publisher(run_dir / SUPERVISOR, say),
             Announcement(settings.port, say, page=settings.shows_page),
-            lambda: requests.counts,
+            lambda: {"refusals": dict(requests.counts), "hung": sorted(loads.hung)},
         ).run()
     finally:
         listener.close()

@@ -84,11 +84,12 @@ class Triton(TritonInference, TritonProbe, ModelServer):
         try:
             self._load(model, timeout)
         except ModelFailed as error:
-            if not error.message.endswith(DIED_LOADING):
+            left = until - time.monotonic()
+            if not error.message.endswith(DIED_LOADING) or left <= 0:
                 raise
             # It may merely have been slow: Triton takes a process that is silent for a second for
             # dead.
-            self._load(model, max(0.0, until - time.monotonic()))
+            self._load(model, left)
         if self._scarce:
             self._take_room(model)
 

@@ -60,6 +60,8 @@ class ModelLoads:
     ) -> None:
         self.since: dict[str, float] = {}
         """The models that are being loaded, and when that began."""
+        self.hung: set[str] = set()
+        """The models whose last load was ended because it had all its time."""
         self.lines = STDERR
         """The number of the file to which Triton logs; what models print goes elsewhere."""
         self._triton, self._say, self._proc = triton, say, proc
@@ -75,6 +77,7 @@ class ModelLoads:
             name = (found[2] or found[3]).decode(errors="replace")
             if found[1]:
                 self.since[name] = time.monotonic()
+                self.hung.discard(name)
                 self._begun.set()
             else:
                 self.since.pop(name, None)
@@ -113,10 +116,11 @@ class ModelLoads:
                     os.kill(pid, signal.SIGKILL)
             # Where a model is loaded again its other processes are older, and serve.
             elif limit < age < now - self.since[model] + NEW_S:
+                self.hung.add(model)
                 if pid not in self._aborted:  # what can still write says where it is
                     self._say(
                         f"the model {model} has been loading for {age:.0f} s, all the time "
-                        "that it has: ending its process",
+                        "that it has: ending its process; it is not loaded once more by itself",
                         ERROR,
                     )
                     os.kill(pid, signal.SIGABRT)

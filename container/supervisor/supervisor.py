@@ -69,7 +69,7 @@ class Supervisor:
         publish: writes the status for the web workers, when it has changed.
         settled: takes the seconds since the start, and returns whether the outcome of the start is
             known; called repeatedly once all programs have worked, until it returns true.
-        refusals: returns how many requests NGINX has refused by itself, by status; published too.
+        also: returns what is published too, by the names of `SupervisorStatus`.
 
     """
 
@@ -79,7 +79,7 @@ class Supervisor:
     say: Say
     publish: Callable[[Mapping[str, Any]], None]
     settled: Callable[[float], bool]
-    refusals: Callable[[], Mapping[str, int]] = dict
+    also: Callable[[], Mapping[str, Any]] = dict
     _lifecycles: list[Lifecycle] = field(default_factory=list)
     _turns: dict[int, float] = field(default_factory=dict)
     _asked_at: float | None = None
@@ -285,7 +285,7 @@ class Supervisor:
     def _publish_status(self) -> None:
         status = {
             "stopping": self._stopping,
-            "refusals": dict(self.refusals()),
+            **self.also(),
             "programs": {
                 lifecycle.program.name: {
                     "state": lifecycle.state.value,

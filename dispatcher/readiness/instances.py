@@ -291,7 +291,8 @@ class InstanceCounts:
 class Reloads:
     """Loads a model again when one of its processes died; other models keep serving.
 
-    One that died while it was loaded is loaded once more: it may have been merely slow.
+    One that died while it was loaded is loaded once more: it may have been merely slow. Not where
+    it was ended because it had all its time: it would block other loads for as long again.
 
     Args:
         server: where they run.
@@ -313,7 +314,11 @@ class Reloads:
         self._counts: Counter[int] = Counter()
 
     def begin(
-        self, starts: int, ready: Mapping[str, int], models: Iterable[ModelState] = ()
+        self,
+        starts: int,
+        ready: Mapping[str, int],
+        models: Iterable[ModelState] = (),
+        hung: Container[str] = (),
     ) -> None:
         """Begin to load models again, each in a thread of its own.
 
@@ -321,11 +326,13 @@ class Reloads:
             starts: how often Triton was started.
             ready: the numbers of versions that are ready, by model.
             models: the states of all.
+            hung: the models whose last load had all its time.
 
         """
         for died in {(starts, state.name) for state in models if state.died} - self._loaded:
             self._loaded.add(died)
-            self.lost[died[1]] = NEVER_LOADED
+            if died[1] not in hung:
+                self.lost[died[1]] = NEVER_LOADED
         for model in self.lost.keys() - self._begun:
             arguments = model, starts, ready.get(model, 0)
             thread = threading.Thread(target=self.reload, args=arguments, daemon=True)

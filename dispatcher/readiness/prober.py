@@ -258,7 +258,8 @@ class Prober:
         if not self.elsewhere:
             newest = self.status.newest
             self.reloads.end(newest.stuck(), self.processes, newest.triton_starts)
-        self.reloads.begin(self.found.triton_starts, self.found.ready(), self.found.models)
+        ready, hung = self.found.ready(), self.supervisor().hung
+        self.reloads.begin(self.found.triton_starts, ready, self.found.models, hung)
         for name, probe in list(self.due()):
             probe.began = self.clock()
             thread = threading.Thread(target=self.run, args=(name, probe), daemon=True)

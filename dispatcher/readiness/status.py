@@ -30,12 +30,14 @@ class SupervisorStatus:
         programs: by name the `state` (waiting, starting, running or ending), the number of
             `starts`, the `pid`, and the `reason` why it is not running.
         refusals: how many requests NGINX has answered without a web worker, by status.
+        hung: the models whose last load was ended because it had all its time.
 
     """
 
     stopping: bool = False
     programs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     refusals: Mapping[str, int] = field(default_factory=dict)
+    hung: Collection[str] = ()
 
     @property
     def triton_starts(self) -> int:

@@ -156,6 +156,9 @@ def test_a_load_that_takes_too_long_is_ended(
     stage.loads.look(now + age)
     assert loader.wait(5) == -signal.SIGABRT
     assert f"the model slow has been loading for {limit + 1} s" in stage.said[0]
+    assert stage.loads.hung == {"slow"}
+    stage.loads(b'I1127 03:00:00 7 model_lifecycle.cc:472] "loading: slow:1"')
+    assert not stage.loads.hung, "somebody loads it again"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from clients.errors import DeadlineExceeded, ModelFailed, ModelUnavailable
-from clients.triton.server import ModelState
+from clients.triton.server import DIED_LOADING, ModelState
 from dispatcher.readiness.instances import LASTING_S, MOST_RELOADS, Death, ModelProcesses
 from dispatcher.readiness.status import UNTRIED
 from tests.conftest import wait_for
@@ -163,6 +163,20 @@ def test_a_model_whose_last_process_died_is_known_not_to_answer_at_once(
     stage.time += 1
     assert stage.round() == ["echo"]
     assert stage.readiness.reasons() == [], "it answers after all"
+
+
+@pytest.mark.parametrize("hung", [(), ("other",)])
+def test_one_that_died_while_it_was_loaded_is_loaded_once_more_unless_it_hung(
+    stage: Stage, hung: tuple[str, ...]
+) -> None:
+    stage.server.unloaded.add("other")
+    died = ModelState("other", "1", "UNAVAILABLE", f"failed: {DIED_LOADING}")
+    reloads = stage.prober.reloads
+    for now in (hung, ()):  # somebody may be loading it by then
+        reloads.begin(1, {}, [died], now)
+    assert list(reloads.lost) == [] or not hung
+    wait_for(lambda: not reloads.lost, 5, "the end of the load")
+    assert stage.server.unloaded == set(hung)
 
 
 class TestAModelThatIsLoadedAgain:
