@@ -25,7 +25,6 @@ from dispatcher.app import START_HEADER, create_app
 from dispatcher.auth.api_keys import KeyFile
 from dispatcher.auth.authorization import Authorizer
 from dispatcher.execution.admission import Admission
-from dispatcher.execution.by_key import ByKey
 from dispatcher.execution.executor import Executor
 from dispatcher.execution.model_lookup import ModelLookup
 from dispatcher.execution.watchdog import Watchdog, grace_period, replace_worker
@@ -57,6 +56,8 @@ from dispatcher.routes.metrics import metrics_routes
 from dispatcher.routes.models import management_routes
 from dispatcher.routes.page import page_routes
 from dispatcher.routes.v2 import inference_of_v2, models_of_v2
+from dispatcher.s3.remote_models import cache_of, remote_models
+from dispatcher.s3.step import Step
 from dispatcher.settings import (
     ADAPT,
     ASIDE,
@@ -70,9 +71,6 @@ from dispatcher.settings import (
     Settings,
     read_settings,
 )
-from dispatcher.storage.objects import Objects
-from dispatcher.storage.places import Places
-from dispatcher.storage.remote_models import cache_of, remote_models
 from dispatcher.triton_protocol.proxy import TritonProxy
 
 log = logging.getLogger(__name__)
@@ -210,8 +208,8 @@ def assemble(  # noqa: PLR0913, PLR0917  all that the routes are made of
     lookup = ModelLookup(registry, environment, readiness.refuse, loader.is_wanted, control.find)
     executor = Executor(lookup, admission.calls, grace_period(settings.client_timeout))
     environment.others.find = executor.client
-    triton = TritonProxy(settings, lookup, admission, control.using)
-    s3 = by_key(settings)
+    triton = TritonProxy(settings, executor, admission, control.using)
+    s3 = Step(settings) if settings.s3_is_used else None
     later = Later(jobs, settings, s3) if jobs else None
     inference = InferenceHandler(settings, executor, admission, telemetry, triton, s3, later)
     app = create_app(
@@ -258,13 +256,6 @@ def model_memory(
         pinned,
         lambda: supervisor().triton_pid,
     )
-
-
-def by_key(settings: Settings) -> ByKey | None:
-    """Return what reads requests by key; `None` where no bucket is configured."""
-    if not settings.s3_is_used:
-        return None
-    return ByKey(Places(settings), Objects.of(settings), store_all=bool(settings.s3_results_prefix))
 
 
 def job_store(settings: Settings) -> JobStore | None:

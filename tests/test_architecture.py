@@ -32,7 +32,7 @@ ARROWS = {
         "clients clients/plugins clients/repository clients/triton dispatcher/auth"
         " dispatcher/codecs dispatcher/execution dispatcher/jobs dispatcher/model_control"
         " dispatcher/observability dispatcher/on_demand dispatcher/readiness dispatcher/routes"
-        " dispatcher/settings dispatcher/storage dispatcher/triton_protocol"
+        " dispatcher/settings dispatcher/s3 dispatcher/triton_protocol"
     ),
     "dispatcher/settings": "clients clients/repository",
     "dispatcher/auth": "clients/repository dispatcher",
@@ -41,7 +41,7 @@ ARROWS = {
     ),
     "dispatcher/execution": (
         "clients clients/plugins clients/triton dispatcher dispatcher/settings dispatcher/codecs"
-        " dispatcher/observability dispatcher/storage"
+        " dispatcher/observability dispatcher/s3"
     ),
     "dispatcher/gunicorn": "dispatcher/observability",
     # Requests that are answered later: kept on disk, and asked of the application itself.
@@ -52,7 +52,7 @@ ARROWS = {
     "dispatcher/model_control": (
         "clients clients/plugins clients/repository clients/tensors clients/triton dispatcher"
         " dispatcher/settings"
-        " dispatcher/observability dispatcher/readiness dispatcher/storage"
+        " dispatcher/observability dispatcher/readiness dispatcher/s3"
     ),
     "dispatcher/observability": "clients dispatcher",
     "dispatcher/readiness": (
@@ -65,11 +65,11 @@ ARROWS = {
         " dispatcher dispatcher/settings dispatcher/auth"
         " dispatcher/codecs"
         " dispatcher/execution dispatcher/jobs dispatcher/model_control dispatcher/observability"
-        " dispatcher/readiness dispatcher/storage dispatcher/triton_protocol"
+        " dispatcher/readiness dispatcher/s3 dispatcher/triton_protocol"
     ),
-    "dispatcher/storage": (
+    "dispatcher/s3": (
         "clients clients/plugins clients/repository clients/tensors dispatcher dispatcher/settings"
-        " dispatcher/observability/request_log.py"
+        " dispatcher/codecs dispatcher/observability/request_log.py"
     ),
     "dispatcher/on_demand": (
         "clients clients/plugins clients/repository clients/triton dispatcher dispatcher/settings"
@@ -103,7 +103,7 @@ ARROWS = {
     "container/programs/trial": "",
     "container/repository": (
         "clients clients/repository container/triton_backends/machine dispatcher/settings"
-        " dispatcher/storage"
+        " dispatcher/s3"
     ),
     # What Hatchling calls, and what records the project where it was not installed.
     "container/image": "container/image/weights dispatcher/version.py",
@@ -210,7 +210,6 @@ FOR_NOW = {
         "dispatcher/codecs",
         "clients/tensors",
     ): "errors show values in short; tensors are written as NumPy",
-    ("dispatcher/codecs", "dispatcher/execution"): "a request is read into what execution runs",
     ("dispatcher/execution", "clients/images"): "the watchdog frees the room of pictures",
     ("dispatcher/execution", "clients/tensors"): "the executor knows the results that are tensors",
     ("dispatcher/observability", "dispatcher/codecs"): "the observer counts the items of an answer",

@@ -16,7 +16,7 @@ from clients.tensors.v2_protocol import BINARY
 from dispatcher.codecs.json_request import of_sequence, parse_object, parse_version
 from dispatcher.codecs.metadata import Metadata
 from dispatcher.errors import BadHeader
-from dispatcher.execution.request import ModelRequest
+from dispatcher.model_request import ModelRequest
 
 HEADER_LENGTH: Final = "Inference-Header-Content-Length"
 SAGEMAKER_TYPE: Final = "application/vnd.sagemaker-triton.binary+json"

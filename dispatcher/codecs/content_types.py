@@ -30,7 +30,7 @@ from dispatcher.codecs.media import (
 )
 from dispatcher.codecs.metadata import Metadata, no_room
 from dispatcher.errors import BadBody, TooManyRequests, UnsupportedType, too_large
-from dispatcher.execution.request import InferenceRequest, ModelRequest
+from dispatcher.model_request import InferenceRequest, ModelRequest
 from dispatcher.settings import Settings
 
 # What programs send by default; the second is that of `curl --data`.

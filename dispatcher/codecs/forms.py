@@ -24,7 +24,7 @@ from dispatcher.codecs.json_request import (
 from dispatcher.codecs.media import IMAGE_SIGNATURE, PICTURE, UNSPECIFIED_MEDIA, decode_text
 from dispatcher.codecs.metadata import Metadata
 from dispatcher.errors import BadBody, UnsupportedType
-from dispatcher.execution.request import InferenceRequest, ModelRequest
+from dispatcher.model_request import InferenceRequest, ModelRequest
 from dispatcher.settings import Settings
 
 MAX_FORM_FIELDS = 100  # parts of a form besides its files

@@ -16,7 +16,7 @@ from clients.tensors.quoting import brief
 from dispatcher.codecs.media import UTF_16_MARKS, utf_16_error
 from dispatcher.codecs.metadata import TIMEOUT_PARAMETER, Metadata, no_room
 from dispatcher.errors import BadBody
-from dispatcher.execution.request import (
+from dispatcher.model_request import (
     InferenceRequest,
     ModelRequest,
     RequestList,

@@ -21,7 +21,7 @@ from clients.base import Client
 from clients.tensors.client import TensorClient
 from clients.tensors.scores import NotFinite
 from dispatcher.errors import BadHeader, NotAcceptable, NotJson
-from dispatcher.execution.request import ModelRequest
+from dispatcher.model_request import ModelRequest
 
 JSON: Final = "application/json"
 LINES: Final = "application/jsonlines"

@@ -7,12 +7,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from clients.base import Client
-from clients.errors import BadParameter, BadPayload, InferenceError
+from clients.errors import BadParameter, BadPayload, InferenceError, ModelUnavailable
 from clients.plugins.family import Family
 from clients.request import Once, part_of_trace
 from clients.tensors.client import V2_FIELDS
@@ -20,17 +21,25 @@ from clients.tensors.quoting import brief
 from dispatcher.codecs.error_responses import error_item
 from dispatcher.codecs.metadata import Metadata, TimeLimit, names_sequence
 from dispatcher.errors import CallerGone, time_used_up
-from dispatcher.execution.by_key import error_of_s3, first_stored, with_answer_kept
 from dispatcher.execution.model_lookup import ModelLookup
-from dispatcher.execution.prepared import PreparedRequest, prepare
-from dispatcher.execution.request import ModelRequest
+from dispatcher.execution.prepared import PreparedRequest, prepare, stored_in
 from dispatcher.execution.slots import Caller, Slot, Slots
-from dispatcher.storage.objects import ahead
+from dispatcher.model_request import ModelRequest
+from dispatcher.observability.request_log import RequestRecord
+from dispatcher.s3.reading import (
+    Stored,
+    ahead,
+    error_of_s3,
+    free,
+    wait_for_objects,
+)
+from dispatcher.s3.step import Output
 
 MAX_BATCHES = 4  # of one request at a time: two in the model, two being decoded
 
 T = TypeVar("T")
 R = TypeVar("R")
+Answer = tuple[ModelRequest | Exception, dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -80,9 +89,52 @@ class Executor:
             InferenceError: it is unknown, or known not to answer.
 
         """
-        self.lookup.refuse(name)
         self.calls.refuse_hanging(self.registry.name(name))
-        return self.lookup.client(ModelRequest(name, []), until)
+        return self.lookup.client(name, until)
+
+    def enter(  # noqa: PLR0913  each by its name
+        self,
+        slots: Slots,
+        first: ModelRequest | Exception | None,
+        deadline: float,
+        *,
+        record: RequestRecord,
+        caller: Caller,
+        on_timeout: Callable[[], None] | None = None,
+        only: bool = True,
+        kind: str = "",
+    ) -> Slot:
+        """Wait for the first objects of a request in S3, then for a slot.
+
+        Args:
+            slots: of calls, or of jobs.
+            first: the request, or the first one of several.
+            deadline: for both.
+            record: of the request.
+            caller: of the request.
+            on_timeout: as `Slots.enter`.
+            only: whether it is the only one, which fails at once where its model does not answer.
+            kind: of the request, for the slots: `STARTS` or nothing.
+
+        Raises:
+            InferenceError: the model does not answer; S3 or the slots have an error.
+
+        """
+        asked = first if isinstance(first, ModelRequest) else ModelRequest("", [])
+        objects = first_objects(asked)
+        if only:
+            self.lookup.refuse(asked.modelname)
+        if objects:
+            if only:
+                with suppress(ModelUnavailable):  # one to be loaded is loaded in its slot
+                    self.lookup.find(asked.modelname)  # an unknown model has nothing read
+            wait_for_objects(objects, deadline, alone=only and not asked.is_list)
+        record.begin_waiting()
+        try:
+            name = self.registry.name(asked.modelname) + kind
+            return slots.enter(name, deadline, caller, on_timeout)
+        finally:
+            record.end_waiting()
 
     def batches(self, prepared: PreparedRequest, job: Job) -> Iterator[list[Any]]:
         """Yield the results for a list of payloads, a batch at a time.
@@ -96,14 +148,14 @@ class Executor:
         """
         size = prepared.batch_size()
 
-        def failed(start: int, error: Exception) -> list[Any]:
-            raise error_of_s3(prepared.stored(start, size)) or error
+        def failed(_: int, error: Exception) -> list[Any]:
+            raise error
 
-        starts = range(0, len(prepared.payloads), size)
         return self.in_order(
-            ahead(starts, lambda start: prepared.stored(start, size), job.time_limit.deadline),
+            range(0, len(prepared.payloads), size),
             job,
             model=lambda _: self.registry.name(prepared.model_request.modelname),
+            objects=lambda start: stored_in(prepared.payloads[start : start + size]),
             call=lambda start, deadline: prepared.batch(start, size, deadline),
             failed=failed,
             most=MAX_BATCHES,
@@ -118,19 +170,18 @@ class Executor:
     ) -> Iterator[dict[str, Any]]:
         """Yield a result or an error for each request, in order."""
 
-        def call(one: ModelRequest | Exception, deadline: float) -> dict[str, Any]:
+        def call(one: ModelRequest | Exception, deadline: float) -> Answer:
             if isinstance(one, Exception):
-                return error_item(one)
+                return one, error_item(one)
             try:
                 with part_of_trace("item", model(one)):
                     prepared = prepare(self.lookup, one, metadata, deadline, once=once)
-                    result = prepared.with_content().result()
-                    return {"status": 200, **prepared.body(result)}
+                    return one, {"status": 200, **prepared.body(prepared.result())}
             except Exception as error:
                 return failed(one, error)
 
-        def failed(one: ModelRequest | Exception, error: Exception) -> dict[str, Any]:
-            return error_item(error_of_s3(first_stored(one)) or error, model(one))
+        def failed(one: ModelRequest | Exception, error: Exception) -> Answer:
+            return one, error_item(error, model(one))
 
         def model(one: ModelRequest | Exception) -> str:
             return "" if isinstance(one, Exception) else self.registry.name(one.modelname)
@@ -138,33 +189,22 @@ class Executor:
         def alone(one: ModelRequest | Exception) -> bool:
             return isinstance(one, ModelRequest) and names_sequence(one.parameters, metadata)
 
-        asked = deque[ModelRequest | Exception]()
-
-        def noted() -> Iterator[ModelRequest | Exception]:
-            for one in ahead(model_requests, first_stored, job.time_limit.deadline):
-                asked.append(one)
-                yield one
-
-        for answer in self.in_order(
-            noted(),
+        for one, answer in self.in_order(
+            model_requests,
             job,
             model=model,
+            objects=first_objects,
             call=call,
             failed=failed,
             most=self.calls.per_model,
             alone=alone,
         ):
-            one = asked.popleft()
-            yield self.kept(one, answer, job) if isinstance(one, ModelRequest) else answer
-
-    def kept(self, one: ModelRequest, answer: dict[str, Any], job: Job) -> dict[str, Any]:
-        """Store one of several answers where its request asks for it; return it, or the error."""
-        if one.output is None or "error" in answer:
-            return answer
-        try:
-            return with_answer_kept(one.output, answer, job.time_limit.deadline())
-        except Exception as error:
-            return error_item(error, self.registry.name(one.modelname))
+            if isinstance(one, ModelRequest) and "error" not in answer:
+                try:
+                    answer = kept(one, answer, job.time_limit.deadline())  # noqa: PLW2901
+                except Exception as error:
+                    answer = error_item(error, model(one))  # noqa: PLW2901
+            yield answer
 
     def by_name(
         self, model_requests: list[ModelRequest], metadata: Metadata, job: Job
@@ -220,6 +260,7 @@ class Executor:
         job: Job,
         *,
         model: Callable[[T], str],
+        objects: Callable[[T], list[Stored]],
         call: Callable[[T, float], R],
         failed: Callable[[T, Exception], R],
         most: int,
@@ -234,8 +275,10 @@ class Executor:
             items: what to call with.
             job: what the calls have in common.
             model: returns the model of an item.
+            objects: returns what an item reads from S3, at most as many as are read at a time.
             call: is run in a thread of its own.
-            failed: returns the result for a call that was not made or did not end.
+            failed: returns the result for a call that was not made or did not end; an error of S3
+                is the one that matters.
             most: how many calls may be under way.
             alone: whether a call waits for all earlier ones, as one of a sequence.
 
@@ -249,9 +292,25 @@ class Executor:
             item, deadline, future = under_way.popleft()
             left = deadline + self.patience - time.monotonic()
             if not wait([future], timeout=max(0.0, left)).done:
-                return failed(item, time_used_up())
+                return refused(item, time_used_up())
             return future.result()
 
+        def refused(item: T, error: InferenceError) -> R:
+            read = objects(item)
+            try:
+                return failed(item, error_of_s3(read) or error)
+            finally:
+                free(read)
+
+        def run(slot: Slot, item: T, deadline: float) -> R:
+            slot.thread = threading.get_ident()  # another thread has waited for it
+            try:
+                with slot:
+                    return call(item, deadline)
+            finally:
+                free(objects(item))
+
+        items = ahead(items, objects, job.time_limit.deadline)
         for deadline, item in with_deadlines(items, job.time_limit):
             if alone(item):
                 while under_way:
@@ -268,10 +327,10 @@ class Executor:
             except CallerGone:
                 raise
             except InferenceError as error:
-                yield failed(item, error)
+                yield refused(item, error)
                 continue
-            run = job.context.copy().run  # two threads cannot be inside the same context
-            future = self._pool.submit(run, call_in_slot, slot, call, item, deadline)
+            context = job.context.copy()  # two threads cannot be inside the same one
+            future = self._pool.submit(context.run, run, slot, item, deadline)
             under_way.append((item, deadline, future))
             del future  # its exception would hold this frame, and this frame the future
             while under_way and (len(under_way) >= most or under_way[0][2].done()):
@@ -292,8 +351,17 @@ def with_deadlines(items: Iterable[T], limit: TimeLimit) -> Iterator[tuple[float
             return
 
 
-def call_in_slot(slot: Slot, call: Callable[[T, float], R], item: T, deadline: float) -> R:
-    """Call in a slot that another thread has waited for."""
-    slot.thread = threading.get_ident()
-    with slot:
-        return call(item, deadline)
+def first_objects(one: ModelRequest | Exception) -> list[Stored]:
+    """Return the objects that a request waits for before it takes a slot."""
+    stored = [] if isinstance(one, Exception) else stored_in(one.payloads)
+    return stored[: stored[0].reads.objects.at_a_time] if stored else []
+
+
+def kept(asked: ModelRequest, answer: dict[str, Any], deadline: float) -> dict[str, Any]:
+    """Store an answer where its request asks for it; return it with its place.
+
+    Raises:
+        InferenceError: one of those of `S3`.
+
+    """
+    return asked.output.keep(answer, deadline) if isinstance(asked.output, Output) else answer

@@ -15,7 +15,6 @@ from clients.tensors.client import TensorClient
 from clients.tensors.quoting import brief
 from clients.triton.client import TritonEnvironment
 from clients.triton.server import ModelState
-from dispatcher.execution.request import ModelRequest
 
 STATES_TIMEOUT_S = 2.0  # for Triton's list of models
 
@@ -58,11 +57,21 @@ class ModelLookup:
         client = self.registry.clients.get(name)
         self._refuse(client.served_by if client else name)
 
-    def client(self, model_request: ModelRequest, until: float | None = None) -> Client:
+    def client(self, asked: str, until: float | None = None) -> Client:
+        """Return the client of a model that is to be asked, as `find`.
+
+        Raises:
+            ModelUnavailable: the model is known not to answer, too.
+
+        """
+        self.refuse(asked)
+        return self.find(asked, until)
+
+    def find(self, asked: str, until: float | None = None) -> Client:
         """Return the client of a model, or one for plain tensors.
 
         Args:
-            model_request: names the model.
+            asked: its name, or an alias.
             until: the deadline for loading it; `None` where it is not to be loaded.
 
         Raises:
@@ -71,7 +80,7 @@ class ModelLookup:
             ModelUnavailable: it has no client, and Triton does not list its models.
 
         """
-        name = self.registry.name(model_request.modelname)
+        name = self.registry.name(asked)
         if client := self.registry.clients.get(name):
             return client
         if self.registry.disabled(name):
@@ -138,10 +147,9 @@ class ModelLookup:
         """Check whether a model of this name or alias can be asked.
 
         Raises:
-            ModelUnavailable: it is known not to answer, or Triton does not list its models.
+            ModelUnavailable: Triton does not list its models.
 
         """
-        self.refuse(asked)
         try:
             return asked in self.served(self.states())
         except ModelUnavailable:

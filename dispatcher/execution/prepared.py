@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 import itertools
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from clients.base import Client, Payload
 from clients.errors import (
@@ -25,14 +25,14 @@ from clients.plugins.family import Family
 from clients.request import SEQUENCE_NAMES, Media, Once, Request, Timings, current
 from clients.tensors.client import TensorClient, TensorResult
 from clients.tensors.nested import unshared
-from dispatcher.codecs.media import detect_media
+from dispatcher.codecs.media import UNSPECIFIED_MEDIA, detect_media
 from dispatcher.codecs.metadata import Metadata, names_sequence
-from dispatcher.errors import ClientBug, client_bug, with_position
-from dispatcher.execution.by_key import opened, refuse_without_bucket, with_object
+from dispatcher.errors import BadBody, ClientBug, client_bug, contract_class, with_position
 from dispatcher.execution.model_lookup import ModelLookup
-from dispatcher.execution.request import ModelRequest
 from dispatcher.execution.sequences import sequence_of
-from dispatcher.storage.objects import Stored
+from dispatcher.model_request import ModelRequest
+from dispatcher.s3.reading import Stored, free
+from dispatcher.s3.step import names_object
 
 T = TypeVar("T")
 
@@ -50,6 +50,8 @@ client_errors = ClientErrors()
 
 END = object()  # of an iterator
 MOST_RESULTS = 1000  # of one payload, where they are not sent one by one
+# Where `Client.picture` and `Client.text` look, in a class that declares no fields of its own.
+USUAL_FIELDS: Final[Mapping[str, str]] = {"picture": "img", "text": "text"}
 
 
 def is_contract_error(error: BaseException) -> bool:
@@ -63,6 +65,11 @@ def is_contract_error(error: BaseException) -> bool:
         )
     except Exception:  # raised by a property of an author's class
         return False
+
+
+def stored_in(payloads: Iterable[Any]) -> list[Stored]:
+    """Return those of some payloads that are in S3."""
+    return [one for one in payloads if isinstance(one, Stored)]
 
 
 def check_results(results: Any, expected: int) -> list[Any]:
@@ -116,19 +123,6 @@ class PreparedRequest:
     request: Request
     payloads: list[Any]
 
-    def with_content(self) -> PreparedRequest:
-        """Return it with the content of the object that its only payload names, if it names one.
-
-        Raises:
-            InferenceError: it was not read, or the client takes no such file.
-
-        """
-        if self.model_request.is_list or not self.stored(0, 1):
-            return self
-        payloads = self.opened(0, 1, self.request.deadline)
-        self.done(0, 1)  # the payload is the content itself
-        return replace(self, payloads=payloads)
-
     def streams(self) -> bool:
         """Whether the client may give any number of results to one payload."""
         if self.model_request.is_list:
@@ -164,7 +158,7 @@ class PreparedRequest:
                     if isinstance(result, Iterator) and not stream:
                         result = collected(result)
                 except (BadPayload, UnsupportedMedia) as error:
-                    raise with_object(error, self.model_request) from error
+                    raise self.named(error, 0) from error
                 finally:
                     self.request.timings.lap()
             return result
@@ -197,12 +191,8 @@ class PreparedRequest:
             size = operator.index(self.client.max_batch_size)
             if size < 1:
                 raise ValueError(f"max_batch_size is {size}; expected a whole number from 1")
-        stored = next(iter(self.stored(0, len(self.payloads))), None)
-        return min(size, stored.reads.objects.at_a_time) if stored else size
-
-    def stored(self, start: int, size: int) -> list[Stored]:
-        """Return the payloads of one batch that are in S3."""
-        return [one for one in self.payloads[start : start + size] if isinstance(one, Stored)]
+        stored = stored_in(self.payloads)
+        return min(size, stored[0].reads.objects.at_a_time) if stored else size
 
     def batch(self, start: int, size: int, deadline: float) -> list[Any]:
         """Return the results of one batch, run in halves where it is too large.
@@ -216,74 +206,96 @@ class PreparedRequest:
             InferenceError: its message says which payload failed.
 
         """
-        batch = self.opened(start, size, deadline)
+        asked = self.payloads[start : start + size]
+        try:
+            batch = self.opened(asked, start, deadline)
+            try:
+                return self.run(batch, start, deadline)
+            except TooLargeAtOnce as error:
+                if len(batch) == 1:
+                    raise with_position(error, start) from error
+            half = (len(batch) + 1) // 2
+            done = self.batch(start, half, deadline)
+            return done + self.batch(start + half, len(batch) - half, deadline)
+        finally:
+            free(stored_in(asked))
+
+    def run(self, batch: list[Payload], start: int, deadline: float) -> list[Any]:
+        """Return what the client answers to a batch, as `batch`."""
         # A client may change what it is given, and the halves are given again.
         given = unshared(batch) if len(batch) > 1 else batch
         # Other batches run at the same time.
         request = replace(self.request, timings=Timings(), deadline=deadline, payloads=given)
         with request.active():
             request.timings.begin(in_class=self.client.is_authors)
-            used = True
             try:
                 with client_errors:
                     results = check_results(self.client.inference_batch(given), len(batch))
                     return [collected(r) if isinstance(r, Iterator) else r for r in results]
-            except TooLargeAtOnce as error:
-                if len(batch) == 1:
-                    raise with_position(error, start) from error
-                used = False  # the halves open the same objects
+            except TooLargeAtOnce:
+                raise
             except InferenceError as error:
                 if error.position is None:
                     raise
-                position = start + error.position
-                named = with_object(error, self.model_request, position)
-                raise with_position(named, position) from error
+                raise self.named(error, start + error.position) from error
             finally:
-                if used:
-                    self.done(start, size)
                 request.timings.lap()
                 self.request.timings.add(request.timings)
-        half = (len(batch) + 1) // 2
-        done = self.batch(start, half, deadline)
-        return done + self.batch(start + half, len(batch) - half, deadline)
 
-    def opened(self, start: int, size: int, deadline: float) -> list[Payload]:
-        """Return the payloads of one batch, with the contents of their objects.
+    def opened(self, payloads: list[Any], start: int, deadline: float) -> list[Payload]:
+        """Return payloads as the client takes them, with the contents of their objects in S3.
 
         Raises:
             InferenceError: its message says which payload failed.
 
         """
-        if stored := self.stored(start, size):
-            stored[0].reads.begin(stored, deadline)
-        payloads: list[Payload] = []
-        for position, one in enumerate(self.payloads[start : start + size], start):
+        if stored := stored_in(payloads):
+            stored[0].reads.begin(stored, deadline, until=deadline)
+        taken = []
+        for position, one in enumerate(payloads, start):
             try:
-                payloads.append(self.read(one, deadline))
+                if isinstance(one, Stored):
+                    content = one.content(deadline)
+                    with client_errors:
+                        taken.append(self.with_object(one, content))
+                else:
+                    taken.append(one)
             except InferenceError as error:
-                self.done(start, size)
-                named = with_object(error, self.model_request, position)
-                is_list = self.model_request.is_list
-                raise (with_position(named, position) if is_list else named) from error
-        return payloads
+                raise self.named(error, position) from error
+        return taken
 
-    def read(self, one: Payload | Stored, deadline: float) -> Payload:
-        """Return a payload as the client takes it."""
-        if not isinstance(one, Stored):
-            return one
-        content = one.content(deadline)
-        with client_errors:
-            payload = opened(one, content, self.client)
-            if self.model_request.shared:
-                return known_fields(payload, self.client)
-            if isinstance(self.client, Family):  # one that gets bytes does not look
-                self.client.refuse_unknown(payload)
-            return payload
+    def with_object(self, stored: Stored, content: bytes) -> Payload:
+        """Return a payload with the content of its object in the client's own field.
 
-    def done(self, start: int, size: int) -> None:
-        """Free the objects of one batch."""
-        if stored := self.stored(start, size):
-            stored[0].reads.done(stored)
+        Raises:
+            InferenceError: the client takes no such file.
+
+        """
+        client = self.client
+        ready_made = isinstance(client, Family | TensorClient)
+        fields = client.media or ({} if ready_made else USUAL_FIELDS)
+        try:
+            media = detect_media(Media(UNSPECIFIED_MEDIA, content), fields)
+        except BadBody as error:
+            raise BadPayload(error.message, hint="store texts in UTF-8") from error
+        if media.kind not in client.media and media.kind in fields:
+            payload = {**stored.others, fields[media.kind]: media.content}
+        else:
+            payload = {**stored.others, **client.payload_of(media)}
+        if self.model_request.shared:
+            return known_fields(payload, client)
+        if isinstance(client, Family):  # one that gets bytes does not look
+            client.refuse_unknown(payload)
+        return payload
+
+    def named(self, error: InferenceError, position: int) -> InferenceError:
+        """Return the error of a payload with its object in S3, and its place in a list."""
+        asked, is_list = self.model_request.payloads, self.model_request.is_list
+        # (An author's error may have any position.)
+        payload = asked[position] if 0 <= position < len(asked) else None
+        if isinstance(payload, Stored) and isinstance(error, BadPayload | UnsupportedMedia):
+            error = contract_class(error)(f"{payload.location}: {error.message}", hint=error.hint)
+        return with_position(error, position) if is_list else error
 
     def drawn(self, result: Any, media_type: str) -> bytes:
         """Return the picture with the result drawn on it.
@@ -325,8 +337,7 @@ def prepare(  # noqa: PLR0913  each by its name
         InferenceError: the model is unknown or known not to answer, or a parameter is wrong.
 
     """
-    lookup.refuse(model_request.modelname)
-    client = lookup.client(model_request, deadline)
+    client = lookup.client(model_request.modelname, deadline)
     if model_request.tensors:
         client = TensorClient(lookup.environment, client.served_by, client.check_tensors)
     parameters = dict(model_request.parameters)
@@ -362,7 +373,29 @@ def prepare(  # noqa: PLR0913  each by its name
             else payload
             for payload in payloads
         ]
-    return PreparedRequest(model_request, client, request, given)
+    prepared = PreparedRequest(model_request, client, request, given)
+    if model_request.is_list:  # which is opened a batch at a time
+        return prepared
+    return replace(prepared, payloads=prepared.opened(given, 0, deadline))
+
+
+def refuse_without_bucket(asked: ModelRequest, client: Client) -> None:
+    """Refuse a request with objects in S3 that nothing has read, as no bucket is configured.
+
+    A class of an author may have fields of these names.
+
+    Raises:
+        BadBody: there is one.
+
+    """
+    by_key = isinstance(client, Family) and any(
+        names_object(one) for one in asked.payloads if isinstance(one, dict)
+    )
+    if by_key or isinstance(asked.output, dict):
+        raise BadBody(
+            "the request names an object in S3, but the container has no bucket",
+            hint="set S3_BUCKET_NAME, or S3_ALLOWED_INPUTS for s3_uri; else send the file itself",
+        )
 
 
 def collected(results: Iterator[Any]) -> list[Any]:

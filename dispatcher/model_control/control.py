@@ -16,8 +16,8 @@ from dispatcher.errors import AlreadyLoaded, BadClient, BadModel
 from dispatcher.model_control.load_unload import ModelLoader
 from dispatcher.model_control.reload import Reloader
 from dispatcher.model_control.repository import no_such_folder
-from dispatcher.storage.model_cache import ModelCache
-from dispatcher.storage.remote_models import RemoteModels
+from dispatcher.s3.model_cache import ModelCache
+from dispatcher.s3.remote_models import RemoteModels
 
 log = logging.getLogger(__name__)
 

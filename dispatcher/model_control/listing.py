@@ -17,7 +17,7 @@ from clients.repository.model_folders import authors_folder
 from clients.tensors.client import examples_of
 from clients.triton.server import ModelServer, ModelState
 from dispatcher.model_control.repository import URL_FILE
-from dispatcher.storage.model_cache import RECORD
+from dispatcher.s3.model_cache import RECORD
 
 PAGE_SIZE = 100  # models in one response
 WEIGHTS_RECORD = "model.onnx.source.json"  # written by the weights tool

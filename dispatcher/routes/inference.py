@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import itertools
 import socket
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 
 from flask import Blueprint, Response, g, request
 
-from clients.errors import BadRequest, DeadlineExceeded, ModelUnavailable, UnknownModel
+from clients.errors import BadRequest, DeadlineExceeded, InferenceError, UnknownModel
 from clients.request import Timings
 from clients.tensors.client import TensorResult
 from dispatcher.auth.authorization import OF_JOB
 from dispatcher.codecs.binary_tensors import SAGEMAKER_TYPE, read_tensors, with_tensors
-from dispatcher.codecs.content_types import LINE_TYPES, BodyFile, decompress_body, read_body
+from dispatcher.codecs.content_types import LINE_TYPES, decompress_body, read_body
 from dispatcher.codecs.error_responses import encode_item, encode_results
 from dispatcher.codecs.json_request import read_lines
 from dispatcher.codecs.metadata import (
@@ -34,7 +34,6 @@ from dispatcher.codecs.responses import (
     JSON,
     LINES,
     NPY,
-    Item,
     available_types,
     encode,
     json_response,
@@ -46,30 +45,17 @@ from dispatcher.codecs.responses import (
 )
 from dispatcher.errors import ANSWERS
 from dispatcher.execution.admission import Admission
-from dispatcher.execution.by_key import (
-    ByKey,
-    first_stored,
-    refuse_to_keep,
-    wait_for_objects,
-)
-from dispatcher.execution.executor import Executor, Job
+from dispatcher.execution.executor import Executor, Job, kept
 from dispatcher.execution.prepared import PreparedRequest, prepare
-from dispatcher.execution.request import ModelRequest, RequestList, SeveralModels
 from dispatcher.execution.slots import STARTS, Caller
 from dispatcher.execution.watchdog import send_timeout, shut_down
+from dispatcher.model_request import InferenceRequest, ModelRequest, RequestList, SeveralModels
 from dispatcher.observability.request_log import RequestRecord
 from dispatcher.observability.telemetry import Telemetry
 from dispatcher.routes.jobs import Later
-from dispatcher.routes.streams import (
-    first_model,
-    keep_answer,
-    release_slot,
-    spooled,
-    stream_response,
-    wants_lines,
-)
+from dispatcher.routes.streams import release_slot, spooled, stream_response, wants_lines
+from dispatcher.s3.step import Output, Step
 from dispatcher.settings import Settings
-from dispatcher.storage.objects import Reads
 from dispatcher.triton_protocol.proxy import TritonProxy
 
 
@@ -124,7 +110,7 @@ class InferenceHandler:
         admission: limits concurrency.
         telemetry: counts and logs what was requested.
         triton: takes requests to `generate`.
-        by_key: reads what requests name in S3; `None` where no bucket is configured.
+        s3: finds out what requests name in S3; `None` where no bucket is configured.
         later: accepts what is to be answered later; `None` where that is switched off.
 
     """
@@ -136,7 +122,7 @@ class InferenceHandler:
         admission: Admission,
         telemetry: Telemetry,
         triton: TritonProxy,
-        by_key: ByKey | None,
+        s3: Step | None,
         later: Later | None,
     ) -> None:
         self.settings = settings
@@ -145,7 +131,7 @@ class InferenceHandler:
         self.admission = admission
         self.telemetry = telemetry
         self.triton = triton
-        self.by_key, self.later = by_key, later
+        self.s3, self.later = s3, later
 
     def answer(self, path_model: str) -> Response:
         """Read the request by its content type, wait for a slot, and answer."""
@@ -167,19 +153,23 @@ class InferenceHandler:
         decompress_body(request, self.max_body, self.admission.bodies)
         if request.mimetype == SAGEMAKER_TYPE:
             return self.tensors(metadata)
+        lines = negotiate_lines(metadata.accept) if stream else ""
         with ExitStack() as until_sent:
             bodies = self.admission.bodies
             held = bodies.take(0) if stream else bodies.take_body(request)
             until_sent.callback(held.close)
             metadata = replace(metadata, room=held.more)
-            reads = None
-            if self.by_key:
-                reads = Reads(self.by_key.objects, record)
-                until_sent.callback(reads.close)
+            asked: InferenceRequest
             if stream:
-                response = self.lines(spooled(bodies, until_sent), metadata, reads)
+                body = spooled(bodies, until_sent)
+                asked = RequestList(read_lines(body, metadata, self.settings.max_batch))
             else:
-                response = self.body(metadata, reads)
+                asked = read_body(request, metadata, self.settings)
+            if self.s3:
+                reads = self.s3.reads(record)
+                until_sent.callback(reads.close)
+                asked = self.s3.resolve(asked, reads, metadata.texts)
+            response = self.respond(asked, metadata, lines)
             response.call_on_close(until_sent.pop_all().close)
         return response
 
@@ -192,16 +182,10 @@ class InferenceHandler:
             metadata = replace(metadata, time_limit=limit, accept="", room=held.more)
             return self.one(read_tensors(request, metadata), metadata)
 
-    def body(self, metadata: Metadata, reads: Reads | None) -> Response:
-        """Answer a body of any type but lines."""
-        asked = read_body(request, metadata, self.settings)
-        if self.by_key and reads:
-            asked = self.by_key.read(asked, reads, metadata.texts)
-            if isinstance(asked, ModelRequest) and first_stored(asked):
-                with suppress(ModelUnavailable):  # one to be loaded is loaded in its slot
-                    self.executor.lookup.client(asked)  # an unknown model has nothing read
+    def respond(self, asked: InferenceRequest, metadata: Metadata, lines: str) -> Response:
+        """Answer a request as it was read; one of lines in the form that `lines` names."""
         if not isinstance(asked, ModelRequest):
-            return self.several(asked, metadata)
+            return self.several(asked, replace(metadata, session=""), lines)  # one at a time has it
         if asked.is_list:
             return self.payloads(asked, metadata)
         if LINES in metadata.accept or EVENTS in metadata.accept:
@@ -213,25 +197,23 @@ class InferenceHandler:
         record: RequestRecord = g.record
         connection, modelname = g.caller.connection, model_request.modelname
         record.modelname = modelname
-        self.executor.lookup.refuse(modelname)
         deadline = metadata.time_limit.deadline()
         on_timeout = None
         if connection:
             on_timeout = partial(self.answer_timeout, connection, record, modelname)
-        if self.by_key:
-            wait_for_objects([model_request], deadline, alone=True)
-        model = self.executor.registry.name(modelname)
-        if starts_sequence(model_request.parameters, metadata):
-            model += STARTS
-        record.begin_waiting()
-        try:
-            slot = self.admission.calls.enter(model, deadline, g.caller, on_timeout)
-        finally:
-            record.end_waiting()
+        slot = self.executor.enter(
+            self.admission.calls,
+            model_request,
+            deadline,
+            record=record,
+            caller=g.caller,
+            on_timeout=on_timeout,
+            kind=STARTS if starts_sequence(model_request.parameters, metadata) else "",
+        )
         with slot:
-            prepared = self.prepared(model_request, metadata, deadline).with_content()
+            prepared = self.prepared(model_request, metadata, deadline)
             chosen = negotiate(metadata.accept, available_types(model_request, prepared.client))
-            if chosen != JSON and model_request.output is not None:
+            if chosen != JSON:
                 refuse_to_keep(model_request, chosen)
             result = prepared.result()
             if chosen == JSON:
@@ -244,13 +226,11 @@ class InferenceHandler:
             else:
                 response = Response(prepared.drawn(result, chosen), mimetype=chosen)
         if chosen == JSON and model_request.output is not None:
-            response = json_response(keep_answer(model_request, answer, deadline))
+            response = json_response(kept(model_request, answer, deadline))
         return with_attributes(response, prepared)
 
     def streamed(self, model_request: ModelRequest, metadata: Metadata) -> Response:
         """Answer with the results of one payload as the model gives them, if it gives several."""
-        if self.by_key:
-            wait_for_objects([model_request], metadata.time_limit.deadline(), alone=True)
 
         def answer(job: Job) -> Response:
             prepared = self.prepared(model_request, metadata, job.time_limit.ends)
@@ -260,13 +240,11 @@ class InferenceHandler:
             form = negotiate(metadata.accept, offered)
             if form not in {LINES, EVENTS}:
                 return self.one(model_request, metadata)
-            if model_request.output is not None:
-                refuse_to_keep(model_request, form)
-            prepared = prepared.with_content()
+            refuse_to_keep(model_request, form)
             response = stream_response(prepared, job, form, self.telemetry)
             return with_attributes(response, prepared)
 
-        return self.as_job(model_request.modelname, metadata, answer, stream=True)
+        return self.as_job(model_request, metadata, answer, stream=True, only=True)
 
     def answer_timeout(
         self, connection: socket.socket, record: RequestRecord, modelname: str
@@ -280,10 +258,8 @@ class InferenceHandler:
         """Answer a request with a list of payloads, a batch at a time."""
         g.record.modelname = model_request.modelname
         stream = wants_lines(metadata)
-        if stream and model_request.output is not None:
+        if stream:
             refuse_to_keep(model_request, LINES)
-        if self.by_key:
-            wait_for_objects([model_request], metadata.time_limit.deadline())
 
         def answer(job: Job) -> Response:
             prepared = self.prepared(model_request, metadata, job.time_limit.deadline())
@@ -297,18 +273,18 @@ class InferenceHandler:
                 )
                 return lines_response(one.text for one in items)
             body = prepared.body(list(itertools.chain(first, *batches)))
-            if model_request.output is not None:
-                body = keep_answer(model_request, body, job.time_limit.deadline())
+            body = kept(model_request, body, job.time_limit.deadline())
             return with_attributes(json_response(body), prepared)
 
-        return self.as_job(model_request.modelname, metadata, answer, stream=stream)
+        return self.as_job(model_request, metadata, answer, stream=stream, only=True)
 
-    def several(self, asked: SeveralModels | RequestList, metadata: Metadata) -> Response:
-        """Answer several requests, each with its own status."""
-        stream = wants_lines(metadata)
-        metadata = replace(metadata, session="")  # which has one request at a time
-        if self.by_key:
-            wait_for_objects(asked.model_requests, metadata.time_limit.deadline())
+    def several(
+        self, asked: SeveralModels | RequestList, metadata: Metadata, lines: str
+    ) -> Response:
+        """Answer several requests, each with its own status; lines as they come."""
+        stream = bool(lines) or wants_lines(metadata)
+        requests = iter(asked.model_requests)
+        first = next(requests, None)
 
         def answer(job: Job) -> Response:
             if isinstance(asked, SeveralModels):
@@ -318,41 +294,34 @@ class InferenceHandler:
                 made = (encode_item(one, name) for name, one in results.items())
                 each = list(self.telemetry.items(made, g.record))
                 return lines_response(one.text for one in each) if stream else results_by_name(each)
-            items = self.items(asked.model_requests, metadata, job)
-            return lines_response(one.text for one in items) if stream else results_response(items)
+            every = itertools.chain([first] if first else [], requests)
+            encoded = map(encode_item, self.executor.items(every, metadata, job))
+            items = self.telemetry.items(encoded, g.record)
+            if stream:
+                return lines_response((one.text for one in items), lines or LINES)
+            return results_response(items)
 
-        return self.as_job(first_model(asked.model_requests), metadata, answer, stream=stream)
-
-    def lines(self, body: BodyFile, metadata: Metadata, reads: Reads | None) -> Response:
-        """Answer a body with a request on each line, with a line for each."""
-        form = negotiate_lines(metadata.accept)
-        metadata = replace(metadata, session="")  # which has one request at a time
-        model_requests = read_lines(body, metadata, self.settings.max_batch)
-        if self.by_key and reads:
-            model_requests = map(
-                partial(self.by_key.item, reads=reads, texts=metadata.texts), model_requests
-            )
-        first = list(itertools.islice(model_requests, 1))
-        if self.by_key:
-            wait_for_objects(first, metadata.time_limit.deadline())
-
-        def answer(job: Job) -> Response:
-            items = self.items(itertools.chain(first, model_requests), metadata, job)
-            return lines_response((one.text for one in items), form)
-
-        return self.as_job(first_model(first), metadata, answer, stream=True)
+        return self.as_job(first, metadata, answer, stream=stream, only=False)
 
     def as_job(
-        self, model: str, metadata: Metadata, answer: Callable[[Job], Response], *, stream: bool
+        self,
+        first: ModelRequest | InferenceError | None,
+        metadata: Metadata,
+        answer: Callable[[Job], Response],
+        *,
+        stream: bool,
+        only: bool,
     ) -> Response:
         """Answer with several calls, in a slot that is held until the response is sent."""
         time_limit = self.time_limit(metadata, stream=stream)
-        name = self.executor.registry.name(model)
-        g.record.begin_waiting()
-        try:
-            slot = self.admission.jobs.enter(name, time_limit.deadline(), g.caller)
-        finally:
-            g.record.end_waiting()
+        slot = self.executor.enter(
+            self.admission.jobs,
+            first,
+            time_limit.deadline(),
+            record=g.record,
+            caller=g.caller,
+            only=only,
+        )
         if stream and g.caller.connection:
             # A caller that reads too slowly is disconnected.
             slot.deadline = time_limit.ends + self.client_timeout
@@ -377,18 +346,17 @@ class InferenceHandler:
         record.known = True
         return prepared
 
-    def items(
-        self, model_requests: Iterable[ModelRequest | Exception], metadata: Metadata, job: Job
-    ) -> Iterator[Item]:
-        """Yield a result for each request, each with its own status."""
-        made = map(encode_item, self.executor.items(model_requests, metadata, job))
-        return self.telemetry.items(made, g.record)
-
     def time_limit(self, metadata: Metadata, *, stream: bool) -> TimeLimit:
         """Return the time limit of a request, counted from when NGINX had all of it."""
         stream = stream or OF_JOB in request.environ  # nobody waits for a job
         each = min(self.client_timeout, metadata.timeout)
         return TimeLimit(g.record.since + (self.settings.stream_timeout if stream else each), each)
+
+
+def refuse_to_keep(asked: ModelRequest, form: str) -> None:
+    """Refuse to store an answer that is sent in another form than one JSON document."""
+    if isinstance(asked.output, Output):
+        asked.output.refuse(form)
 
 
 def with_attributes(response: Response, prepared: PreparedRequest) -> Response:

@@ -17,13 +17,12 @@ from dispatcher.codecs.json_request import LARGE_BODY
 from dispatcher.codecs.metadata import Metadata
 from dispatcher.codecs.responses import JSON, json_response
 from dispatcher.errors import BadHeader, JobConflict, NotHere, UnknownJob
-from dispatcher.execution.by_key import ByKey, Output
-from dispatcher.execution.request import ModelRequest
 from dispatcher.jobs.sameness import digest_of
 from dispatcher.jobs.store import CANCELLED, CHUNK, RESULT, JobRequest, JobStore, StoredJob
 from dispatcher.log_lines import timestamp
+from dispatcher.model_request import ModelRequest
+from dispatcher.s3.step import Output, Step
 from dispatcher.settings import Settings
-from dispatcher.storage.objects import Reads
 
 ACCEPTED = 202
 # What the answer depends on besides path, query and body. Nothing else is stored, and no key.
@@ -45,13 +44,13 @@ class Later:
     Args:
         store: of the jobs.
         settings: of the container.
-        by_key: reads where the answer is to be stored in S3; `None` where no bucket is configured.
+        s3: finds out where the answer is stored in S3; `None` where no bucket is configured.
 
     """
 
     store: JobStore
     settings: Settings
-    by_key: ByKey | None
+    s3: Step | None
 
     def accept(self, metadata: Metadata) -> Response:
         """Store the current request, and answer 202.
@@ -102,10 +101,10 @@ class Later:
     def place(self, metadata: Metadata) -> str:
         """Read the body; return the object in S3 for its answer, empty where there is none."""
         asked = read_body(request, metadata, self.settings)
-        if self.by_key:
-            asked = self.by_key.read(asked, Reads(self.by_key.objects, g.record), metadata.texts)
+        if self.s3:
+            asked = self.s3.resolve(asked, self.s3.reads(g.record), metadata.texts)
         output = asked.output if isinstance(asked, ModelRequest) else None
-        return str(output.location) if isinstance(output, Output) else ""
+        return str(output.locations[0]) if isinstance(output, Output) and not output.each else ""
 
 
 def job_routes(store: JobStore | None) -> Blueprint:

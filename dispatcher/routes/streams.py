@@ -1,26 +1,23 @@
-"""Answers in several parts, and answers that are stored in S3."""
+"""Answers in several parts."""
 
 from __future__ import annotations
 
 import io
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from typing import Any
 
 from flask import Response, g, request
 
-from clients.errors import DeadlineExceeded, InferenceError
+from clients.errors import DeadlineExceeded
 from dispatcher.codecs.content_types import BodyFile, LargeBodies
 from dispatcher.codecs.error_responses import encode_results
 from dispatcher.codecs.json_request import CHUNK
 from dispatcher.codecs.metadata import Metadata
 from dispatcher.codecs.responses import JSON, LINES, encode, lines_response, negotiate
 from dispatcher.errors import CallerGone
-from dispatcher.execution.by_key import with_answer_kept
 from dispatcher.execution.executor import Job
 from dispatcher.execution.prepared import PreparedRequest
-from dispatcher.execution.request import ModelRequest
 from dispatcher.execution.slots import Slot
 from dispatcher.execution.watchdog import shut_down
 from dispatcher.observability.telemetry import Telemetry
@@ -86,23 +83,7 @@ def wants_lines(metadata: Metadata) -> bool:
     return negotiate(metadata.accept, (JSON, LINES)) == LINES
 
 
-def first_model(model_requests: Sequence[ModelRequest | InferenceError]) -> str:
-    """Return the model that a request for several counts for."""
-    return next((one.modelname for one in model_requests if isinstance(one, ModelRequest)), "")
-
-
 def release_slot(slot: Slot) -> None:
     """Release the slot of a job whose response was sent, or broke off."""
     with suppress(DeadlineExceeded):
         slot.release()
-
-
-def keep_answer(
-    model_request: ModelRequest, answer: dict[str, Any], deadline: float
-) -> dict[str, Any]:
-    """Store an answer where the request names a place; return it with its place."""
-    since = time.monotonic()
-    try:
-        return with_answer_kept(model_request.output, answer, deadline)
-    finally:
-        g.record.s3 += time.monotonic() - since

@@ -136,7 +136,6 @@ def models_of_v2(  # noqa: C901  small functions that share them
     @routes.get("/v2/models/<model>/versions/<version>/ready")
     def model_ready(model: str, version: str = "") -> Response:
         """Answer 200 where a model answers requests."""
-        proxy.lookup.refuse(model)
         g.record.modelname = model
         g.record.version = parse_version(version or None)
         # `infer` asks for these first, by gRPC, which may come up later than HTTP.
@@ -179,7 +178,9 @@ def models_of_v2(  # noqa: C901  small functions that share them
         g.record.modelname = model
         g.record.version = parse_version(version or None)
         until = None if what == "/ready" else g.record.since + settings.client_timeout
-        path = path_of(proxy.model(model, until), g.record.version)
+        found = proxy.lookup.find(model, until).served_by
+        g.record.known = True
+        path = path_of(found, g.record.version)
         return Response(proxy.http.read(path + what), mimetype=JSON)
 
     return routes

@@ -18,10 +18,10 @@ from dispatcher.codecs.json_request import parse_object, parse_version
 from dispatcher.codecs.metadata import Metadata, TimeLimit
 from dispatcher.codecs.responses import dumps
 from dispatcher.execution.admission import Admission
-from dispatcher.execution.model_lookup import ModelLookup
-from dispatcher.execution.request import ModelRequest
+from dispatcher.execution.executor import Executor
 from dispatcher.execution.slots import Caller, Slot, Slots
 from dispatcher.execution.watchdog import shut_down
+from dispatcher.model_request import ModelRequest
 from dispatcher.observability.request_log import RequestRecord
 from dispatcher.settings import Settings
 from dispatcher.triton_protocol.checks import as_json, checked_fields, naming_tensors, read_answer
@@ -35,7 +35,7 @@ class TritonProxy:
 
     Args:
         settings: of the container.
-        lookup: finds models by names and aliases.
+        executor: finds models by names and aliases, and gives slots.
         admission: limits concurrency.
         using: keeps a model loaded meanwhile, until a deadline.
 
@@ -44,12 +44,12 @@ class TritonProxy:
     def __init__(
         self,
         settings: Settings,
-        lookup: ModelLookup,
+        executor: Executor,
         admission: Admission,
         using: Callable[[str, float], AbstractContextManager[None]],
     ) -> None:
         self.settings = settings
-        self.lookup = lookup
+        self.executor, self.lookup = executor, executor.lookup
         self.admission = admission
         self.using = using
         self.http = TritonHttp(settings)
@@ -72,7 +72,6 @@ class TritonProxy:
                 request.get_data(), deadline, hint=FIELDS_EXPECTED, room=body.more
             )
             with self.slot(self.admission.calls, asked, deadline):
-                self.lookup.refuse(asked)  # it may have become known while this request waited
                 model = self.model(asked, deadline)
                 timings = record.timings = Timings()
                 timings.begin()
@@ -137,7 +136,6 @@ class TritonProxy:
         record: RequestRecord = g.record
         asked = record.modelname = metadata.require_modelname()
         record.version = parse_version(metadata.modelversion or None)
-        self.lookup.refuse(asked)
         return asked, record.since + min(self.settings.client_timeout, metadata.timeout)
 
     def slot(self, slots: Slots, asked: str, deadline: float) -> Slot:
@@ -148,11 +146,9 @@ class TritonProxy:
 
         """
         caller = Caller(request.environ.get("gunicorn.socket"))
-        g.record.begin_waiting()
-        try:
-            return slots.enter(self.lookup.registry.name(asked), deadline, caller)
-        finally:
-            g.record.end_waiting()
+        return self.executor.enter(
+            slots, ModelRequest(asked, []), deadline, record=g.record, caller=caller
+        )
 
     def send(
         self, call: str, model: str, document: Mapping[str, Any], deadline: float
@@ -184,7 +180,7 @@ class TritonProxy:
             UnknownModel, ClientDisabled, ModelUnavailable: as `ModelLookup.client`.
 
         """
-        model = self.lookup.client(ModelRequest(asked, []), until).served_by
+        model = self.lookup.client(asked, until).served_by
         g.record.known = True
         return model
 

@@ -20,7 +20,7 @@ from container.triton_backends.machine.shared_memory import (
 from dispatcher.codecs.metadata import Metadata
 from dispatcher.execution.model_lookup import ModelLookup
 from dispatcher.execution.prepared import prepare
-from dispatcher.execution.request import ModelRequest
+from dispatcher.model_request import ModelRequest
 from tests.conftest import PICTURES, PROJECT, Endpoint, picture, running
 from tests.support.fake_triton import FakeTriton
 

@@ -18,7 +18,7 @@ from dispatcher.errors import (
 )
 
 if TYPE_CHECKING:
-    from dispatcher.storage.s3 import Location
+    from dispatcher.s3.client import Location
 
 # The permission that each call needs; an S3 of another maker has them by the same names.
 ACTIONS: Final[Mapping[str, str]] = {

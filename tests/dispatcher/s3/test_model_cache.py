@@ -17,9 +17,9 @@ import pytest
 
 from clients.errors import DeadlineExceeded, UnknownModel
 from dispatcher.errors import ObjectForbidden, ObjectNotFound, OutOfMemory, StorageUnavailable
-from dispatcher.storage.model_cache import ModelCache, StoredModel
-from dispatcher.storage.remote_models import RemoteModels
-from dispatcher.storage.s3 import S3, Location
+from dispatcher.s3.client import S3, Location
+from dispatcher.s3.model_cache import ModelCache, StoredModel
+from dispatcher.s3.remote_models import RemoteModels
 from tests.conftest import PROJECT
 from tests.support.s3 import BUCKET, READER, REGION, S3Server, credentials
 
@@ -171,8 +171,8 @@ def test_half_a_download_is_never_there_and_goes_on(
     code = (
         "import math, sys\n"
         "from pathlib import Path\n"
-        "from dispatcher.storage.model_cache import Counted, ModelCache\n"
-        "from dispatcher.storage.s3 import S3, Location\n"
+        "from dispatcher.s3.model_cache import Counted, ModelCache\n"
+        "from dispatcher.s3.client import S3, Location\n"
         "write = Counted.write\n"
         "def slow(self, content):\n"
         "    write(self, content)\n"

@@ -10,12 +10,10 @@ from flask.testing import FlaskClient
 
 from dispatcher.codecs.json_request import read_json
 from dispatcher.codecs.metadata import Metadata
-from dispatcher.execution.by_key import ByKey
-from dispatcher.execution.request import ModelRequest
+from dispatcher.model_request import ModelRequest
+from dispatcher.s3.step import Output, Step
 from dispatcher.settings import read_settings
-from dispatcher.storage.objects import Objects, Reads
-from dispatcher.storage.places import Places
-from tests.dispatcher.storage.conftest import MakeClient
+from tests.dispatcher.s3.conftest import MakeClient
 from tests.support.s3 import BUCKET, OTHER_BUCKET, S3Server
 from tests.support.stand_ins import assert_error
 
@@ -102,14 +100,15 @@ TOP_1 = {"top_k": 1}
 def test_no_two_questions_have_one_place(one: dict[str, Any], other: dict[str, Any]) -> None:
     places = f"{BUCKET},{OTHER_BUCKET}"
     settings = read_settings({"S3_BUCKET_NAME": BUCKET, "S3_ALLOWED_INPUTS": places})
-    by_key = ByKey(Places(settings), Objects.of(settings), store_all=False)
+    step = Step(settings)
 
     def place(body: dict[str, Any], **texts: str) -> str:
         document = json.dumps({"modelname": "colour", **body, "output": {}}).encode()
         asked = read_json(document, Metadata(), 8)
-        read = by_key.read(asked, Reads(by_key.objects, cast("Any", None)), texts)
+        read = step.resolve(asked, step.reads(cast("Any", None)), texts)
         assert isinstance(read, ModelRequest)
-        return str(read.output.location)
+        assert isinstance(read.output, Output)
+        return str(read.output.locations[0])
 
     assert place(one) != place(other)
     assert place(one, top_k="3") != place(one)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,8 @@ from clients.request import Media
 
 if TYPE_CHECKING:
     from clients.errors import InferenceError
-    from dispatcher.storage.objects import Stored
+    from dispatcher.s3.reading import Stored
+    from dispatcher.s3.step import Output
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,8 @@ class ModelRequest:
         modelversion: the requested version; empty means the latest.
         tensors: whether the payload is a V2 body or a NumPy file, for the model itself.
         shared: whether other models get the same payload.
-        output: where the answer is stored: the object of the body, until `ByKey` has made an
-            `Output` of it, or one for each payload; `None` for nowhere.
+        output: where the answer is stored: the object of the body, until `Step` has made an
+            `Output` of it; `None` for nowhere.
 
     """
 
@@ -38,7 +39,7 @@ class ModelRequest:
     modelversion: str = ""
     tensors: bool = False
     shared: bool = False
-    output: Any = None
+    output: Mapping[str, Any] | Output | None = None
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,9 @@ class SeveralModels:
 
 @dataclass(frozen=True)
 class RequestList:
-    """A list of requests, with an error in the place of one that could not be read."""
+    """Several requests, with an error in the place of one that could not be read."""
 
-    model_requests: list[ModelRequest | InferenceError]
+    model_requests: Iterable[ModelRequest | InferenceError]
 
 
 InferenceRequest = ModelRequest | SeveralModels | RequestList

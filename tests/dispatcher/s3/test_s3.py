@@ -16,8 +16,8 @@ from dispatcher.errors import (
     StorageFailed,
     StorageUnavailable,
 )
+from dispatcher.s3.client import S3, Location, StoredObject
 from dispatcher.settings import read_settings
-from dispatcher.storage.s3 import S3, Location, StoredObject
 from tests.conftest import PROJECT, free_ports
 from tests.support.s3 import BUCKET, FULL, READER, S3Server
 
@@ -98,7 +98,7 @@ def test_no_attempt_is_made_after_the_deadline(client: S3) -> None:
 
 def test_boto3_is_not_imported_before_the_first_call() -> None:
     code = (
-        "import sys, dispatcher.wsgi, dispatcher.storage.s3 as s3; s3.S3();"
+        "import sys, dispatcher.wsgi, dispatcher.s3.client as s3; s3.S3();"
         "print([n for n in sys.modules if n.startswith('boto')])"
     )
     run = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, check=True)

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from dispatcher.storage.objects import Objects
+from dispatcher.s3 import step
+from dispatcher.s3.reading import Objects
+from dispatcher.settings import Settings
 from tests.conftest import free_ports
-from tests.dispatcher.storage.conftest import MakeClient, png
+from tests.dispatcher.s3.conftest import MakeClient, png
 from tests.support.proxies import always, proxy
 from tests.support.s3 import FULL, READER, SECRET, S3Server
 from tests.support.stand_ins import assert_error
@@ -228,12 +230,17 @@ def test_an_object_that_changes_is_read_as_one_or_the_other(
 
 def test_nothing_is_kept_in_memory_after_the_requests(make: MakeClient, pictures: S3Server) -> None:
     made: list[Objects] = []
-    of = Objects.of
+
+    class Noted(Objects):
+        def __init__(self, settings: Settings) -> None:
+            super().__init__(settings)
+            made.append(self)
+
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Objects, "of", lambda settings: made.append(of(settings)) or made[0])
+        patched.setattr(step, "Objects", Noted)
         client = make()
-    left = made[0].room.left
+    left = made[0].room
     for payload in ([RED] * 30, [RED, {"s3_key": "none"}] * 9, RED, {"s3_key": "texts/note.txt"}):
         for model in ("colour", ["colour", "letters"]):
             client.post("/invocations", json={"modelname": model, "payload": payload}).close()
-    assert made[0].room.left == left
+    assert made[0].room == left

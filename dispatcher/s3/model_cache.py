@@ -24,7 +24,7 @@ from typing import BinaryIO
 from clients.errors import DeadlineExceeded, InferenceError
 from clients.repository.model_folders import CONFIG, NAME, PLAIN_MODELS
 from dispatcher.errors import OutOfMemory, StorageFailed, StorageUnavailable
-from dispatcher.storage.s3 import S3, Location, StoredObject
+from dispatcher.s3.client import S3, Location, StoredObject
 
 RECORD = ".objects.json"  # in each copy: the model's place in S3, and the objects by their paths
 LOCK = ".lock"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import time
+from collections import Counter
 from typing import Any
 from unittest.mock import patch
 
@@ -13,8 +14,8 @@ from flask.testing import FlaskClient
 
 from clients.base import Client
 from clients.errors import TooLargeAtOnce
-from dispatcher.storage.s3 import S3
-from tests.dispatcher.storage.conftest import Colour, MakeClient, Slow, png
+from dispatcher.s3.client import S3
+from tests.dispatcher.s3.conftest import Colour, MakeClient, Slow, png
 from tests.support.s3 import BUCKET, OTHER_BUCKET, S3Server
 from tests.support.stand_ins import assert_error
 
@@ -161,14 +162,26 @@ def test_a_batch_that_is_halved_is_read_once(client: FlaskClient) -> None:
     assert get.call_count == len(names)
 
 
-def test_a_list_for_several_models_is_read_once(make: MakeClient) -> None:
-    """The first model is done with the last object long before the second asks for it."""
+def test_the_first_objects_of_a_list_for_several_models_are_read_once(make: MakeClient) -> None:
+    """The others are read once for each: the first model is done with them long before."""
     client = make(S3_MAX_CONCURRENCY="2")
     payloads = [key(name) for name in ("red", "lime", "blue")]
     with patch.object(S3, "get", autospec=True, side_effect=S3.get) as get:
         came = ask(client, ["colour", "slow"], payloads)["results"]
         assert [one["pixel"] for one in came["slow"]["result"]] == [RED, LIME, BLUE]
-        assert get.call_count == 3
+        names = Counter(call.args[1].key for call in get.call_args_list)
+        assert names == {"images/red.png": 1, "images/lime.png": 1, "images/blue.png": 2}
+
+
+def test_objects_of_requests_that_fail_make_room_for_the_next(make: MakeClient) -> None:
+    """More of them than may be in memory: models that do not exist, and wrong parameters."""
+    client = make(S3_MAX_CONCURRENCY="1", MODEL_SERVER_TIMEOUT="5")
+    wrong = [{"modelname": "none"}, {"modelname": "colour", "parameters": {"no": 1}}]
+    requests = [{**one, "s3_key": f"images/{n}.png"} for n in range(4) for one in wrong]
+    requests.append({"modelname": "colour", **key("red")})
+    response = client.post("/invocations", json={"requests": requests})
+    statuses = [one["status"] for one in (response.json or {})["results"]]
+    assert statuses == [404, 400] * 4 + [200]
 
 
 def test_the_next_objects_are_read_while_a_model_runs(make: MakeClient) -> None:

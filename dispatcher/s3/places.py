@@ -11,8 +11,8 @@ from typing import Any, Final
 from clients.errors import BadPayload
 from clients.tensors.quoting import brief
 from dispatcher.errors import ObjectForbidden
+from dispatcher.s3.client import Location
 from dispatcher.settings import Settings
-from dispatcher.storage.s3 import Location
 
 KEY_FIELD: Final = "s3_key"
 URI_FIELD: Final = "s3_uri"

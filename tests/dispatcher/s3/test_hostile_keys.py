@@ -14,8 +14,8 @@ import boto3
 import pytest
 
 from dispatcher.errors import StorageFailed
-from dispatcher.storage.model_cache import MIB, ModelCache
-from dispatcher.storage.s3 import S3, Location
+from dispatcher.s3.client import S3, Location
+from dispatcher.s3.model_cache import MIB, ModelCache
 from tests.conftest import free_ports, wait_for
 from tests.support.s3 import FULL, REGION, SECRET, credentials
 

@@ -18,9 +18,9 @@ from pathlib import Path
 from clients.errors import UnknownModel
 from clients.plugins.dispatch_toml import FILE as CLIENT_FILE
 from dispatcher.errors import StorageUnavailable
+from dispatcher.s3.client import S3, Location
+from dispatcher.s3.model_cache import MIB, RECORD, ModelCache, StoredModel
 from dispatcher.settings import ASIDE, MODELS, Settings
-from dispatcher.storage.model_cache import MIB, RECORD, ModelCache, StoredModel
-from dispatcher.storage.s3 import S3, Location
 
 SOURCE = ".s3"  # in the folder: the URL of the prefix
 AT_A_TIME = 4

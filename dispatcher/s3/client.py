@@ -211,7 +211,7 @@ class S3:
         except InferenceError:
             raise
         except Exception as error:
-            from dispatcher.storage.translation import translated  # noqa: PLC0415  as boto3
+            from dispatcher.s3.errors import translated  # noqa: PLC0415  as boto3
 
             # (Without the cause: its frames hold signed requests.)
             raise translated(error, location, self.used_region, self.secrets) from None
