@@ -10,8 +10,8 @@ from pathlib import Path
 
 from clients.errors import InferenceError, UnknownModel
 from clients.repository.files import denied
-from dispatcher.settings import MODELS, SettingError, Settings
 from dispatcher.s3.remote_models import RemoteModels, cache_of
+from dispatcher.settings import MODELS, SettingError, Settings
 
 
 def repository_folders(settings: Settings, run_dir: Path, say: Callable[[str], None]) -> list[Path]:
