@@ -45,10 +45,7 @@ ARROWS = {
     ),
     "dispatcher/gunicorn": "dispatcher/observability",
     # Requests that are answered later: kept on disk, and asked of the application itself.
-    "dispatcher/jobs": (
-        "dispatcher dispatcher/auth dispatcher/codecs dispatcher/execution"
-        " dispatcher/on_demand/memory.py"
-    ),
+    "dispatcher/jobs": ("dispatcher dispatcher/auth dispatcher/codecs dispatcher/execution"),
     "dispatcher/model_control": (
         "clients clients/plugins clients/repository clients/tensors clients/triton dispatcher"
         " dispatcher/settings"

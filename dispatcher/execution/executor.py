@@ -310,8 +310,7 @@ class Executor:
             finally:
                 free(objects(item))
 
-        items = ahead(items, objects, job.time_limit.deadline)
-        for deadline, item in with_deadlines(items, job.time_limit):
+        for deadline, item in ahead(items, objects, job.time_limit.deadline):
             if alone(item):
                 while under_way:
                     yield first()
@@ -337,18 +336,6 @@ class Executor:
                 yield first()
         while under_way:
             yield first()
-
-
-def with_deadlines(items: Iterable[T], limit: TimeLimit) -> Iterator[tuple[float, T]]:
-    """Yield each item after its deadline, which counts what it waits for S3 too."""
-    left = iter(items)
-    while True:
-        deadline = limit.deadline()
-        for item in left:
-            yield deadline, item
-            break
-        else:
-            return
 
 
 def first_objects(one: ModelRequest | Exception) -> list[Stored]:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from dispatcher.errors import JobConflict, OutOfMemory, TooManyRequests
-from dispatcher.on_demand.memory import Locked, held
+from dispatcher.locks import Locked, held
 
 JOBS, WAITING, ENDED, PARTS = "jobs", "waiting", "ended", "parts"
 REQUEST, BODY, RUN, RESULT, END, LOCK = (

@@ -25,9 +25,10 @@ from clients.repository.model_folders import NAME
 from clients.request import Stream
 from clients.triton.server import Inference, ModelServer, Signature, Tensors
 from dispatcher.errors import client_bug
+from dispatcher.locks import Locked, held
 from dispatcher.model_control.control import ModelControl
 from dispatcher.model_control.repository import no_such_folder
-from dispatcher.on_demand.memory import TIDY_S, Locked, ModelMemory, held, steps_of
+from dispatcher.on_demand.memory import TIDY_S, ModelMemory, steps_of
 
 log = logging.getLogger(__name__)
 

@@ -24,20 +24,16 @@ from clients.repository.config_text import read
 from clients.repository.files import text_of
 from clients.repository.model_folders import CONFIG, authors_folder
 from dispatcher.errors import OutOfMemory
+from dispatcher.locks import Locked, held, is_locked
 from dispatcher.model_control.load_unload import ModelLoader, needed_memory
 from dispatcher.readiness.instances import model_processes, process_memory
 
 log = logging.getLogger(__name__)
 
 LOCK, ROOMS = ".lock", ".rooms"  # no model's name begins with a dot
-LOOK_S = 0.05
 ROOM_LOOK_S = 0.25  # to measure ten models takes 10 ms
 TIDY_S = 5.0
 MIB = 2**20
-
-
-class Locked(Exception):
-    """Another request, or another web worker, has locked a file until the deadline."""
 
 
 class ModelMemory:
@@ -193,38 +189,6 @@ class ModelMemory:
             if size := process_memory(pid, self.proc):
                 found[model] += size
         return found
-
-
-@contextmanager
-def held(path: Path | str, kind: int, until: float = 0.0) -> Iterator[int]:
-    """Lock a file, which is made where there is none; yield its descriptor.
-
-    Raises:
-        Locked: another request or worker keeps it locked until then.
-
-    """
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        while True:
-            try:
-                fcntl.flock(file, kind | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= until:
-                    raise Locked(path) from None
-            time.sleep(LOOK_S)
-        yield file
-    finally:
-        os.close(file)
-
-
-def is_locked(path: Path) -> bool:
-    """Whether a web worker keeps a file locked."""
-    try:
-        with held(path, fcntl.LOCK_SH):
-            return False
-    except Locked:
-        return True
 
 
 def steps_of(folder: Path) -> tuple[str, ...]:

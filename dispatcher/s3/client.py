@@ -11,12 +11,12 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from clients.errors import DeadlineExceeded, InferenceError
 from dispatcher.errors import ObjectTooLarge, StorageUnavailable
@@ -71,12 +71,6 @@ class StoredObject:
     etag: str
 
 
-class Writable(Protocol):
-    """What an object can be written into."""
-
-    def write(self, content: bytes, /) -> object: ...
-
-
 class S3:
     """Reads and writes objects, from any thread. It must be made after the fork.
 
@@ -122,54 +116,40 @@ class S3:
         """
         with self._call(location, deadline) as client:
             response = client.get_object(Bucket=location.bucket, Key=location.key)
-            with closing(response["Body"]) as body:
-                size = response["ContentLength"]
-                if size > most:
-                    raise too_large(location, size, most)
-                content = bytearray()
-                while len(content) < size:
-                    body.set_socket_timeout(time_left())
-                    piece = body.read(min(CHUNK, size - len(content)))
-                    if not piece:
-                        raise cut_off(location, len(content), size)
-                    content += piece
-                body.read()  # the end, where botocore compares the checksum
-        return bytes(content)
+            with closing(response["Body"]):
+                if (size := response["ContentLength"]) > most:
+                    raise ObjectTooLarge(
+                        f"{location} has {size} bytes; at most {most // MIB} MiB are allowed",
+                        hint="use a smaller object, or raise S3_MAX_OBJECT_MB",
+                    )
+                return b"".join(pieces_of(response, location, CHUNK))
 
-    def download(self, stored: StoredObject, file: Writable, deadline: float) -> None:
-        """Write an object as it was listed into a file, in one GET, and check what has come.
+    def download(self, stored: StoredObject, deadline: float) -> Generator[bytes]:
+        """Yield the pieces of an object as it was listed, from one GET, and check what has come.
 
         Its MD5 is compared where the ETag is one, so not for an object that was uploaded in parts
         or encrypted with a key of KMS.
 
         Args:
             stored: as it was listed.
-            file: open for writing.
             deadline: for all of it; S3 may be silent for as long as one call may take.
 
         Raises:
             StorageUnavailable: it has changed since it was listed, or has not come as it was sent.
 
         """
-        location, came = stored.location, 0
-        digest = hashlib.md5(usedforsecurity=False)
+        location, digest = stored.location, hashlib.md5(usedforsecurity=False)
         with self._call(location, deadline) as client:
             response = client.get_object(Bucket=location.bucket, Key=location.key)
-            with closing(response["Body"]) as body:
-                now = response["ContentLength"], response["ETag"].strip('"')
-                if now != (stored.size, stored.etag):
+            with closing(response["Body"]):
+                if (response["ContentLength"], etag_of(response)) != (stored.size, stored.etag):
                     raise StorageUnavailable(
                         f"{location} has changed since it was listed", hint="try again"
                     )
-                while came < stored.size:
-                    call.set((location, min(deadline, time.monotonic() + self.timeout)))
-                    body.set_socket_timeout(time_left())
-                    if not (piece := body.read(min(MIB, stored.size - came))):
-                        raise cut_off(location, came, stored.size)
-                    file.write(piece)
+                for piece in pieces_of(response, location, MIB):
                     digest.update(piece)
-                    came += len(piece)
-                body.read()  # the end, where botocore compares the checksum
+                    yield piece
+                    call.set((location, min(deadline, time.monotonic() + self.timeout)))
             if is_md5(stored.etag, response) and digest.hexdigest() != stored.etag:
                 raise StorageUnavailable(
                     f"{location} has not come as it was sent: its MD5 is not its ETag",
@@ -180,7 +160,7 @@ class S3:
         """Return the size and ETag of an object."""
         with self._call(location, deadline) as client:
             answer = client.head_object(Bucket=location.bucket, Key=location.key)
-        return StoredObject(location, answer["ContentLength"], answer["ETag"].strip('"'))
+        return StoredObject(location, answer["ContentLength"], etag_of(answer))
 
     def put(self, location: Location, content: bytes, content_type: str, deadline: float) -> None:
         """Write an object; replace one that is there."""
@@ -197,7 +177,7 @@ class S3:
                 page = client.list_objects_v2(Bucket=prefix.bucket, Prefix=prefix.key, **more)
             for one in page.get("Contents", ()):
                 location = Location(prefix.bucket, one["Key"])
-                yield StoredObject(location, one["Size"], one["ETag"].strip('"'))
+                yield StoredObject(location, one["Size"], etag_of(one))
             if not page.get("IsTruncated"):
                 return
             more = {"ContinuationToken": page["NextContinuationToken"]}
@@ -289,17 +269,25 @@ def time_left() -> float:
     return left
 
 
-def too_large(location: Location, size: int, most: int) -> ObjectTooLarge:
-    """Return the error for an object of more than `most` bytes."""
-    return ObjectTooLarge(
-        f"{location} has {size} bytes; at most {most // 2**20} MiB are allowed",
-        hint="use a smaller object, or raise S3_MAX_OBJECT_MB",
-    )
+def etag_of(answer: Mapping[str, Any]) -> str:
+    return str(answer["ETag"]).strip('"')
 
 
-def cut_off(location: Location, came: int, size: int) -> StorageUnavailable:
-    """Return the error for an object that did not arrive in full."""
-    return StorageUnavailable(
-        f"the download of {location} broke off after {came} of {size} bytes",
-        hint="try again after Retry-After seconds",
-    )
+def pieces_of(response: Mapping[str, Any], location: Location, most: int) -> Iterator[bytes]:
+    """Yield the content of an object until the deadline of this thread's call.
+
+    Raises:
+        StorageUnavailable: it did not arrive in full.
+
+    """
+    body, size, came = response["Body"], response["ContentLength"], 0
+    while came < size:
+        body.set_socket_timeout(time_left())
+        if not (piece := body.read(min(most, size - came))):
+            raise StorageUnavailable(
+                f"the download of {location} broke off after {came} of {size} bytes",
+                hint="try again after Retry-After seconds",
+            )
+        came += len(piece)
+        yield piece
+    body.read()  # the end, where botocore compares the checksum

@@ -14,23 +14,22 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Mapping
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
 
 from clients.errors import DeadlineExceeded, InferenceError
 from clients.repository.model_folders import CONFIG, NAME, PLAIN_MODELS
 from dispatcher.errors import OutOfMemory, StorageFailed, StorageUnavailable
+from dispatcher.locks import FOLDER, Locked, held, is_locked
 from dispatcher.s3.client import S3, Location, StoredObject
 
 RECORD = ".objects.json"  # in each copy: the model's place in S3, and the objects by their paths
 LOCK = ".lock"
 PART = ".part"
 PROGRESS_S = 5.0
-LOOK_S = 0.1
 MIB = 2**20
 LONGEST_NAME = 255
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -118,6 +117,7 @@ class ModelCache:
         Raises:
             OutOfMemory: there is no room for it.
             StorageUnavailable: an object has changed since it was listed, or the download failed.
+            DeadlineExceeded: another thread or process downloads it until then.
             InferenceError: as `S3.download`.
 
         """
@@ -126,13 +126,17 @@ class ModelCache:
         try:
             if not copy.is_dir():
                 part.mkdir(parents=True, exist_ok=True)
-                with locked_folder(part, deadline):
+                with held(part, fcntl.LOCK_EX, deadline, FOLDER):
                     if not copy.is_dir():  # else another thread or process was faster
                         self.make_room(model)
                         self.fill(part, model, deadline)
                         (part / RECORD).write_text(json.dumps(model.record), encoding="utf-8")
                         part.rename(copy)
             os.utime(copy)
+        except Locked:
+            raise DeadlineExceeded(
+                "the model is still being fetched from S3", hint="try again later"
+            ) from None
         except OSError as error:
             if error.errno not in FULL:
                 raise self.unusable(model, error) from error
@@ -166,8 +170,10 @@ class ModelCache:
                 progress(one.size)
                 continue
             beginning = part / PART
-            with beginning.open("wb") as into:
-                self.s3.download(one, Counted(into, progress), deadline)
+            with beginning.open("wb") as into, closing(self.s3.download(one, deadline)) as pieces:
+                for piece in pieces:
+                    into.write(piece)
+                    progress(len(piece))
                 into.flush()
                 os.fsync(into.fileno())
             beginning.rename(file)
@@ -198,7 +204,7 @@ class ModelCache:
             needed = max(0, model.size - sizes.pop(self.folder / f".{model.folder}{PART}", 0))
             unused = sizes.keys() - self.named
             for old in (None, *sorted(unused, key=lambda path: path.stat().st_mtime)):
-                if old and not is_locked(old):
+                if old and not is_locked(old, FOLDER):
                     self.say(f"MODEL_CACHE: {old.name} is removed: it is no longer in use")
                     shutil.rmtree(old, ignore_errors=True)
                     del sizes[old]
@@ -227,17 +233,6 @@ class ModelCache:
         )
 
 
-class Counted:
-    """A file to write into, which reports how much was written."""
-
-    def __init__(self, file: BinaryIO, progress: Callable[[int], None]) -> None:
-        self._file, self._progress = file, progress
-
-    def write(self, content: bytes) -> None:
-        self._file.write(content)
-        self._progress(len(content))
-
-
 def is_plain(path: str) -> bool:
     """Whether a path leads to a file in the folder that it begins in."""
     parts = path.split("/")
@@ -255,40 +250,6 @@ def is_model(paths: Collection[str]) -> bool:
     return any(
         path in {CONFIG, *PLAIN_MODELS} or path.partition("/")[0].isdigit() for path in paths
     )
-
-
-@contextmanager
-def locked_folder(folder: Path, deadline: float) -> Iterator[None]:
-    """Exclude other downloads into a folder.
-
-    Raises:
-        DeadlineExceeded: another one goes on until then.
-
-    """
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        while True:
-            try:
-                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise DeadlineExceeded(
-                        "the model is still being fetched from S3", hint="try again later"
-                    ) from None
-            time.sleep(LOOK_S)
-        yield
-    finally:
-        os.close(opened)
-
-
-def is_locked(folder: Path) -> bool:
-    """Whether a download into a folder is under way."""
-    try:
-        with locked_folder(folder, 0.0):
-            return False
-    except DeadlineExceeded:
-        return True
 
 
 def size_of(folder: Path) -> int:

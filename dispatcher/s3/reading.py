@@ -255,17 +255,19 @@ def ahead(
     items: Iterable[T],
     payloads: Callable[[T], Sequence[Stored]],
     deadline: Callable[[], float],
-) -> Iterator[T]:
+) -> Iterator[tuple[float, T]]:
     """Yield each item when its objects were read, and begin to read those of the next ones.
 
     Args:
         items: of a request.
         payloads: returns those of an item, at most as many as are read at a time.
-        deadline: returns the one for the next item.
+        deadline: returns the one for the next item, which is yielded with it: what the item waits
+            for S3 counts too.
 
     """
     left, window = iter(items), deque[T]()
     while True:
+        until = deadline()
         count = sum(len(payloads(one)) for one in window)
         for item in left:
             window.append(item)
@@ -276,8 +278,8 @@ def ahead(
             return
         for item in window:
             # Only the first one waits for room, while nothing is held that is not in use.
-            if (mine := payloads(item)) and not mine[0].reads.begin(mine, deadline(), until=0):
+            if (mine := payloads(item)) and not mine[0].reads.begin(mine, until, until=0):
                 break
         if mine := payloads(item := window.popleft()):
-            mine[0].reads.wait(mine, deadline())
-        yield item
+            mine[0].reads.wait(mine, until)
+        yield until, item

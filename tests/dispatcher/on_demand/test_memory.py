@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from dispatcher.errors import OutOfMemory
+from dispatcher.locks import Locked, held
 from dispatcher.model_control.load_unload import PROCESS_BYTES, ModelLoader
-from dispatcher.on_demand.memory import MIB, Locked, ModelMemory, held
+from dispatcher.on_demand.memory import MIB, ModelMemory
 from tests.conftest import PROJECT
 from tests.support.fake_triton import FakeTriton
 
@@ -99,7 +100,7 @@ def test_a_model_that_another_worker_uses_stays(models: Models) -> None:
     code = (
         "import fcntl, sys\n"
         "from pathlib import Path\n"
-        "from dispatcher.on_demand.memory import held\n"
+        "from dispatcher.locks import held\n"
         f"with held(Path({str(models.used / 'a')!r}), fcntl.LOCK_SH):\n"
         "    print('locked', flush=True)\n"
         "    sys.stdin.read()\n"

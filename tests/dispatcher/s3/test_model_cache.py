@@ -17,7 +17,7 @@ import pytest
 
 from clients.errors import DeadlineExceeded, UnknownModel
 from dispatcher.errors import ObjectForbidden, ObjectNotFound, OutOfMemory, StorageUnavailable
-from dispatcher.s3.client import S3, Location
+from dispatcher.s3.client import S3, Location, StoredObject
 from dispatcher.s3.model_cache import ModelCache, StoredModel
 from dispatcher.s3.remote_models import RemoteModels
 from tests.conftest import PROJECT
@@ -88,9 +88,9 @@ def test_only_what_has_changed_is_downloaded(
     asked: list[str] = []
     download = S3.download
 
-    def noted(self: S3, stored: object, *rest: object) -> None:
-        asked.append(stored.location.key)  # type: ignore[attr-defined]
-        download(self, stored, *rest)  # type: ignore[arg-type]
+    def noted(self: S3, stored: StoredObject, deadline: float) -> object:
+        asked.append(stored.location.key)
+        return download(self, stored, deadline)
 
     monkeypatch.setattr(S3, "download", noted)
     assert cache.fetch(listed(cache, prefix)["a"], math.inf) == before
@@ -124,9 +124,7 @@ def test_a_model_that_changed_meanwhile_is_listed_once_more(
     assert content(store.folder / "a")["1/model.onnx"] == b"changed"
 
 
-def test_the_checksum_is_compared(
-    s3: S3Server, cache: ModelCache, client: S3, prefix: str, tmp_path: Path
-) -> None:
+def test_the_checksum_is_compared(s3: S3Server, cache: ModelCache, client: S3, prefix: str) -> None:
     put(s3, prefix, a_model__onnx=b"weights")
     stored = listed(cache, prefix)["a"].objects["model.onnx"]
     assert stored.etag == hashlib.md5(b"weights", usedforsecurity=False).hexdigest()
@@ -137,10 +135,10 @@ def test_the_checksum_is_compared(
 
         def update(self, _: bytes) -> None: ...
 
-    with pytest.MonkeyPatch.context() as patch, (tmp_path / "file").open("wb") as file:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hashlib, "md5", lambda **_: Damaged())
         with pytest.raises(StorageUnavailable, match="its MD5 is not its ETag"):
-            client.download(stored, file, math.inf)
+            list(client.download(stored, math.inf))
 
 
 def test_an_object_uploaded_in_parts_is_taken_by_its_size(
@@ -171,14 +169,15 @@ def test_half_a_download_is_never_there_and_goes_on(
     code = (
         "import math, sys\n"
         "from pathlib import Path\n"
-        "from dispatcher.s3.model_cache import Counted, ModelCache\n"
+        "from dispatcher.s3.model_cache import ModelCache\n"
         "from dispatcher.s3.client import S3, Location\n"
-        "write = Counted.write\n"
-        "def slow(self, content):\n"
-        "    write(self, content)\n"
-        "    if len(content) > 1000:\n"
-        "        print('begun', flush=True); sys.stdin.read()\n"
-        "Counted.write = slow\n"
+        "download = S3.download\n"
+        "def slow(*each):\n"
+        "    for piece in download(*each):\n"
+        "        yield piece\n"
+        "        if len(piece) > 1000:\n"
+        "            print('begun', flush=True); sys.stdin.read()\n"
+        "S3.download = slow\n"
         f"cache = ModelCache(S3({s3.url!r}, {REGION!r}), Path({str(cache.folder)!r}), 2**30, id)\n"
         f"model = cache.models(Location({BUCKET!r}, {prefix!r}), math.inf)['a']\n"
         "order = {'1/model.onnx': 1, '2/x': 2}\n"

@@ -1,0 +1,49 @@
+"""Locks between threads and web workers: a file or a folder that one of them keeps locked."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+LOOK_S = 0.05
+FILE, FOLDER = os.O_RDWR | os.O_CREAT, os.O_RDONLY | os.O_DIRECTORY
+
+
+class Locked(Exception):
+    """Another request, or another web worker, has locked a file until the deadline."""
+
+
+@contextmanager
+def held(path: Path | str, kind: int, until: float = 0.0, what: int = FILE) -> Iterator[int]:
+    """Lock a file, which is made where there is none, or a folder; yield its descriptor.
+
+    Raises:
+        Locked: another request or worker keeps it locked until then.
+
+    """
+    file = os.open(path, what | os.O_CLOEXEC, 0o600)
+    try:
+        while True:
+            try:
+                fcntl.flock(file, kind | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    raise Locked(path) from None
+            time.sleep(LOOK_S)
+        yield file
+    finally:
+        os.close(file)
+
+
+def is_locked(path: Path, what: int = FILE) -> bool:
+    """Whether a web worker keeps a file or a folder locked."""
+    try:
+        with held(path, fcntl.LOCK_SH, what=what):
+            return False
+    except Locked:
+        return True
