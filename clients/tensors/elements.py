@@ -34,15 +34,18 @@ KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
 WHOLE = ((int,), "whole numbers")
 
 
-def from_bytes(raw: memoryview, datatype: str, where: str) -> Array:
-    """Return the elements of binary data, shape [elements].
+def from_bytes(raw: memoryview, datatype: str, count: int, where: str) -> Array:
+    """Return the elements of binary data, shape [elements]; of texts `count` at most.
 
     Raises:
-        BadPayload: the last one is cut off, or a truth is neither 0 nor 1.
+        BadPayload: the last one is cut off, there are more texts, or a truth is neither 0 nor 1.
 
     """
     if datatype == "BYTES":
-        return np.array(list(texts_in(raw, where)), np.object_)
+        texts = list(itertools.islice(texts_in(raw, where), count + 1))
+        if len(texts) > count:
+            raise BadPayload(f"`{where}` has more texts than the {count} of its shape")
+        return np.array(texts, np.object_)
     size = np.dtype(DTYPES[datatype]).itemsize
     if len(raw) % size:
         raise BadPayload(f"`{where}` has {len(raw)} bytes; one {datatype} has {size}")
@@ -198,8 +201,12 @@ def binary_data(array: Array) -> bytes:
     """Return the elements in order, in binary; a text has its length in front, in four bytes."""
     if array.dtype != np.object_ and array.dtype.kind != "S":
         return array.tobytes()
-    texts = (one if isinstance(one, bytes) else str(one).encode() for one in array.ravel().tolist())
-    return b"".join(len(text).to_bytes(4, "little") + text for text in texts)
+    written = bytearray()  # pieces that are joined take ten times the memory
+    for one in array.ravel().tolist():
+        text = one if isinstance(one, bytes) else str(one).encode()
+        written += len(text).to_bytes(4, "little")
+        written += text
+    return bytes(written)
 
 
 def json_data(array: Array) -> list[Any]:

@@ -32,9 +32,9 @@ DTYPES: Mapping[str, type[np.generic]] = {
 DATATYPES = {np.dtype(dtype): name for name, dtype in DTYPES.items()}
 
 
-# Of the other sizes of a tensor without numbers: it costs nothing here, but a model that sums over
-# its axis of size 0 makes an array of all the others.
-MOST_OF_NOTHING = 2**20
+# What takes hardly a byte of a request: the other sizes of a tensor without numbers, where a model
+# that sums over its axis of size 0 makes an array of all of them; and texts, which may be empty.
+MOST_SMALL = 2**20
 
 
 def the_one_input(signature: Signature) -> str:
@@ -65,33 +65,8 @@ def refuse_wrong_tensors(inputs: Mapping[str, Array], signature: Signature) -> N
 
     """
     for name, array in inputs.items():
-        spec = input_named(name, signature)
-        sizes = [size for size in array.shape if size]
-        if not array.size and math.prod(sizes) > MOST_OF_NOTHING:
-            raise TensorsRefused(
-                f"input `{name}` has no numbers, but shape {list(array.shape)}",
-                hint=f"besides a 0, sizes may make {MOST_OF_NOTHING} at most",
-            )
         datatype = DATATYPES.get(array.dtype, str(array.dtype))
-        if not fits(array.shape, spec.shape) or datatype != spec.datatype:
-            raise TensorsRefused(
-                f"input `{name}` wants {spec.datatype} {list(spec.shape)}; "
-                f"you sent {datatype} {list(array.shape)}",
-                hint="; ".join(
-                    filter(
-                        None,
-                        [
-                            another_type(datatype, spec.datatype),
-                            one_axis_more(array.shape, spec.shape, signature.max_batch_size),
-                        ],
-                    )
-                ),
-            )
-        if signature.max_batch_size and array.shape[0] > signature.max_batch_size:
-            raise TensorsRefused(
-                f"input `{name}` has {array.shape[0]} items",
-                hint=at_most(signature.max_batch_size),
-            )
+        refuse_wrong_tensor(input_named(name, signature), datatype, array.shape, signature)
     missing = [spec for spec in signature.inputs if spec.name not in inputs and not spec.optional]
     if missing:
         raise TensorsRefused(
@@ -100,6 +75,46 @@ def refuse_wrong_tensors(inputs: Mapping[str, Array], signature: Signature) -> N
         )
     if signature.max_batch_size and len({len(array) for array in inputs.values()}) > 1:
         raise TensorsRefused("the inputs differ in their first dimension, the batch")
+
+
+def refuse_wrong_tensor(
+    spec: TensorSpec, datatype: str, shape: Sequence[int], signature: Signature
+) -> None:
+    """Refuse a tensor by its type and shape alone, before its data are read.
+
+    Raises:
+        TensorsRefused: they are not those of the model's input, or there are too many texts.
+
+    """
+    if 0 in shape and math.prod(filter(None, shape)) > MOST_SMALL:
+        raise TensorsRefused(
+            f"input `{spec.name}` has no numbers, but shape {list(shape)}",
+            hint=f"besides a 0, sizes may make {MOST_SMALL} at most",
+        )
+    if not fits(shape, spec.shape) or datatype != spec.datatype:
+        hints = (
+            another_type(datatype, spec.datatype),
+            one_axis_more(shape, spec.shape, signature.max_batch_size),
+        )
+        raise TensorsRefused(
+            f"input `{spec.name}` wants {spec.datatype} {list(spec.shape)}; "
+            f"you sent {datatype} {list(shape)}",
+            hint="; ".join(filter(None, hints)),
+        )
+    if signature.max_batch_size and shape[0] > signature.max_batch_size:
+        raise TensorsRefused(
+            f"input `{spec.name}` has {shape[0]} items", hint=at_most(signature.max_batch_size)
+        )
+    refuse_many_texts(spec, math.prod(shape))
+
+
+def refuse_many_texts(spec: TensorSpec, count: int) -> None:
+    """Raise TensorsRefused where an input would have too many texts."""
+    if spec.datatype == "BYTES" and count > MOST_SMALL:
+        raise TensorsRefused(
+            f"input `{spec.name}` has {count:,} texts",
+            hint=f"send at most {MOST_SMALL:,} in one request",
+        )
 
 
 def fits(came: Sequence[int], wanted: Sequence[int]) -> bool:

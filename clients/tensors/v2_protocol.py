@@ -26,7 +26,7 @@ from clients.tensors.elements import (
 )
 from clients.tensors.quoting import brief, encodable
 from clients.tensors.scores import NotFinite
-from clients.tensors.signature import DATATYPES, DTYPES, Array, input_named
+from clients.tensors.signature import DATATYPES, DTYPES, Array, input_named, refuse_wrong_tensor
 from clients.triton.server import Scalar, Signature
 
 numpy_format: Any = np.lib.format  # it has no types
@@ -53,7 +53,7 @@ def read_v2(payload: Payload, signature: Signature) -> dict[str, Array]:
 
     Raises:
         BadPayload: it is no V2 body, or a tensor's data do not match its shape and type.
-        TensorsRefused: the model has no input of a tensor's name.
+        TensorsRefused: the model has no input of a tensor's name, type and shape.
 
     """
     content_type(payload, "", (*AS_THEY_ARE, "pd"))
@@ -69,7 +69,10 @@ def read_v2(payload: Payload, signature: Signature) -> dict[str, Array]:
             raise BadPayload(f"`{where}` is {brief(tensor)}", hint=V2_EXPECTED)
         if tensor["name"] in arrays:
             raise BadPayload(f"`{where}`: the name {brief(tensor['name'])} is given twice")
-        input_named(tensor["name"], signature)  # before its data are read: there may be 300,000
+        # Before its data are read: there may be 300,000 tensors, or millions of texts.
+        refuse_wrong_tensor(
+            input_named(tensor["name"], signature), *type_and_shape(tensor, where), signature
+        )
         size = parameters_of(tensor, f"{where}.").get(BINARY_SIZE)
         if size is not None and (type(size) is not int or not 0 <= size <= len(rest)):
             raise BadPayload(
@@ -86,9 +89,9 @@ def read_v2(payload: Payload, signature: Signature) -> dict[str, Array]:
     return arrays
 
 
-def read_tensor(tensor: Mapping[str, Any], where: str, raw: memoryview | None) -> Array:
-    """Return one tensor; `raw` is its data where they are not in the JSON."""
-    datatype, shape, data = tensor.get("datatype"), tensor.get("shape"), tensor.get("data")
+def type_and_shape(tensor: Mapping[str, Any], where: str) -> tuple[str, list[int]]:
+    """Return the datatype and the shape of one tensor, as it states them."""
+    datatype, shape = tensor.get("datatype"), tensor.get("shape")
     if not isinstance(datatype, str) or datatype not in DTYPES:
         raise BadPayload(
             f"`{where}.datatype` is {brief(datatype)}", hint=f"expected {', '.join(DTYPES)}"
@@ -102,6 +105,12 @@ def read_tensor(tensor: Mapping[str, Any], where: str, raw: memoryview | None) -
             f"`{where}.shape` is {brief(shape)}",
             hint=f"expected sizes below 2^31, such as [1, 3]; at most {MOST_DIMENSIONS}",
         )
+    return datatype, shape
+
+
+def read_tensor(tensor: Mapping[str, Any], where: str, raw: memoryview | None) -> Array:
+    """Return one tensor; `raw` is its data where they are not in the JSON."""
+    datatype, shape, data = tensor["datatype"], tensor["shape"], tensor.get("data")
     if (raw is None) != isinstance(data, list) or (raw is not None and data is not None):
         raise BadPayload(
             f"`{where}.data` is {brief(data)}",
@@ -115,12 +124,9 @@ def read_tensor(tensor: Mapping[str, Any], where: str, raw: memoryview | None) -
         array = converted(flat, datatype, f"{where}.data", came)
         array = from_base64(array, where) if said == BASE64 else array
     else:
-        array = from_bytes(raw, datatype, where)
+        array = from_bytes(raw, datatype, math.prod(shape), where)
         refuse_other_count(len(array), shape, where)
-    try:
-        return array.reshape(shape)
-    except ValueError as error:  # no elements, in a shape beyond any memory
-        raise BadPayload(f"`{where}.shape` {brief(shape)} is too large") from error
+    return array.reshape(shape)
 
 
 def refuse_other_count(count: int, shape: Sequence[int], where: str) -> None:

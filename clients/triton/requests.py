@@ -19,7 +19,6 @@ from tritonclient.grpc import service_pb2
 from tritonclient.utils import (
     deserialize_bytes_tensor,
     np_to_triton_dtype,
-    serialize_byte_tensor,
     triton_to_np_dtype,
 )
 
@@ -33,6 +32,7 @@ from clients.errors import (
     TensorsRefused,
 )
 from clients.request import SequencePart, Stream, trace_headers
+from clients.tensors.elements import binary_data
 from clients.triton.errors import first_line
 from clients.triton.server import Answer, Hints, Scalar, Signature, Tensors
 from clients.triton.shared_memory import Arrays, Layout
@@ -207,10 +207,9 @@ def text_bytes(name: str, array: npt.NDArray[np.generic]) -> bytes:
 
     """
     try:
-        texts = serialize_byte_tensor(array)
+        return binary_data(array)
     except ValueError as error:
         raise TensorsRefused(f"input {name!r} cannot be sent: {error}") from error
-    return bytes(texts.item()) if texts.size else b""
 
 
 def array_of(answer: Any, number: int) -> npt.NDArray[np.generic]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from clients.errors import BadPayload, BadRequest, TensorsRefused
 from clients.tensors.elements import converted
-from clients.tensors.signature import DTYPES, described
+from clients.tensors.signature import DTYPES, described, refuse_many_texts
 from clients.tensors.v2_protocol import for_the_model, parameters_of
 from clients.triton.errors import first_line
 from clients.triton.server import Scalar, Signature, TensorSpec
@@ -59,6 +59,7 @@ def field_data(value: object, spec: TensorSpec) -> list[Any]:
     flat = value if isinstance(value, list) else [value]
     if spec.datatype not in DTYPES:
         raise BadPayload(f"`{spec.name}` is {spec.datatype}, which has no form in JSON")
+    refuse_many_texts(spec, len(flat))
     array = converted(flat, spec.datatype, spec.name)
     known = math.prod(size for size in spec.shape if size != -1)
     if not flat or not known or len(flat) % known or (-1 not in spec.shape and len(flat) != known):

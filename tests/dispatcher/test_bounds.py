@@ -237,8 +237,31 @@ OF_A = Signature(0, (TensorSpec("a", "FP32", (-1,)),), ())
     ids=["a long shape", "a large nothing", "half a surrogate pair", "a large int", "as a float"],
 )
 def test_a_tensor_that_is_none(tensor: Any) -> None:
-    with at_once(), pytest.raises(BadPayload):
-        read_v2({"inputs": [{"name": "a", **tensor}]}, OF_A)
+    of_a = Signature(0, (TensorSpec("a", tensor["datatype"], (-1,)),), ())
+    with at_once(), pytest.raises((BadPayload, TensorsRefused)):
+        read_v2({"inputs": [{"name": "a", **tensor}]}, of_a)
+
+
+SIX_MILLION = {"parameters": {"binary_data_size": 24_000_000}, "datatype": "BYTES"}
+
+
+@pytest.mark.parametrize(
+    ("datatype", "shape", "words"),
+    [
+        ("FP32", [6_000_000], r"wants FP32 \[-1\]; you sent BYTES \[6000000\]"),
+        ("BYTES", [6_000_000], "has 6,000,000 texts"),
+        ("BYTES", [2, 3_000_000], r"wants BYTES \[-1\]"),
+        ("BYTES", [3], "has more texts than the 3 of its shape"),
+    ],
+)
+def test_millions_of_empty_texts_are_not_read(datatype: str, shape: Any, words: str) -> None:
+    of_a = Signature(0, (TensorSpec("a", datatype, (-1,)),), ())
+    payload = {
+        "inputs": [{"name": "a", "shape": shape, **SIX_MILLION}],
+        "binary": bytes(24 * 10**6),
+    }
+    with at_once(), pytest.raises((BadPayload, TensorsRefused), match=words):
+        read_v2(payload, of_a)
 
 
 def test_inputs_that_the_model_does_not_have_are_not_read() -> None:

@@ -110,9 +110,10 @@ def test_texts_in_binary_have_their_lengths_in_front(
 HUGE = 2305843009213693952  # times 4 bytes it is 2^63
 WRONG: dict[str, tuple[Any, str]] = {
     "2^63 bytes": (one(shape=[1, HUGE]), "`inputs[0].shape` is [1, 2305843009213693952]"),
-    "1 GiB of which 12 bytes came": (one(shape=[1, 2**28]), "3 elements; its shape"),
+    "1 GiB of which 12 bytes came": (one(shape=[1, 2**28]), "`A` wants FP32 [-1, 3]"),
+    "24 bytes of which 12 came": (one(shape=[2, 3]), "3 elements; its shape"),
     "2^31": (one(shape=[2**31, 2]), "`inputs[0].shape`"),
-    "a product beyond 2^64": (one(shape=[2**31 - 1] * 3), "3 elements; its shape"),
+    "a product beyond 2^64": (one(shape=[2**31 - 1] * 3), "`A` wants FP32 [-1, 3]"),
     "negative": (one(shape=[-1, -3]), "`inputs[0].shape` is [-1, -3]"),
     "no number": (one(shape=[1, 3.0]), "`inputs[0].shape`"),
     "33 dimensions": (one(shape=[1] * 33), "`inputs[0].shape`"),
