@@ -43,8 +43,14 @@ def read_form(request: Request, metadata: Metadata, settings: Settings) -> Infer
             "the form has no boundary in its Content-Type",
             hint="leave the header to the library that makes the form",
         )
+    most = settings.max_batch + MAX_FORM_FIELDS
     try:
-        parts = form_parts(request, settings.max_batch + MAX_FORM_FIELDS)
+        parts = form_parts(request, most)
+    except RequestEntityTooLarge as error:
+        raise RequestEntityTooLarge(
+            f"the form has more than {most} parts, or parts without a file name that are larger "
+            "than 1 MiB; send fewer, and a file with a file name"
+        ) from error
     except ValueError as error:
         raise BadBody(
             f"the form cannot be read: {error}",
@@ -147,10 +153,7 @@ def form_parts(request: Request, most: int) -> list[Part]:
                 pieces.append(event.data)
                 in_fields += 0 if parts[-1].is_file else len(event.data)
                 if in_fields > MAX_IN_MEMORY:
-                    raise RequestEntityTooLarge(
-                        "the form's parts without a file name are larger than 1 MiB; send a file "
-                        "with a file name"
-                    )
+                    raise RequestEntityTooLarge
                 if not event.more_data:
                     parts[-1].content = b"".join(pieces)
                     pieces.clear()

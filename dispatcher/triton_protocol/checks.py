@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from clients.errors import BadPayload, BadRequest, TensorsRefused
+from clients.request import SEQUENCE_NAMES
 from clients.tensors.elements import converted
 from clients.tensors.signature import DTYPES, described, refuse_many_texts
 from clients.tensors.v2_protocol import for_the_model, parameters_of
@@ -33,13 +34,17 @@ def checked_fields(
         BadPayload, TensorsRefused: an input or a parameter cannot be taken.
 
     """
-    if signature.sequence:
-        raise BadRequest(
-            f"the model {model!r} keeps state, and `generate` names no sequence",
-            hint='POST its /infer with "parameters": {"sequence_id": 7, "sequence_start": true}, '
-            "or ask it by /invocations",
-        )
     inputs = {spec.name: spec for spec in signature.inputs}
+    given = {*document, *parameters_of(document)} - inputs.keys()
+    if signature.sequence or not given.isdisjoint(SEQUENCE_NAMES):
+        raise BadRequest(
+            "`generate` names no sequence"
+            + (f", and the model {model!r} keeps state" if signature.sequence else ""),
+            hint='POST its /infer with "parameters": {"sequence_id": 7, "sequence_start": true}, '
+            "or ask it by /invocations"
+            if signature.sequence
+            else f"the model {model!r} keeps no state: leave {', '.join(SEQUENCE_NAMES)} out",
+        )
 
     def checked(fields: Mapping[str, Any]) -> dict[str, Any]:
         others = {name: value for name, value in fields.items() if name not in inputs}

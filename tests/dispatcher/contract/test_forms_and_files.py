@@ -85,8 +85,10 @@ def test_a_large_part_without_a_file_name_is_a_file_too(
     body = part('name="file"', "image/png", out.getvalue()) + b"--b--\r\n"
     assert client.post("/infer/resnet", data=body, content_type=form).status_code == 200
     body = part('name="file"', "", out.getvalue()) + b"--b--\r\n"
-    response = client.post("/infer/resnet", data=body, content_type=form)
-    assert_error(response, 413, "too_large", "1 MiB", "send a file with a file name")
+    parts = part('name="file"; filename="f"', "", b"") * 1101 + b"--b--\r\n"
+    for sent in (body, b"--b\r\nX: " + b"x" * 300_000, parts):
+        response = client.post("/infer/resnet", data=sent, content_type=form)
+        assert_error(response, 413, "too_large", "1100 parts", "1 MiB", "a file with a file name")
 
 
 @pytest.mark.parametrize(

@@ -249,6 +249,8 @@ def test_triton_is_told_how_long_the_caller_waits(
         ({"parameters": 5}, "`parameters` is 5"),
         ({"parameters": {"a": [1]}}, "the parameter 'a' is [1]"),
         ({"a\0b": 1}, "leave it out"),
+        ({"parameters": {"sequence_id": 7}}, "`generate` names no sequence; the model 'add' keeps"),
+        ({"sequence_end": True}, "leave sequence_id, sequence_start, sequence_end out"),
     ],
 )
 def test_fields_that_do_not_fit_never_reach_triton(
