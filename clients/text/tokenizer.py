@@ -192,9 +192,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
     key = digest(folder)
     if (found := in_use.get(key)) is None:
-        if (fields := kept(key)) is None:
-            fields = read(folder)
-            keep(key, fields)
+        fields = fields_from(folder, KEPT / f"{key}.json")
         backend = Backend.from_str(fields.pop("backend"))
         backend.encode_special_tokens = fields.pop("encode_special_tokens")
         found = in_use[key] = Tokenizer(backend, **fields)
@@ -202,42 +200,32 @@ def load_tokenizer(folder: Path) -> Tokenizer:
 
 
 def digest(folder: Path) -> str:
-    """Return a digest of the files in a folder."""
-    files = sorted(path for path in folder.iterdir() if path.is_file())
-    parts = []
-    for path in files:
-        parts.append([path.name, path.stat().st_size])
-        if path.stat().st_size <= LARGEST_FILE:
-            parts[-1].append(hashlib.sha256(path.read_bytes()).hexdigest())
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    """Return a digest of the files in a folder, and of what reads them."""
+    found = hashlib.sha256(Path(__file__).read_bytes())
+    found.update(f"{version('transformers')} {version('tokenizers')}".encode())
+    for path in sorted(one for one in folder.iterdir() if one.is_file()):
+        size = path.stat().st_size
+        found.update(f"{path.name!r} {size} ".encode())
+        if size <= LARGEST_FILE:
+            found.update(path.read_bytes())
+    return found.hexdigest()
 
 
-def place(key: str) -> Path:
-    """Return the file for a tokenizer; other versions of what reads it have other files."""
-    made_by = [
-        version("transformers"),
-        version("tokenizers"),
-        Path(__file__).read_text(encoding="utf-8"),
-    ]
-    return KEPT / f"{hashlib.sha256(json.dumps([key, *made_by]).encode()).hexdigest()}.json"
-
-
-def kept(key: str) -> dict[str, Any] | None:
-    """Return what `read` has returned at an earlier start; `None` where that was not kept."""
+def fields_from(folder: Path, kept: Path) -> dict[str, Any]:
+    """Return the fields of a `Tokenizer`, which an earlier start may have kept."""
     with suppress(OSError, ValueError):
-        found: dict[str, Any] = json.loads(place(key).read_text(encoding="utf-8"))
+        found: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8"))
         return found
-    return None
-
-
-def keep(key: str, fields: dict[str, Any]) -> None:
-    """Keep what `read` has returned, where that is possible."""
-    with suppress(OSError):
-        KEPT.mkdir(exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=KEPT, delete=False, encoding="utf-8") as made:
+    fields = read(folder)
+    with suppress(OSError):  # where that is possible
+        kept.parent.mkdir(exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            "w", dir=kept.parent, delete=False, encoding="utf-8"
+        ) as made:
             json.dump(fields, made)
         Path(made.name).chmod(0o644)  # a container may run as another user
-        Path(made.name).rename(place(key))  # whole, or not there
+        Path(made.name).rename(kept)  # whole, or not there
+    return fields
 
 
 def read(folder: Path) -> dict[str, Any]:
@@ -307,7 +295,19 @@ def fields_of(folder: Path) -> dict[str, Any]:
     if not set(backend.get_vocab()) - {*whole.all_special_tokens, "▁"}:
         what = "which has special tokens alone, for the file with its words is missing"
         raise NotReadable(what, SAVE_IT)
-    check_samples(folder, whole, backend)
+    texts = [f"{text} {whole.mask_token}" for text in SAMPLES]
+    try:
+        ours = backend.encode_batch(texts)
+    except Exception as error:  # the token for unknown words is missing
+        raise refusal(folder, error) from error
+    try:
+        theirs = whole(texts, return_token_type_ids=True)
+    except Exception as error:  # it takes more than a text
+        raise python_code(whole) from error
+    if [[one.ids, one.type_ids] for one in ours] != [
+        list(one) for one in zip(theirs["input_ids"], theirs["token_type_ids"], strict=True)
+    ]:
+        raise python_code(whole)
     longest = whole.model_max_length
     return {
         "backend": backend.to_str(),
@@ -318,22 +318,6 @@ def fields_of(folder: Path) -> dict[str, Any]:
         "from_left": whole.padding_side == "left",
         "longest": int(longest) if 1 <= longest < UNBOUNDED else 0,
     }
-
-
-def check_samples(folder: Path, whole: Any, backend: Backend) -> None:
-    """Raise NotReadable if `transformers` and `tokenizers` give different ids."""
-    texts = [f"{text} {whole.mask_token}" for text in SAMPLES]
-    try:
-        encodings = backend.encode_batch(texts)
-    except Exception as error:  # the token for unknown words is missing
-        raise refusal(folder, error) from error
-    for text, ours in zip(texts, encodings, strict=True):
-        try:
-            theirs = whole(text, return_token_type_ids=True)
-        except Exception as error:  # it takes more than a text
-            raise python_code(whole) from error
-        if (theirs["input_ids"], theirs["token_type_ids"]) != (ours.ids, ours.type_ids):
-            raise python_code(whole)
 
 
 def python_code(whole: Any) -> NotReadable:
@@ -359,13 +343,13 @@ def refusal(folder: Path, error: Exception) -> NotReadable:
     reason = " ".join(f"{type(error).__name__}: {error}".split())
     if (folder / "tokenizer.json").exists():
         return NotReadable(f"which cannot be loaded ({reason:.200})", "save the tokenizer again")
-    models = [path.name for path in sorted(folder.glob("*.model"))]
-    if models and "tiktoken` is required" in reason:  # tried after sentencepiece failed
-        reason = f"{models[0]} is no model of sentencepiece, or that package is missing"
+    if "tiktoken` is required" in reason and (models := list(folder.glob("*.model"))):
+        # It is tried after sentencepiece failed.
+        reason = f"{models[0].name} is no model of sentencepiece, or that package is missing"
     elif "Couldn't instantiate" in reason:
         reason = (
             "neither `tokenizer_class` in tokenizer_config.json nor `model_type` in config.json "
-            "says how they are read"
+            "says how they are read, or a file is none of that class"
         )
     what = "which has no tokenizer.json, and from its other files none can be made"
     return NotReadable(f"{what} ({reason:.250})", SAVE_IT)
@@ -375,13 +359,7 @@ def damage(folder: Path) -> str:
     """Return which file of a tokenizer is damaged, and how; empty if none is."""
     for path in map(folder.joinpath, FILES):
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            continue
-        except IsADirectoryError:
-            return f"{path.name} is a folder"
-        except UnicodeDecodeError:
-            return f"{path.name} is no UTF-8"
+            found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         except (OSError, ValueError) as error:
             return f"{path.name} cannot be read ({error})"
         if not isinstance(found, dict):

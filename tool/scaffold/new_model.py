@@ -91,7 +91,7 @@ def laid_out(options: argparse.Namespace, source: Source, place: Path) -> tuple[
         notes.append(tokenizer_for(options, source, folder / TOKENIZER))
         tokenizer = load_tokenizer(folder / TOKENIZER)
         more = list(texts.longest(source, tokenizer))
-        found = [plan.and_lines(*more) for plan in found]
+        found = [plan.and_lines(*more) if plan.tokens else plan for plan in found]
     reasons: list[str] = []
     for plan in found:
         if source.given and plan.labels != source.given:

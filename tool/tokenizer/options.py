@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 
-from tool.tokenizer.bare_files import CLASSES
 from tool.trouble import Trouble
 
 
@@ -14,9 +13,9 @@ class Wanted:
     """What the author says of a tokenizer, where the files do not.
 
     Args:
-        kind: the class of transformers; empty where the files show it.
+        kind: the class of transformers; empty where the files name it.
         lowercase: whether texts are written small first; `None` where the files show it.
-        longest: the most tokens of a text; 0 for what the files say, or is usual.
+        longest: the most tokens of a text; 0 for what the files say.
 
     """
 
@@ -30,9 +29,8 @@ def add_wanted(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tokenizer-class",
         default="",
-        choices=tuple(CLASSES),
         metavar="CLASS",
-        help=f"how they are read, where they do not show it: {', '.join(CLASSES)}",
+        help="of transformers, such as BertTokenizer, where no configuration names it",
     )
     parser.add_argument(
         "--lowercase",

@@ -284,11 +284,11 @@ def test_a_language_model_that_is_not_as_the_file_says(
     [
         ("tokenizer.json", b'{"a": ', "whose tokenizer.json cannot be read (Exp"),
         ("tokenizer.json", b'{"a": 1}', "which cannot be loaded ("),
-        ("tokenizer.json", b'{"a": "\xe9"}', "whose tokenizer.json is no UTF-8"),
+        ("tokenizer.json", b'{"a": "\xe9"}', "whose tokenizer.json cannot be read ('utf-8'"),
         ("tokenizer_config.json", b'{"a": ', "whose tokenizer_config.json cannot be read (Exp"),
         ("tokenizer_config.json", b'{"pad_token": "<pad>", "model_max_length": "512"}',
          "tokenizer_config.json has a `model_max_length` that is no number: '512'"),
-        ("tokenizer_config.json", None, "whose tokenizer_config.json is a folder"),
+        ("tokenizer_config.json", None, "whose tokenizer_config.json cannot be read ([Errno 21]"),
     ],
 )  # fmt: skip
 def test_a_damaged_tokenizer_is_told_by_its_file(

@@ -278,7 +278,8 @@ def test_a_text_model_is_known_by_its_output(
     (tmp_path / "export").mkdir()
     file = tokens(tmp_path / "export" / "model.onnx", width, pooled=pooled)
     (tmp_path / "export" / "vocab.txt").write_bytes(VOCABULARY.read_bytes())
-    said = write(file)
+    given = ("--tokenizer-class", "BertTokenizer", "--max-tokens", "512")
+    said = write(file, *given)
     assert settings() == expected
     assert "read as BertTokenizer" in said
     (client,) = clients_in(MINE / "new" / "dispatch.toml")
@@ -286,7 +287,7 @@ def test_a_text_model_is_known_by_its_output(
     if expected["family"] == "text-classification":
         # The larger the ids, the larger the score of the last class.
         assert (len(result), result[0]["index"]) == (3, 2)
-    write(file, "--into", "other", command="new-client")
+    write(file, *given, "--into", "other", command="new-client")
 
 
 @pytest.mark.usefixtures("in_this_process")

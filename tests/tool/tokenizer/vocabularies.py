@@ -57,9 +57,6 @@ BARE = {
         folder, ["[CLS]", "[PAD]", "[SEP]", "[UNK]"], "[MASK]"
     ),
 }
-"""What tests/reference/tokenizers.json was computed of, by the classes in Python of transformers
-4.57.6, of these names: `CLASS(vocab_file=…, merges_file=…)`, with `do_lower_case=False` for the
-cased one."""
 
 
 def pieces(file: Path, **settings: Any) -> None:
