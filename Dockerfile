@@ -156,7 +156,7 @@ COPY container/image/weights container/image/weights
 COPY container/image/licences container/image/licences
 COPY dispatcher/__init__.py dispatcher/version.py dispatcher/
 COPY LICENSE ./
-RUN .venv/bin/python -m container.image.licences /licenses \
+RUN /sbom/bin/python -m container.image.licences /licenses .venv/bin/python \
  && cp LICENSE /licenses/ \
  && /sbom/bin/python -m container.image.sbom image /licenses/sbom.cdx.json .venv/bin/python \
  && chmod -R a+rX /licenses

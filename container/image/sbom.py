@@ -3,38 +3,23 @@
     python -m container.image.sbom image FILE PYTHON    # inside the image, as the Dockerfile does
     python -m container.image.sbom wheel WHEEL          # beside it: NAME-VERSION.cdx.json
 
-`cyclonedx-py` lists the Python packages, of an environment or of a lock file; `dpkg-query` those of
-the system. What neither knows is added: Triton, the libraries inside of wheels, and the models.
-The same parts give the same bytes.
+`cyclonedx-py` lists the Python packages, of an environment or of lock files. What it does not know
+is added: the system's packages, Triton, the libraries inside of wheels, and the models. The same
+parts give the same bytes.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
-import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from cyclonedx.model import (
-    ExternalReference,
-    ExternalReferenceType,
-    HashAlgorithm,
-    HashType,
-    XsUri,
-)
-from cyclonedx.model.bom import Bom
-from cyclonedx.model.component import Component, ComponentScope, ComponentType
-from cyclonedx.model.component_evidence import ComponentEvidence, Occurrence
-from cyclonedx.model.dependency import Dependency
-from cyclonedx.model.license import DisjunctiveLicense
-from cyclonedx.output import make_outputter
-from cyclonedx.schema import OutputFormat, SchemaVersion
 from packageurl import PackageURL
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from container.image.weights.cli import REPOSITORY
 from container.image.weights.install import Place
@@ -49,89 +34,82 @@ TRITON_HOME = Path("/opt/tritonserver")  # in NVIDIA's image
 TRITON_OF_WHEEL = {"0.7.0": "2.51.0"}
 DPKG_FIELDS = ("Package", "Version", "Architecture", "source:Package", "source:Version")
 
+Part = dict[str, Any]
 
-def image_parts(python: Path) -> Bom:
-    """Return the parts of the image in which this runs.
+
+def list_image(python: Path) -> Part:
+    """List the parts of the image in which this runs.
 
     Args:
         python: of the environment that the container uses.
 
     """
-    bom = listed("environment", python)
-    for one in [one for one in bom.components if one.name == NAME]:  # what the list is of
-        bom.components.remove(one)
-        bom.dependencies = [two for two in bom.dependencies if two.ref != one.bom_ref]
-    packages = {canonicalize_name(one.name): one for one in bom.components}
+    bom = run_cyclonedx("environment", str(python))
+    bom["components"] = [one for one in bom["components"] if one["name"] != NAME]
     (site,) = (python.parents[1] / "lib").glob("python3*/site-packages")
-    for folder in sorted(site.glob("*.libs")):
-        if owner := packages.get(canonicalize_name(folder.name.removesuffix(".libs"))):
-            owner.components.update(map(library, sorted(folder.iterdir())))
-    bom.components.update(system_packages())
-    bom.components.update(models(REPOSITORY))
-    wheel = packages.get(canonicalize_name("nvidia-pytriton"))
-    if TRITON_HOME.is_dir():
-        version = TRITON_HOME / "TRITON_VERSION"
-        named = version.read_text(encoding="utf-8").strip() if version.is_file() else None
-        bom.components.add(triton(TRITON_HOME / "bin" / "tritonserver", named))
-    elif wheel:
-        program = site / "pytriton" / "tritonserver" / "bin" / "tritonserver"
-        bom.components.add(triton(program, TRITON_OF_WHEEL.get(wheel.version or "")))
-    return about(
-        bom, Component(name=NAME, version=VERSION, type=ComponentType.CONTAINER, bom_ref=NAME)
-    )
+    for one in bom["components"]:
+        libraries = site / f"{one['name'].lower().replace('-', '_')}.libs"
+        if libraries.is_dir():
+            one["components"] = [describe_file(path) for path in sorted(libraries.iterdir())]
+    wheels = {one["name"]: one["version"] for one in bom["components"]}
+    bom["components"] += [*find_system_packages(), *find_models(REPOSITORY)]
+    bom["components"] += find_triton(site, wheels.get("nvidia-pytriton"))
+    return name_whole(bom, {"type": "container", "name": NAME, "version": VERSION})
 
 
-def wheel_parts(wheel: Path) -> Bom:
-    """Return what a wheel of this project brings.
+def list_wheel(wheel: Path) -> Part:
+    """List what a wheel of this project brings.
 
     Required are the packages of `pip install`; those that only an extra brings are optional. The
     versions and checksums are those of the lock files, which the extra `serve` asks for.
     """
-    bom = Bom()
-    for lock in ("serve.txt", "triton.txt"):
-        bom.components.update(listed("requirements", REQUIREMENTS / lock).components)
-    required = {
-        canonicalize_name(Requirement(line.partition("#")[0]).name)
-        for line in (REQUIREMENTS / "kit.in").read_text(encoding="utf-8").splitlines()
-        if line.partition("#")[0].strip()
+    locks = (REQUIREMENTS / name for name in ("serve.txt", "triton.txt"))
+    bom = run_cyclonedx("requirements", "-", "".join(path.read_text("utf-8") for path in locks))
+    kit = (REQUIREMENTS / "kit.in").read_text("utf-8")
+    required = set(re.findall(r"^[\w.-]+", kit, re.MULTILINE))
+    for one in bom["components"]:
+        del one["description"]  # the line of the lock file
+        one["scope"] = "required" if one["name"] in required else "optional"
+    version = wheel.name.split("-")[1]
+    whole = {
+        "type": "library",
+        "name": NAME,
+        "version": version,
+        "purl": PackageURL("pypi", None, NAME, version).to_string(),
+        "hashes": describe_file(wheel)["hashes"],
+        "licenses": [{"license": {"id": "Apache-2.0"}}],
     }
-    for one in bom.components:
-        one.description = None  # the line of the lock file
-        one.bom_ref.value = str(one.purl)
-        named = canonicalize_name(one.name) in required
-        one.scope = ComponentScope.REQUIRED if named else ComponentScope.OPTIONAL
-    name, version, _, _ = parse_wheel_filename(wheel.name)
-    component = Component(
-        name=name,
-        version=str(version),
-        type=ComponentType.LIBRARY,
-        bom_ref=NAME,
-        purl=PackageURL("pypi", None, name, str(version), {"file_name": wheel.name}),
-        hashes=[sha256(wheel)],
-        licenses=[DisjunctiveLicense(id="Apache-2.0")],
-    )
-    return about(bom, component)
+    return name_whole(bom, whole)
 
 
-def listed(kind: str, source: Path) -> Bom:
-    """Return what `cyclonedx-py` finds in an environment, or in a lock file."""
+def run_cyclonedx(kind: str, source: str, text: str = "") -> Part:
+    """Return what `cyclonedx-py` finds in an environment, or in the text of lock files."""
     command = [sys.executable, "-m", "cyclonedx_py", kind, "--no-validate", "--output-reproducible"]
     done = subprocess.run(
-        [*command, "--sv", "1.6", str(source)], check=True, capture_output=True, encoding="utf-8"
+        [*command, "--sv", "1.6", source],
+        input=text,
+        check=True,
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
     )
-    found = Bom.from_json(json.loads(done.stdout))  # type: ignore[attr-defined]
-    assert isinstance(found, Bom)  # noqa: S101  for the type alone
+    found: Part = json.loads(done.stdout)
     return found
 
 
-def system_packages() -> Iterator[Component]:
+def name_whole(bom: Part, whole: Part) -> Part:
+    """Make `whole` what the list is of, and all that nothing else needs its parts."""
+    there = {one["bom-ref"] for one in bom["components"]}
+    graph = [one for one in bom["dependencies"] if one["ref"] in there]
+    needed = {part for one in graph for part in one.get("dependsOn", ())}
+    graph.append({"ref": NAME, "dependsOn": sorted(there - needed)})
+    return {**bom, "metadata": {"component": whole | {"bom-ref": NAME}}, "dependencies": graph}
+
+
+def find_system_packages() -> Iterator[Part]:
     """Yield the packages of Debian or Ubuntu, with their sources, by which advisories name them."""
     release = dict(
-        line.split("=", 1)
-        for line in Path("/etc/os-release").read_text(encoding="utf-8").splitlines()
-        if "=" in line
+        re.findall(r'^(\w+)="?([^"\n]*)', Path("/etc/os-release").read_text("utf-8"), re.MULTILINE)
     )
-    system, edition = (release[key].strip('"') for key in ("ID", "VERSION_ID"))
     fields = "\t".join(f"${{{field}}}" for field in DPKG_FIELDS)
     shown = subprocess.run(
         ["dpkg-query", "--show", f"--showformat=${{db:Status-Status}}\t{fields}\n"],
@@ -145,116 +123,85 @@ def system_packages() -> Iterator[Component]:
             continue
         qualifiers = {
             "arch": architecture,
-            "distro": f"{system}-{edition}",
+            "distro": f"{release['ID']}-{release['VERSION_ID']}",
             "upstream": source if source_version == version else f"{source}@{source_version}",
         }
-        purl = PackageURL("deb", system, name, version, qualifiers)
-        yield Component(name=name, version=version, purl=purl, bom_ref=str(purl))
+        purl = PackageURL("deb", release["ID"], name, version, qualifiers).to_string()
+        part = {"type": "library", "name": name, "version": version}
+        yield part | {"purl": purl, "bom-ref": purl}
 
 
-def library(file: Path) -> Component:
-    """Return a library that a wheel has brought along."""
-    return Component(
-        name=file.name, type=ComponentType.FILE, bom_ref=str(file), hashes=[sha256(file)]
-    )
+def find_triton(site: Path, wheel: str | None) -> Iterator[Part]:
+    """Yield Triton, of NVIDIA's image or of the wheel in that version."""
+    if TRITON_HOME.is_dir():
+        program, file = TRITON_HOME / "bin" / "tritonserver", TRITON_HOME / "TRITON_VERSION"
+        version = file.read_text("utf-8").strip() if file.is_file() else None
+    elif wheel:
+        program = site / "pytriton" / "tritonserver" / "bin" / "tritonserver"
+        version = TRITON_OF_WHEEL.get(wheel)
+    else:
+        return
+    part = describe_file(program) if program.is_file() else {"bom-ref": "tritonserver"}
+    part |= {"type": "application", "name": "tritonserver"}
+    yield part | ({"version": version} if version else {})
 
 
-def triton(program: Path, version: str | None) -> Component:
-    """Return Triton, whose program this is."""
-    there = program.is_file()
-    return Component(
-        name="tritonserver",
-        version=version,
-        type=ComponentType.APPLICATION,
-        bom_ref="tritonserver",
-        hashes=[sha256(program)] if there else [],
-        evidence=found_at(program) if there else None,
-    )
-
-
-def models(repository: Path) -> Iterator[Component]:
+def find_models(repository: Path) -> Iterator[Part]:
     """Yield the models: whose weights they are, and the checksum of each file of a version."""
     manifest = load(MANIFEST)
     for folder in sorted(path for path in repository.iterdir() if path.is_dir()):
         model = manifest.get(folder.name)
         source = model.source(Place(folder).state(model).source) if model else None
-        files = [path for path in sorted(folder.glob("[0-9]*/**/*")) if path.is_file()]
-        references = []
-        if isinstance(source, NpmSource):
-            purl = PackageURL("npm", None, source.package, source.version)
-            references = [
-                ExternalReference(
-                    type=ExternalReferenceType.SOURCE_DISTRIBUTION,
-                    url=XsUri(str(purl)),
-                    hashes=[HashType(alg=HashAlgorithm.SHA_256, content=source.sha256)],
-                    comment="what the weights were converted from",
-                )
-            ]
-        yield Component(
-            name=folder.name,
-            type=ComponentType.MACHINE_LEARNING_MODEL,
-            bom_ref=f"model:{folder.name}",
-            description=source.weights if source else "a model of the image's builder",
-            licenses=[DisjunctiveLicense(id=source.licence)] if source else [],
-            external_references=references,
-            components=[
-                Component(
-                    name=str(path.relative_to(folder)),
-                    type=ComponentType.FILE,
-                    bom_ref=f"model:{path.relative_to(repository)}",
-                    hashes=[sha256(path)],
-                    evidence=found_at(path),
-                )
-                for path in files
+        part: Part = {
+            "type": "machine-learning-model",
+            "name": folder.name,
+            "bom-ref": f"model:{folder.name}",
+            "description": source.weights if source else "a model of the image's builder",
+            "components": [
+                describe_file(path, str(path.relative_to(folder)))
+                for path in sorted(folder.glob("[0-9]*/**/*"))
+                if path.is_file()
             ],
-        )
+        }
+        if source:
+            part["licenses"] = [{"license": {"id": source.licence}}]
+        if isinstance(source, NpmSource):
+            part["externalReferences"] = [
+                {
+                    "type": "source-distribution",
+                    "url": PackageURL("npm", None, source.package, source.version).to_string(),
+                    "hashes": [{"alg": "SHA-256", "content": source.sha256}],
+                    "comment": "what the weights were converted from",
+                }
+            ]
+        yield part
 
 
-def found_at(path: Path) -> ComponentEvidence:
-    return ComponentEvidence(occurrences=[Occurrence(location=str(path))])
-
-
-def sha256(path: Path) -> HashType:
+def describe_file(path: Path, name: str = "") -> Part:
+    """Describe a file by its checksum and its place."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return HashType(alg=HashAlgorithm.SHA_256, content=digest)
+    return {
+        "type": "file",
+        "name": name or path.name,
+        "bom-ref": str(path),
+        "hashes": [{"alg": "SHA-256", "content": digest}],
+        "evidence": {"occurrences": [{"location": str(path)}]},
+    }
 
 
-def about(bom: Bom, component: Component) -> Bom:
-    """Make `component` what the list is of, and all that nothing else needs its parts."""
-    bom.metadata.component = component
-    needed = {part.ref for one in bom.dependencies for part in one.dependencies}
-    apart = [Dependency(one.bom_ref) for one in bom.components if one.bom_ref not in needed]
-    bom.dependencies.add(Dependency(component.bom_ref, apart))
-    return bom
-
-
-def text_of(bom: Bom) -> str:
-    """Return the list as text, with a serial number made of what it says, and without a time."""
-    bom.metadata.timestamp = None  # type: ignore[assignment]
-    bom.serial_number = uuid.UUID(int=0)
-    text = written(bom)
-    bom.serial_number = uuid.uuid5(uuid.NAMESPACE_OID, text)
-    return written(bom)
-
-
-def written(bom: Bom) -> str:
-    outputter = make_outputter(bom, OutputFormat.JSON, SchemaVersion.V1_6)
-    return f"{outputter.output_as_string(indent=1)}\n"
-
-
-def main(arguments: Iterable[str]) -> None:
+def main(arguments: list[str]) -> None:
     """Write a list."""
-    match list(arguments):
+    match arguments:
         case ["image", file, python]:
-            Path(file).write_text(text_of(image_parts(Path(python).absolute())), encoding="utf-8")
+            bom, made = list_image(Path(python).absolute()), Path(file)
         case ["wheel", file]:
             name = "-".join(Path(file).name.split("-")[:2])
-            made = Path(file).with_name(f"{name}.cdx.json")
-            made.write_text(text_of(wheel_parts(Path(file))), encoding="utf-8")
-            sys.stdout.write(f"{made}\n")
+            bom, made = list_wheel(Path(file)), Path(file).with_name(f"{name}.cdx.json")
         case _:
             sys.exit(__doc__)
+    made.write_text(f"{json.dumps(bom, indent=1)}\n", encoding="utf-8")
+    sys.stdout.write(f"{made}\n")
 
 
 if __name__ == "__main__":

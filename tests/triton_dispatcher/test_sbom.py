@@ -123,6 +123,20 @@ def test_an_environment_has_what_pip_dpkg_and_sha256sum_see(models: None, tmp_pa
     }
 
 
+@pytest.mark.slow
+def test_the_licences_of_models_and_packages_are_named(models: None, tmp_path: Path) -> None:
+    python = Path(sys.executable)
+    command = [sys.executable, "-m", "container.image.licences", tmp_path, python]
+    subprocess.run(command, cwd=PROJECT, check=True)
+    page = (tmp_path / "README.md").read_text()
+    for pattern in (r"resnet .* MIT", r"yolov5 .* AGPL-3\.0", r"Flask +\| .* BSD"):
+        assert re.search(pattern, page)
+    assert "GNU AFFERO" in (tmp_path / "models" / "yolov5" / "LICENSE").read_text()
+    (place,) = re.findall(r"in `(/.*/lib)`", page)
+    texts = list(Path(place).glob("python3*/site-packages/flask-*.dist-info/**/LICENSE*"))
+    assert texts, "a package's own licence is where the page says"
+
+
 def test_the_triton_of_the_pinned_wheel_is_known() -> None:
     """tests/end_to_end/test_image_users.py compares its version with the running one."""
     (pinned,) = re.findall(r"nvidia-pytriton==([\d.]+)", (REQUIREMENTS / "triton.in").read_text())
