@@ -11,7 +11,8 @@ import pytest
 
 from tests.conftest import PROJECT
 
-CODE = ("clients", "dispatcher", "container", "tool", "bench", "triton_dispatcher")
+EMULATOR = "emulator/sagemaker_emulator"  # a package of its own: no import in either direction
+CODE = ("clients", "dispatcher", "container", "tool", "bench", "triton_dispatcher", EMULATOR)
 
 # What the files of a room (a folder) may import of others: the files of a room, or one module.
 ARROWS = {
@@ -143,8 +144,8 @@ ARROWS = {
     ),
     "tool/commands": (
         "clients/plugins clients/repository clients/triton container/triton_backends"
-        " dispatcher/auth/api_keys.py dispatcher/settings tool tool/checks tool/conformance"
-        " tool/emulate tool/emulate/host tool/engines tool/scaffold"
+        " dispatcher/auth/api_keys.py dispatcher/settings tool tool/checks tool/engines"
+        " tool/scaffold"
     ),
     # Writes what an author begins with, by what a model's files show.
     "tool/scaffold": (
@@ -154,21 +155,21 @@ ARROWS = {
     ),
     "tool/tokenizer": "clients/repository clients/text tool",
     # The server, as its author's folder changes.
-    "tool/dev": (
-        "clients/repository container/supervisor dispatcher/settings tool tool/emulate/host"
-    ),
-    # The hosting service's contract as checks of any container.
-    "tool/conformance": "tool tool/emulate tool/emulate/host",
-    # The hosting service on a laptop: of containers it knows what anyone's have in common. Of the
-    # settings it takes what `s3://…` means.
-    "tool/emulate": "dispatcher/settings/readers.py tool tool/checks tool/emulate/host",
-    "tool/emulate/host": "dispatcher/exit_codes.py tool",
+    "tool/dev": "clients/repository container/supervisor dispatcher/settings tool",
     "tool/pack": "clients/repository tool tool/checks",
     "tool/engines": (
         "clients clients/plugins clients/repository clients/tensors container/triton_backends"
         " container/triton_backends/batching container/triton_backends/onnxruntime"
         " container/triton_backends/openvino dispatcher/settings tool tool/checks"
     ),
+    # The hosting service on a laptop, and its contract as checks of any container.
+    EMULATOR: f"{EMULATOR}/commands",
+    f"{EMULATOR}/commands": (
+        f"{EMULATOR} {EMULATOR}/conformance {EMULATOR}/emulate {EMULATOR}/host"
+    ),
+    f"{EMULATOR}/conformance": f"{EMULATOR} {EMULATOR}/emulate {EMULATOR}/host",
+    f"{EMULATOR}/emulate": f"{EMULATOR} {EMULATOR}/host",
+    f"{EMULATOR}/host": EMULATOR,
     # The wheel's package finds the others by their names alone.
     "triton_dispatcher": "",
     # The benchmark runs the project's own work beside others.
@@ -249,7 +250,7 @@ def imports(path: Path) -> frozenset[str]:
 
 def module_of(name: str) -> Path | None:
     """Return the module or package of the project that a dotted name is, or is in."""
-    path = Path(*name.split("."))
+    path = Path("emulator" * name.startswith("sagemaker_emulator"), *name.split("."))
     for one in (path, path.parent):
         if (PROJECT / one).with_suffix(".py").is_file():
             return one.with_suffix(".py")
@@ -260,7 +261,8 @@ def module_of(name: str) -> Path | None:
 
 def arrows(path: Path) -> dict[str, Path]:
     """Return the modules of other rooms that a module imports, by their names."""
-    names = [name for name in imports(path) if name.partition(".")[0] in CODE]
+    tops = {folder.rpartition("/")[2] for folder in CODE}
+    names = [name for name in imports(path) if name.partition(".")[0] in tops]
     targets = {name: target for name in names if (target := module_of(name))}
     return {name: target for name, target in targets.items() if room(target) != room(path)}
 

@@ -55,11 +55,11 @@ COMMANDS = {  # the module of each, and what it does
         "say which engine runs each model on this machine, how fast and how exactly",
     ),
     "emulate": (
-        "tool.commands.emulate",
+        "tool.commands.emulator",
         "run a container as Amazon SageMaker does, and answer boto3 in its place",
     ),
     "conformance": (
-        "tool.commands.conformance",
+        "tool.commands.emulator",
         "check a container against what Amazon SageMaker asks of one, and report each point",
     ),
     "invoke": ("tool.commands.invoke", "ask a model of a running endpoint"),
@@ -89,8 +89,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     mend_streams()
     try:
-        if given[:1] == ["weights"]:  # it has a command line of its own
-            return int(import_module(COMMANDS["weights"][0]).main(given[1:]))
         return called(given)
     except BrokenPipeError:  # `dispatcher models | head` reads no more
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -132,6 +130,10 @@ def missing(module: str) -> str:
 
 def called(given: Sequence[str]) -> int:
     """Run the command that the arguments name; return its exit code."""
+    if given[:1] == ["weights"]:  # it has a command line of its own
+        return int(import_module(COMMANDS["weights"][0]).main(given[1:]))
+    if given[:1] in (["emulate"], ["conformance"]):  # another package's
+        return int(import_module(COMMANDS[given[0]][0]).main(given))
     parser = argparse.ArgumentParser(
         prog="dispatcher", description="Many models behind one endpoint: add, check and ask them."
     )

@@ -67,7 +67,7 @@ def begin(
     with log.open("wb") as output:
         process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "tool", "emulate", *map(str, arguments)),
+                *(sys.executable, "-m", "sagemaker_emulator", "emulate", *map(str, arguments)),
                 *(f"--port={port}", "--ping-every=0.3"),
             ],
             stdout=output,

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
+import signal
+import socket
+import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from container.supervisor.log import MARK
-from tool.emulate.host.calls import Address, NoAnswer, ask
-from tool.emulate.host.containers import BIND_TO_PORT, LocalProgram, Start
+from tool.trouble import Trouble
 
+BIND_TO_PORT, SAFE_PORTS = "SAGEMAKER_BIND_TO_PORT", "SAGEMAKER_SAFE_PORT_RANGE"
+NEEDED_PORTS = 8
 PING_S = 2.0
 UNLOADS, PAUSE_S = 5, 0.5
 OK, UNKNOWN = 200, 404
@@ -85,27 +92,61 @@ class Server:
         self.frames = Frames([f"{project}/", f"{sys.prefix}/"])
         self.has_started = False  # all programs run, and Triton has tried to load every model
         settings = {name: value for name, value in DEFAULTS.items() if name not in os.environ}
-        settings |= {BIND_TO_PORT: str(port), "LOG_FORMAT": "json"}
+        settings |= {BIND_TO_PORT: str(port), "LOG_FORMAT": "json", "MODEL_DIR": str(folder)}
         beside = folder / "code" / "clients"
         if not beside.is_dir():  # it may come later, and is read only if it is named
             others = os.environ.get("CLIENTS_PATH", "")
             settings["CLIENTS_PATH"] = os.pathsep.join(filter(None, (others, str(beside))))
-        self.program = LocalProgram(
-            project, Start("dev", self.show, settings, model=folder, stop_s=STOP_S)
-        )
-        self.address = Address("127.0.0.1", port)
+        self.settings = settings
+        self.program = project / "serve"
+        self.process: subprocess.Popen[str] | None = None
+        self.port, self.address = port, f"http://127.0.0.1:{port}"
 
     def start(self) -> None:
-        self.program.start()
+        """Start it; return before it is ready.
+
+        Raises:
+            Trouble: it cannot be started.
+
+        """
+        try:
+            self.process = subprocess.Popen(
+                [self.program, "serve"],
+                env={**os.environ, SAFE_PORTS: free_range(), **self.settings},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                encoding="utf-8",
+                errors="replace",
+                start_new_session=True,  # Ctrl-C is for this program, which stops it in order
+            )
+        except OSError as error:
+            raise Trouble(f"{self.program} cannot be started: {error.strerror}") from error
+        threading.Thread(target=self.read, args=(self.process,), daemon=True).start()
+
+    def read(self, process: subprocess.Popen[str]) -> None:
+        """Show its lines until it ends."""
+        for line in process.stdout or ():
+            self.show(line.rstrip())
 
     def stop(self) -> None:
-        self.program.stop()
+        """Stop it, and what it started."""
+        if self.process is None:
+            return
+        try:
+            self.process.terminate()
+            self.process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
 
     @property
     def exit_code(self) -> int | None:
         """The code with which it has ended; `None` while it runs."""
-        process = self.program.process
-        return None if process is None else process.poll()
+        return None if self.process is None else self.process.poll()
 
     def show(self, line: str) -> None:
         """Show a line of its log, if it is about something wrong."""
@@ -176,13 +217,28 @@ class Server:
 
     def ask(self, method: str, path: str, seconds: float) -> tuple[int, bytes]:
         """Return the status and the body of an answer; 0 and the reason where none came."""
-        until = time.monotonic() + seconds
         headers = {"x-api-key": os.environ[KEY]} if os.environ.get(KEY) else {}
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=seconds)
         try:
-            answer = ask(self.address, method, path, headers=headers, until=until)
-            return answer.status, answer.read(until)
-        except NoAnswer as error:
+            connection.request(method, path, headers=headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        except (OSError, http.client.HTTPException) as error:
             return 0, str(error).encode()
+        finally:
+            connection.close()
+
+
+def free_range() -> str:
+    """Return neighbouring ports on which nobody listens, as LOW-HIGH."""
+    while True:
+        with ExitStack() as probes, suppress(OSError, OverflowError):
+            first = 0
+            for number in range(NEEDED_PORTS):
+                probe = probes.enter_context(socket.socket())
+                probe.bind(("", first + number))
+                first = first or int(probe.getsockname()[1])
+            return f"{first}-{first + NEEDED_PORTS - 1}"
 
 
 def is_said(entry: Mapping[str, object]) -> bool:

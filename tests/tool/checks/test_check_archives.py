@@ -17,8 +17,6 @@ from tests.support.mistakes.mistake import (
     write_right,
 )
 from tool.__main__ import main
-from tool.checks import archive
-from tool.emulate.multi_model import unpack_archive
 
 
 def packed(path: Path, *members: tuple[str, bytes | str], mode: Any = "w:gz") -> Path:
@@ -116,36 +114,3 @@ def test_an_archive_that_is_not_gzip_is_a_warning(tmp_path: Path, check: Check) 
     assert code == 0, "warnings alone are no error"
     assert [one["level"] for one in found] == ["warning"]
     assert "gzip" in found[0]["message"]
-
-
-# Clients
-
-
-def test_a_program_of_an_archive_can_be_run_where_it_is_unpacked(tmp_path: Path) -> None:
-    modes = {"run.sh": 0o700, "model.onnx": 0o600, "secret": 0}
-    with tarfile.open(tmp_path / "model.tar.gz", "w:gz") as archive:
-        for name, mode in modes.items():
-            info = tarfile.TarInfo(name)
-            info.mode = mode
-            archive.addfile(info)
-    unpack_archive(tmp_path / "model.tar.gz", tmp_path / "model")
-    made = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "model").iterdir()}
-    assert made == {"run.sh": 0o755, "model.onnx": 0o644, "secret": 0o644}
-
-
-def test_what_is_to_be_served_is_unpacked_to_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`check` looks at the first MOST_BYTES; a file with holes keeps them, and so its room."""
-    monkeypatch.setattr(archive, "MOST_BYTES", 2**20)
-    hole = 64 * 2**20
-    weights = b"first" + bytes(hole) + b"last"
-    packed(
-        tmp_path / "model.tar.gz", ("a/1/weights.bin", weights), ("a/config.pbtxt", b"name: 'a'")
-    )
-    (tmp_path / "out").mkdir()
-    unpack_archive(tmp_path / "model.tar.gz", tmp_path / "out")
-    made = tmp_path / "out/a/1/weights.bin"
-    assert made.read_bytes() == weights
-    assert made.stat().st_blocks * 512 < hole
-    assert (tmp_path / "out/a/config.pbtxt").read_bytes() == b"name: 'a'"

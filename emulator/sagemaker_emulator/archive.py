@@ -1,0 +1,42 @@
+"""Unpack a `model.tar.gz` as the service does: folders and plain files, and nothing else."""
+
+from __future__ import annotations
+
+import lzma
+import tarfile
+import zlib
+from pathlib import Path
+
+from sagemaker_emulator.trouble import Trouble
+
+PROGRAM_MODE, FILE_MODE = 0o755, 0o644  # so that any user of a container can read it
+OWNER_RUNS = 0o100
+
+
+def unpack_archive(archive: Path, folder: Path) -> None:
+    """Unpack an archive into a folder.
+
+    Raises:
+        Trouble: it is damaged, or holds what the service refuses, such as links.
+
+    """
+    try:
+        with tarfile.open(archive, "r:*") as packed:
+            for member in packed:
+                if not (member.isfile() or member.isdir()):
+                    raise Trouble(
+                        f"{archive}: {member.name} is no plain file, and the service unpacks no "
+                        "others; pack links as files: `tar czf` with `--dereference "
+                        "--hard-dereference`"
+                    )
+                runs = member.isdir() or (member.mode or 0) & OWNER_RUNS
+                safe = tarfile.data_filter(member, str(folder))
+                safe.mode = PROGRAM_MODE if runs else FILE_MODE
+                packed.extract(safe, folder, filter="fully_trusted")
+    except tarfile.FilterError as error:
+        raise Trouble(
+            f"{archive}: {error}; pack with relative names: `tar czf model.tar.gz -C FOLDER .`"
+        ) from error
+    except (tarfile.TarError, EOFError, OSError, ValueError, lzma.LZMAError, zlib.error) as error:
+        reason = str(error).partition("\n")[0].rstrip(":")
+        raise Trouble(f"{archive} cannot be read as a tar.gz: {reason}") from error

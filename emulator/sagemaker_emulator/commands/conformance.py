@@ -1,0 +1,139 @@
+"""`sagemaker-emulator conformance`: Check a container against SageMaker's contract."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+from sagemaker_emulator.commands.emulate import (
+    count,
+    model_folder,
+    seconds,
+    variables,
+    work_folder,
+)
+from sagemaker_emulator.conformance.exchange import Request, Settings
+from sagemaker_emulator.conformance.report import FAIL, Result, as_json, as_junit, summary
+from sagemaker_emulator.conformance.run import Examination
+from sagemaker_emulator.host.limits import Limits
+from sagemaker_emulator.trouble import Trouble
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    add = parser.add_argument
+    add(
+        "what",
+        metavar="IMAGE|URL|.",
+        help="an image; the address of a running server, which is not stopped; or the folder of a "
+        "checkout, whose ./serve is started without Docker",
+    )
+    add("--model", type=Path, metavar="PATH", help="a folder or model.tar.gz for /opt/ml/model")
+    add("--env", action="append", default=[], metavar="NAME=VALUE", help="may be repeated")
+    add(
+        "--multi-model",
+        type=Path,
+        metavar="FOLDER",
+        help="the models (NAME.tar.gz and folders) for the checks of a multi-model endpoint",
+    )
+    requests = parser.add_argument_group("requests to /invocations")
+    requests.add_argument(
+        "--body",
+        type=Path,
+        metavar="FILE",
+        help="one that is answered well (default: an example in /openapi.json, where there is one)",
+    )
+    requests.add_argument("--content-type", default="application/json", help="(application/json)")
+    requests.add_argument("--accept", default="", help="the type of the answers")
+    requests.add_argument(
+        "--stream-body", type=Path, metavar="FILE", help="one with a streamed answer"
+    )
+    requests.add_argument("--stream-accept", default="", help="the type of that answer")
+    requests.add_argument(
+        "--slow-body", type=Path, metavar="FILE", help="one that takes some seconds"
+    )
+    requests.add_argument(
+        "--parallel", type=count, default=8, metavar="N", help="at the same time (8)"
+    )
+    report = parser.add_argument_group("the report")
+    report.add_argument("--json", action="store_true", help="as JSON, at the end")
+    report.add_argument("--junit", type=Path, metavar="FILE", help="also as a file of JUnit")
+    limits = parser.add_argument_group("the service's limits, in seconds")
+    limits.add_argument(
+        "--start-timeout", type=seconds, default=Limits.start_s, help="first good ping (480)"
+    )
+    limits.add_argument("--timeout", type=seconds, default=Limits.answer_s, help="an answer (60)")
+    limits.add_argument(
+        "--stop-timeout", type=seconds, default=Limits.stop_s, help="SIGTERM to SIGKILL (30)"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Examine a container; return 1 where a check fails."""
+    if options.junit:
+        make_way(options.junit)
+    with ExitStack() as stack:
+        if "://" in options.what and (options.model or options.env):
+            raise Trouble(f"{options.what} runs already: --model and --env are for what is started")
+        if options.multi_model and not options.multi_model.is_dir():
+            raise Trouble(f"--multi-model is {str(options.multi_model)!r}, no folder")
+        settings = read(options, work_folder(stack))
+        if not options.json:
+            sys.stdout.write(f"{options.what} as a container of Amazon SageMaker\n\n")
+        results = Examination(
+            options.what, settings, (lambda _: None) if options.json else show
+        ).run()
+    counts = summary(results)
+    if options.json:
+        sys.stdout.write(f"{as_json(options.what, results)}\n")
+    else:
+        words = ", ".join(f"{number} {outcome}" for outcome, number in counts.items())
+        sys.stdout.write(f"\n{words}\n")
+    if options.junit:
+        options.junit.write_text(as_junit(options.what, results), encoding="utf-8")
+    return int(counts[FAIL] > 0)
+
+
+def make_way(report: Path) -> None:
+    """Remove an earlier report, so that none is there but of a run that came to its end.
+
+    Raises:
+        Trouble, OSError: none can be written there, which is known so before a long run.
+
+    """
+    if report.is_dir():
+        raise Trouble(f"--junit is {str(report)!r}, which is a folder; expected a file")
+    report.touch()
+    if report.is_file() and not report.is_symlink():  # unlike /dev/stdout
+        try:
+            report.unlink()
+        except OSError:  # such as a file that is mounted
+            report.write_bytes(b"")
+
+
+def show(result: Result) -> None:
+    sys.stdout.write(f"{result.lines()}\n")
+    sys.stdout.flush()
+
+
+def read(options: argparse.Namespace, work: Path) -> Settings:
+    """Return what the command line says; archives are unpacked into `work`."""
+    kind, accept = options.content_type, options.accept
+    return Settings(
+        model=model_folder(options.model, work),
+        models=options.multi_model,
+        environment=variables(options.env),
+        request=request(options.body, kind, accept),
+        stream=request(options.stream_body, kind, options.stream_accept or accept),
+        slow=request(options.slow_body, kind, accept),
+        parallel=options.parallel,
+        limits=Limits(
+            start_s=options.start_timeout, answer_s=options.timeout, stop_s=options.stop_timeout
+        ),
+    )
+
+
+def request(file: Path | None, kind: str, accept: str) -> Request | None:
+    return Request(file.read_bytes(), kind, accept) if file else None

@@ -1,0 +1,165 @@
+"""The lives of a container in which it is examined, and the checks of each."""
+
+from __future__ import annotations
+
+import platform
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from sagemaker_emulator.conformance.exchange import Failed, NotApplicable, Settings
+from sagemaker_emulator.conformance.health import BROKEN, PING
+from sagemaker_emulator.conformance.load import LOAD, STOP
+from sagemaker_emulator.conformance.multi_model import MULTI_MODEL, unpacked
+from sagemaker_emulator.conformance.report import FAIL, NOT_APPLICABLE, PASS, Check, Result
+from sagemaker_emulator.conformance.requests import REQUESTS
+from sagemaker_emulator.conformance.starting import ALONE, LOGS, START
+from sagemaker_emulator.conformance.subject import AGAIN_S, Subject
+from sagemaker_emulator.host import processes
+from sagemaker_emulator.trouble import Trouble
+
+ENDING_S = 1.0
+VARIABLE = "SAGEMAKER_MULTI_MODEL"
+ALL = (*START, *PING, *REQUESTS, *LOAD, *STOP, *LOGS, *ALONE, *BROKEN, *MULTI_MODEL)
+
+
+class Examination:
+    """Examines a container.
+
+    Args:
+        what: an image, a URL or a folder.
+        settings: of the command line.
+        say: takes each result as it comes.
+
+    """
+
+    def __init__(self, what: str, settings: Settings, say: Callable[[Result], None]) -> None:
+        self.subject, self.say = Subject(what, settings), say
+        self.results: list[Result] = []
+
+    def run(self) -> list[Result]:
+        """Make all checks; return what came of each.
+
+        Raises:
+            Trouble: the container cannot be started at all.
+
+        """
+        try:
+            self.first_life()
+            self.second_life()
+            self.multi_model_life()
+        finally:
+            self.subject.close()
+        return self.results
+
+    def first_life(self) -> None:
+        """Run it as the service does, from the start to SIGTERM."""
+        subject = self.subject
+        subject.begin()
+        dead = "it never got ready" if subject.not_ready else ""
+        self.check(START)
+        if dead and not subject.is_started_here:
+            raise Trouble(f"{subject.what} does not answer: {subject.not_ready}")
+        if not dead:
+            subject.learn()
+        for one in (*PING, *REQUESTS, *LOAD):
+            self.check([one], dead)
+            if not dead and (ended := self.ended()):
+                self.restart(ended)
+                again = f"it does not start again: {subject.not_ready}"
+                dead = again * bool(subject.not_ready)
+        self.children = bool(subject.pid) and len(processes.tree(subject.pid)) > 1
+        self.check(STOP, dead)
+        if dead:
+            subject.stop()
+        self.check(LOGS)
+        self.dead = dead
+
+    def ended(self) -> str:
+        """Return how it ended; a process needs a moment to end after its last connection."""
+        until = time.monotonic() + (ENDING_S if self.results[-1].outcome == FAIL else 0)
+        while not (ended := self.subject.container.ended()) and time.monotonic() < until:
+            time.sleep(AGAIN_S)
+        return ended
+
+    def restart(self, ended: str) -> None:
+        """Start it again after a check that it did not survive, which has failed by that."""
+        last = self.results[-1]
+        if last.outcome != FAIL:
+            self.results[-1] = Result(last.check, FAIL, f"afterwards {ended}", last.seconds)
+            self.say(self.results[-1])
+            self.subject.outcomes[last.check.name] = FAIL
+        self.subject.stop()
+        self.subject.begin()
+
+    def second_life(self) -> None:
+        """Run it without a network, where that can be; and with a process killed."""
+        subject = self.subject
+        reason = self.dead
+        if not subject.is_image:
+            alone = "this needs the image"
+        elif platform.system() != "Linux":
+            alone = "a container without a network is reached on Linux only"
+        else:
+            alone = ""
+        if not subject.is_started_here:
+            self.check((*ALONE, *BROKEN), "the server runs already; give its image or its folder")
+            return
+        if not reason and (not alone or self.children):
+            with self.life(alone=not alone):
+                self.check(ALONE, alone)
+                self.check(BROKEN, "it did not start" * bool(subject.not_ready))
+            return
+        self.check(ALONE, reason or alone)
+        self.check(BROKEN, reason or "it is one process, and cannot be broken from outside")
+
+    def multi_model_life(self) -> None:
+        """Run it as one of the containers of a multi-model endpoint."""
+        subject, source = self.subject, self.subject.settings.models
+        if not source and not subject.labelled("multi-models"):
+            self.check(MULTI_MODEL, "no label multi-models, and no --multi-model FOLDER")
+            return
+        with tempfile.TemporaryDirectory(prefix="sagemaker-emulator-") as place:
+            work = Path(place).resolve()
+            work.chmod(0o755)
+            if source:
+                unpacked(source, work)
+            subject.models_folder = work
+            with self.life({VARIABLE: "true"}, work):
+                reason = f"it does not start with {VARIABLE}=true: {subject.not_ready}"
+                self.check(MULTI_MODEL[:1], reason * bool(subject.not_ready), FAIL)
+                self.check(MULTI_MODEL[1:], reason * bool(subject.not_ready))
+
+    @contextmanager
+    def life(
+        self, more: dict[str, str] | None = None, models: Path | None = None, *, alone: bool = False
+    ) -> Iterator[None]:
+        self.subject.begin(more, models, alone=alone)
+        try:
+            yield
+        finally:
+            self.subject.close()
+
+    def check(
+        self, checks: Sequence[Check], reason: str = "", outcome: str = NOT_APPLICABLE
+    ) -> None:
+        """Make some checks; with a reason why not, that is what came of them."""
+        for one in checks:
+            begin = time.monotonic()
+            found = (outcome, reason) if reason else outcome_of(one, self.subject)
+            result = Result(one, *found, time.monotonic() - begin)
+            self.subject.outcomes[one.name] = result.outcome
+            self.results.append(result)
+            self.say(result)
+
+
+def outcome_of(check: Check, subject: Subject) -> tuple[str, str]:
+    """Make a check; return its outcome and what came."""
+    try:
+        return PASS, check.look(subject)
+    except Failed as error:
+        return FAIL, str(error)
+    except NotApplicable as error:
+        return NOT_APPLICABLE, str(error)

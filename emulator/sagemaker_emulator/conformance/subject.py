@@ -1,0 +1,370 @@
+"""The container that is examined: starts it, asks it, and keeps what the checks have learnt."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+from sagemaker_emulator.conformance.exchange import Failed, NotApplicable, Reply, Request, Settings
+from sagemaker_emulator.host import processes
+from sagemaker_emulator.host.calls import Address, NoAnswer, ask
+from sagemaker_emulator.host.containers import (
+    BIND_TO_PORT,
+    DEFAULT_PORT,
+    NEEDED_PORTS,
+    SAFE_PORTS,
+    Container,
+    Image,
+    IsolatedImage,
+    LocalProgram,
+    Program,
+    Remote,
+    Start,
+    container_of,
+    docker,
+)
+
+CAPABILITIES = "com.amazonaws.sagemaker.capabilities."
+OTHER_PORT = 9110  # what an image is given where it says that it takes one
+PATIENT_S = 10.0  # for a ping of which only the status matters
+AGAIN_S = 0.1  # between pings
+LOADING_S, REFUSED_S = 60.0, 5.0  # how long a first request is repeated: no answer or 5xx; 4xx
+# Requests in one body, which keep a container busy for a while: what would take so long one by one.
+MANY, MOST, MANY_S = 120, 1000, 5.0
+
+
+class Subject:
+    """A container in one of its lives, and what was seen of it.
+
+    Args:
+        what: an image, a URL or a folder.
+        settings: of the command line.
+
+    """
+
+    def __init__(self, what: str, settings: Settings) -> None:
+        self.what, self.settings, self.limits = what, settings, settings.limits
+        self.outcomes: dict[str, str] = {}  # of the checks so far, by their names
+        self.kept: dict[str, Any] = {}  # what several checks share
+        self.request, self.stream, self.slow = settings.request, settings.stream, settings.slow
+        self.usual = settings.request or Request(b"{}", "application/json")
+        self.usual_status = 0  # of its answer; 0 where none came
+        self.first: Reply | str = ""  # the answer after the first good ping, or why none came
+        self.later: Reply | str = ""  # when it was repeated
+        self.models_folder = Path()  # of a multi-model endpoint, with a folder for each model
+        self.lives, self.alone = 0, False
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget what belongs to one life."""
+        self.lines: list[str] = []
+        self.lines_before_stop = 0
+        self.not_ready = "it was not started"
+        self.ready_s = 0.0
+        self.given_port = self.wrong_port = 0
+        self.stopped = ""
+        self.code: int | None = None
+
+    @cached_property
+    def labels(self) -> dict[str, str]:
+        """The labels of the image; empty for a folder or a URL."""
+        return dict(self.configuration.get("Labels") or {})
+
+    @cached_property
+    def configuration(self) -> dict[str, Any]:
+        """The configuration of the image."""
+        if not self.is_image:
+            return {}
+        if not docker("image", "inspect", "--format", "{{.Id}}", self.what, may_fail=True):
+            docker("pull", self.what, seconds=None)
+        found = docker("image", "inspect", "--format", "{{json .Config}}", self.what)
+        return dict(json.loads(found))
+
+    @cached_property
+    def image_bytes(self) -> int:
+        """The size of the image, unpacked."""
+        return int(docker("image", "inspect", "--format", "{{.Size}}", self.what))
+
+    @property
+    def is_started_here(self) -> bool:
+        return not isinstance(self.container, Remote)
+
+    @cached_property
+    def is_image(self) -> bool:
+        return "://" not in self.what and not Path(self.what).is_dir()
+
+    def labelled(self, capability: str) -> bool:
+        return self.labels.get(CAPABILITIES + capability) == "true"
+
+    def failed(self, name: str) -> bool:
+        return self.outcomes.get(name) == "fail"
+
+    # Its life.
+
+    def begin(
+        self,
+        more: Mapping[str, str] | None = None,
+        models: Path | None = None,
+        *,
+        alone: bool = False,
+    ) -> None:
+        """Start it and wait for the first good ping; `not_ready` says why none came.
+
+        Args:
+            more: variables.
+            models: the folder with the models of a multi-model endpoint.
+            alone: without a network.
+
+        Raises:
+            Trouble: it cannot be started.
+
+        """
+        self.forget()
+        self.alone = alone
+        given, options = dict(more or {}), []
+        if self.labelled("accept-bind-to-port") and not self.failed("ports.bind"):
+            last = OTHER_PORT + NEEDED_PORTS - 1
+            given |= {BIND_TO_PORT: str(OTHER_PORT), SAFE_PORTS: f"{OTHER_PORT + 1}-{last}"}
+            options = ["--publish", f"127.0.0.1::{DEFAULT_PORT}"]  # where it does not mind it
+        how = Start(
+            f"conformance{self.lives + 1}",
+            self.lines.append,
+            {**given, **self.settings.environment},
+            self.settings.model,
+            models,
+            self.limits.stop_s,
+            () if alone else tuple(options),
+        )
+        self.container: Container = (
+            IsolatedImage(self.what, how) if alone else container_of(self.what, how)
+        )
+        self.lives += 1  # from here on something may have to be taken away
+        self.container.start()
+        environment = how.environment
+        self.given_port = int(environment.get(BIND_TO_PORT, self.container.address.port))
+        self.wait()
+
+    def again(self) -> None:
+        """Start it again where it has ended, as it was started."""
+        self.close()
+        self.begin(alone=self.alone)
+
+    def wait(self) -> None:
+        """Wait for the first good ping, however long each takes."""
+        begin = time.monotonic()
+        limit = self.limits.start_s if self.is_started_here else PATIENT_S
+        while True:
+            if ended := self.container.ended():
+                self.not_ready = ended
+                return
+            self.not_ready = self.ping_fault()
+            self.ready_s = time.monotonic() - begin
+            if not self.not_ready:
+                return
+            if "no connection" in self.not_ready or "closed without" in self.not_ready:
+                self.look_elsewhere()
+            if self.ready_s > limit:
+                return
+            time.sleep(AGAIN_S)
+
+    def look_elsewhere(self) -> None:
+        """Use another port that the container listens on, where that one answers pings."""
+        mine, found = self.address, None
+        for port in self.other_ports():
+            self.container.address = Address("127.0.0.1", port)
+            if not self.ping_fault(1.0):
+                found = port
+                break
+            self.container.address = mine
+        self.wrong_port = found or 0
+
+    def other_ports(self) -> list[int]:
+        """Return where it may answer that does not mind SAGEMAKER_BIND_TO_PORT."""
+        if isinstance(self.container, Image) and self.labelled("accept-bind-to-port"):
+            found = docker("port", self.container.name, str(DEFAULT_PORT), may_fail=True)
+            return [int(line.rpartition(":")[2]) for line in found.splitlines()[:1]]
+        if isinstance(self.container, LocalProgram) and self.pid:
+            first = self.address.port
+            given = range(first, first + NEEDED_PORTS)
+            return sorted(processes.listening(processes.tree(self.pid)) - set(given))
+        return []
+
+    def stop(self) -> None:
+        """Stop it by SIGTERM; `stopped` says how, `code` with which exit code."""
+        if not self.container.ended():
+            self.lines_before_stop = len(self.lines)
+            self.stopped = self.container.stop()
+            if isinstance(self.container, Program) and self.container.process:
+                self.container.reader.join(1)
+                self.code = self.container.process.returncode
+
+    def close(self) -> None:
+        """Take away what is left of it."""
+        if self.lives:
+            self.container.stop()
+
+    # Asking.
+
+    @property
+    def address(self) -> Address:
+        return self.container.address
+
+    @property
+    def pid(self) -> int:
+        """Its first process, where that runs on this machine; else 0."""
+        container = self.container
+        if isinstance(container, LocalProgram) and container.process:
+            return container.process.pid if processes.PROC.is_dir() else 0
+        if isinstance(container, Image):
+            state = docker("inspect", "--format", "{{.State.Pid}} {{.Id}}", container.name)
+            pid, _, name = state.strip().partition(" ")
+            return int(pid) if processes.belongs_to(int(pid), name) else 0
+        return 0
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+        seconds: float = 0,
+    ) -> Reply:
+        """Send a request and read the whole answer.
+
+        Raises:
+            NoAnswer: it does not come, or not within `seconds` (60, unless said otherwise).
+
+        """
+        begin = time.monotonic()
+        until = begin + (seconds or self.limits.answer_s)
+        answer = ask(self.address, method, path, body, headers, until=until)
+        pieces, first = [], 0.0
+        for piece in answer.pieces(until):
+            first = first or time.monotonic() - begin
+            pieces.append(piece)
+        took = time.monotonic() - begin
+        return Reply(
+            answer.status, answer.headers, b"".join(pieces), first or took, took, len(pieces)
+        )
+
+    def invoke(
+        self, request: Request, headers: Mapping[str, str] | None = None, seconds: float = 0
+    ) -> Reply:
+        """Send a request to /invocations; raises as `ask`."""
+        sent = {**request.headers(), **(headers or {})}
+        return self.ask("POST", "/invocations", request.body, sent, seconds)
+
+    def ping_fault(self, seconds: float = PATIENT_S) -> str:
+        """Return why the answer to a ping is not good; empty if it is."""
+        try:
+            reply = self.ask("GET", "/ping", seconds=seconds)
+        except NoAnswer as error:
+            return f"GET /ping: {error}"
+        return "" if reply.status == HTTPStatus.OK else f"GET /ping is answered with {reply}"
+
+    def usual_fault(self, seconds: float = 0) -> str:
+        """Return why the usual request is not answered as before; empty if it is."""
+        try:
+            reply = self.invoke(self.usual, seconds=seconds)
+        except NoAnswer as error:
+            return f"POST /invocations: {error}"
+        if reply.status == self.usual_status:
+            return ""
+        return f"POST /invocations is answered with {reply}, not {self.usual_status} as before"
+
+    def must_be_well(self) -> None:
+        """See that it still answers; a process that is replaced may take some seconds.
+
+        Raises:
+            Failed: it does not.
+
+        """
+        until = time.monotonic() + PATIENT_S
+        while fault := self.container.ended() or self.ping_fault() or self.usual_fault():
+            if self.container.ended() or time.monotonic() > until:
+                raise Failed(f"afterwards: {fault}")
+            time.sleep(AGAIN_S)
+
+    def good_request(self) -> Request:
+        """Return a request that was answered well.
+
+        Raises:
+            NotApplicable: none is known.
+
+        """
+        if self.request is None or not 200 <= self.usual_status < 300:
+            raise NotApplicable(
+                "no request is known that is answered with 2xx; give one with --body FILE "
+                "--content-type TYPE"
+            )
+        return self.request
+
+    def any_request(self) -> Request:
+        """Return a request that is answered, well or not.
+
+        Raises:
+            NotApplicable: none is known.
+
+        """
+        if not self.usual_status:
+            raise NotApplicable("POST /invocations is not answered at all")
+        return self.usual
+
+    def learn(self) -> None:
+        """Find an example, and send the first request until it is answered well."""
+        example = self.example() if self.request is None else None
+        if example is not None:
+            self.request = self.usual = json_request(example)
+        begin = time.monotonic()
+        self.first = self.later = self.tried()
+        while self.request and not (isinstance(self.later, Reply) and self.later.good):
+            refused = isinstance(self.later, Reply) and self.later.status < 500
+            waited = REFUSED_S if refused else LOADING_S
+            if time.monotonic() - begin > min(waited, self.limits.start_s):
+                break
+            time.sleep(AGAIN_S)
+            self.later = self.tried()
+        self.usual_status = self.later.status if isinstance(self.later, Reply) else 0
+        if example is not None:
+            each = self.later.last_s if isinstance(self.later, Reply) else MANY_S
+            number = round(min(max(MANY_S / max(each, 0.001), MANY), MOST))
+            many = json_request({"requests": [example] * number})
+            self.slow = self.slow or many
+            self.stream = self.stream or Request(
+                many.body, "application/json", "application/jsonlines"
+            )
+
+    def tried(self) -> Reply | str:
+        try:
+            return self.invoke(self.usual)
+        except NoAnswer as error:
+            return str(error)
+
+    def example(self) -> Any:
+        """Return the smallest example in /openapi.json for /invocations; None where none is."""
+        try:
+            document = json.loads(self.ask("GET", "/openapi.json", seconds=PATIENT_S).body)
+            media = followed(document, ("paths", "/invocations", "post", "requestBody"))
+            media = media["content"]["application/json"]
+            found = [one["value"] for one in media.get("examples", {}).values()]
+            found += [media["example"]] if "example" in media else []
+            return min(found, key=lambda one: len(json.dumps(one)))
+        except (NoAnswer, ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+
+def followed(document: Any, path: Sequence[str]) -> Any:
+    """Return a part of an OpenAPI document; a reference there is followed."""
+    part = document
+    for name in path:
+        part = part[name]
+    return followed(document, part["$ref"].split("/")[1:]) if "$ref" in part else part
+
+
+def json_request(value: Any) -> Request:
+    return Request(json.dumps(value).encode(), "application/json")

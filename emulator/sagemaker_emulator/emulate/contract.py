@@ -1,0 +1,178 @@
+"""What the hosting service accepts and refuses: limits, headers, errors, and its calls' shapes.
+
+The shapes come from botocore's description of `sagemaker-runtime`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from botocore.loaders import Loader
+from botocore.model import ServiceModel, Shape
+
+from sagemaker_emulator.trouble import Trouble
+
+REGION, ACCOUNT = "us-east-1", "000000000000"
+MAX_MESSAGE = 2048  # characters of a container's error that are passed on
+PREFIX = "X-Amzn-SageMaker-"
+CUSTOM_ATTRIBUTES, TARGET_MODEL = f"{PREFIX}Custom-Attributes", f"{PREFIX}Target-Model"
+TARGET_VARIANT, INFERENCE_ID = f"{PREFIX}Target-Variant", f"{PREFIX}Inference-Id"
+SESSION_ID = f"{PREFIX}Session-Id"
+NEW_SESSION_ID, CLOSED_SESSION_ID = f"{PREFIX}New-Session-Id", f"{PREFIX}Closed-Session-Id"
+INVOKED_VARIANT = "x-Amzn-Invoked-Production-Variant"
+# Members of a call, and the headers in which the container gets them; all others are dropped.
+TO_CONTAINER = {
+    "ContentType": "Content-Type",
+    "Accept": "Accept",
+    "CustomAttributes": CUSTOM_ATTRIBUTES,
+    "TargetModel": TARGET_MODEL,
+    "TargetVariant": TARGET_VARIANT,
+    "InferenceId": INFERENCE_ID,
+    "SessionId": SESSION_ID,
+}
+NOT_EMULATED = ("TargetContainerHostname", "EnableExplanations", "InferenceComponentName")
+FIRST_VARIANT = "AllTraffic"
+VARIANT_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
+JAVA_CLASSES = {r"\p{ASCII}": r"[\x00-\x7f]", r"[\p{Print}]": "[ -~]", r"\z": r"\Z"}
+
+
+def variants_of(first: str, given: Iterable[Sequence[str]]) -> list[tuple[str, float, str]]:
+    """Return the production variants' names, weights and containers.
+
+    Args:
+        first: the container of FIRST_VARIANT, which has weight 1.
+        given: name, weight and container of each `--variant`.
+
+    Raises:
+        Trouble: a name or a weight is not allowed.
+
+    """
+    found = [(FIRST_VARIANT, 1.0, first)]
+    for name, text, what in given:
+        if not VARIANT_NAME.fullmatch(name) or any(name == one for one, *_ in found):
+            raise Trouble(
+                f"--variant is named {name!r}; expected another name than the others', of at most "
+                "63 letters, digits and '-'"
+            )
+        try:
+            weight = float(text)
+        except ValueError:
+            weight = 0.0
+        if not 0 < weight < float("inf"):
+            raise Trouble(f"the weight of --variant {name} is {text!r}; expected a number above 0")
+        found.append((name, weight, what))
+    return found
+
+
+class Refused(Exception):
+    """The service answers with an error.
+
+    Args:
+        name: of the error, such as ValidationError.
+        message: what the caller reads.
+        fields: further members of the error.
+
+    """
+
+    def __init__(self, name: str, message: str, **fields: Any) -> None:
+        super().__init__(message)
+        self.name, self.message, self.fields = name, message, fields
+
+    @property
+    def status(self) -> int:
+        """The HTTP status that botocore's description has for it."""
+        return int(runtime().shape_for(self.name).metadata["error"]["httpStatusCode"])
+
+    def body(self) -> dict[str, Any]:
+        return {"Message": self.message, **self.fields}
+
+
+def validation_error(message: str, **fields: Any) -> Refused:
+    return Refused("ValidationError", message, **fields)
+
+
+def model_error(endpoint: str, status: int, text: str) -> Refused:
+    """Return the error for what a container answered; status 0 where it did not."""
+    text = text[:MAX_MESSAGE]
+    side = "client" if 400 <= status < 500 else "server"
+    return Refused(
+        "ModelError",
+        f'Received {side} error ({status}) from primary with message "{text}". See the lines of '
+        "the container in the terminal of `emulate` for more information.",
+        OriginalStatusCode=status,
+        OriginalMessage=text,
+        LogStreamArn=(
+            f"arn:aws:logs:{REGION}:{ACCOUNT}:log-group:/aws/sagemaker/Endpoints/{endpoint}"
+        ),
+    )
+
+
+def too_large(limit: int) -> Refused:
+    return validation_error(
+        "1 validation error detected: Value at 'body' failed to satisfy constraint: "
+        f"Member must have length less than or equal to {limit}"
+    )
+
+
+@cache
+def runtime() -> ServiceModel:
+    return ServiceModel(Loader().load_service_model("sagemaker-runtime", "service-2"))
+
+
+def members(operation: str, headers: Mapping[str, str]) -> dict[str, str]:
+    """Return what the headers of a call say, by the names that boto3 has for it.
+
+    Args:
+        operation: such as InvokeEndpoint.
+        headers: by their names in small letters.
+
+    Raises:
+        Refused: a value is longer than allowed, or has another form.
+
+    """
+    found = {}
+    faults = []
+    for name, shape in runtime().operation_model(operation).input_shape.members.items():
+        if shape.serialization.get("location") != "header":
+            continue
+        value = headers.get(shape.serialization["name"].lower())
+        if value is not None:
+            found[name] = value
+            if fault := fault_of(shape, value):
+                member = name[0].lower() + name[1:]
+                faults.append(f"Value at '{member}' failed to satisfy constraint: {fault}")
+    if faults:
+        count = f"{len(faults)} validation error{'s' * (len(faults) > 1)} detected"
+        raise validation_error(f"{count}: {'; '.join(faults)}")
+    for name in NOT_EMULATED:
+        if name in found:
+            raise validation_error(f"`emulate` has no {name}; leave it out of the call")
+    return found
+
+
+def fault_of(shape: Shape, value: str) -> str:
+    """Return in the service's words why a value is not allowed; empty if it is."""
+    rules = shape.metadata
+    if shape.type_name == "integer":
+        low, high = rules.get("min", 0), rules.get("max", 2**31)
+        if not value.isdigit() or not low <= int(value) <= high:
+            return f"Member must have value between {low} and {high}"
+        return ""
+    if len(value) > rules.get("max", len(value)):
+        return f"Member must have length less than or equal to {rules['max']}"
+    if len(value) < rules.get("min", 0):
+        return f"Member must have length greater than or equal to {rules['min']}"
+    pattern = rules.get("pattern", ".*")
+    for java, python in JAVA_CLASSES.items():
+        pattern = pattern.replace(java, python)
+    if not re.fullmatch(pattern, value, re.DOTALL):
+        return f"Member must satisfy regular expression pattern: {rules['pattern']}"
+    return ""
+
+
+def to_container(call: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers that a container gets."""
+    return {header: call[name] for name, header in TO_CONTAINER.items() if name in call}

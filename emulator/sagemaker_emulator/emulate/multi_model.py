@@ -1,0 +1,251 @@
+"""The models of a multi-model endpoint: loaded when first asked, unloaded to make room.
+
+The service names a model by an opaque hash, and its folder by a path in the container.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from pathlib import Path, PurePosixPath
+
+from sagemaker_emulator.archive import unpack_archive
+from sagemaker_emulator.emulate.contract import Refused, model_error, validation_error
+from sagemaker_emulator.host.calls import Answer, NoAnswer, ask
+from sagemaker_emulator.host.containers import Container
+from sagemaker_emulator.host.limits import Limits
+from sagemaker_emulator.trouble import Trouble
+
+PACKED = ".tar.gz"
+
+
+@dataclass
+class Loaded:
+    """A model that the container has loaded.
+
+    Args:
+        target: what callers name it by.
+        key: the opaque name that the container knows.
+        folder: of its files, on this machine.
+        size: of its files, in bytes.
+        users: requests that it is answering.
+
+    """
+
+    target: str
+    key: str
+    folder: Path
+    size: int
+    users: int = field(default=0)
+
+
+class Models:
+    """Loads and unloads the models of one container.
+
+    Args:
+        source: the folder with the models, packed as `NAME.tar.gz`, or a folder for each.
+        work: the folder that the container sees; each model is unpacked into it.
+        container: that serves them.
+        limits: of the service.
+        memory: bytes of files that may be loaded at once; 0 for no limit.
+        say: takes what is loaded and unloaded.
+
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917  all of it is needed
+        self,
+        source: Path,
+        work: Path,
+        container: Container,
+        limits: Limits,
+        memory: int,
+        say: Callable[[str], None],
+    ) -> None:
+        self.source, self.work, self.container = source, work, container
+        self.limits, self.memory, self.say = limits, memory, say
+        self.table: OrderedDict[str, Loaded] = OrderedDict()  # the least recently asked first
+        self.guard = threading.Lock()  # of the table and of `loading`
+        self.loading: dict[str, Future[Loaded]] = {}
+        self.loader = ThreadPoolExecutor(1, "loads models")
+
+    def names(self) -> list[str]:
+        with self.guard:
+            return list(self.table)
+
+    def close(self) -> None:
+        self.loader.shutdown(wait=False, cancel_futures=True)
+
+    def ask(
+        self, endpoint: str, target: str, body: bytes, headers: Mapping[str, str], until: float
+    ) -> Answer:
+        """Ask a model, which is loaded first if it is not.
+
+        Raises:
+            NoAnswer: the container does not answer.
+            Refused: there is no such model, or it cannot be loaded, or not in time.
+
+        """
+        again = True
+        while True:
+            model = self.loaded(endpoint, target, until)
+            try:
+                answer = self.call("POST", f"/models/{model.key}/invoke", body, headers, until)
+            finally:
+                with self.guard:
+                    model.users -= 1
+            if answer.status == HTTPStatus.NOT_FOUND and again:
+                again = False  # the container may have been restarted
+                self.say(f"{target}: the container has not loaded it (404); loading it once more")
+                self.forget(model)
+            elif answer.status != HTTPStatus.INSUFFICIENT_STORAGE or not self.unload_one(target):
+                return answer
+            answer.close()
+
+    def loaded(self, endpoint: str, target: str, until: float) -> Loaded:
+        """Return a loaded model, with one more user."""
+        with self.guard:
+            if model := self.table.get(target):
+                self.table.move_to_end(target)
+                model.users += 1
+                return model
+            future = self.loading.get(target)
+            if future is None or future.done():
+                future = self.loading[target] = self.loader.submit(self.load, endpoint, target)
+        try:
+            model = future.result(max(0.0, until - time.monotonic()))
+        except FutureTimeoutError as error:
+            raise Refused(
+                "ModelNotReadyException",
+                f"The model {target} is still being loaded; wait and try again",
+            ) from error
+        with self.guard:
+            model.users += 1
+        return model
+
+    def load(self, endpoint: str, target: str) -> Loaded:
+        """Unpack a model and load it; unload others while there is no room for it."""
+        key = hashlib.sha256(f"{self.source}/{target}".encode()).hexdigest()[:32]
+        folder = self.work / key / "model"
+        shutil.rmtree(folder.parent, ignore_errors=True)
+        try:
+            model = Loaded(target, key, folder, self.fetch(target, folder))
+            while self.memory and self.used() + model.size > self.memory:
+                if not self.unload_one(target):
+                    break
+            self.post(endpoint, model)
+        except BaseException:
+            shutil.rmtree(folder.parent, ignore_errors=True)
+            raise
+        with self.guard:
+            self.table[target] = model
+        return model
+
+    def fetch(self, target: str, folder: Path) -> int:
+        """Put the files of a model into a folder; return their size in bytes.
+
+        Raises:
+            Refused: there is no such model, or its archive is damaged.
+
+        """
+        path = PurePosixPath(target.lstrip("/"))
+        packed = self.source / path
+        plain = packed.with_name(packed.name.removesuffix(PACKED))
+        if ".." in path.parts or not (packed.is_file() or plain.is_dir()):
+            names = ", ".join(sorted(one.name for one in self.source.iterdir())[:10])
+            raise validation_error(
+                f"Failed to download model data ({packed}). Please ensure that there is an object "
+                f"located at the URL. The folder has: {names or 'nothing'}",
+                ErrorCode="MODEL_DATA_NOT_FOUND",
+            )
+        folder.mkdir(parents=True)
+        if packed.is_file():
+            try:
+                unpack_archive(packed, folder)
+            except Trouble as error:
+                raise validation_error(f"Failed to extract model data archive: {error}") from error
+        else:
+            shutil.copytree(plain, folder, copy_function=link, dirs_exist_ok=True)
+        return sum(one.stat().st_size for one in folder.rglob("*") if one.is_file())
+
+    def post(self, endpoint: str, model: Loaded) -> None:
+        """Let the container load a model."""
+        body = json.dumps(
+            {"model_name": model.key, "url": self.container.path_of(model.folder)}
+        ).encode()
+        begin = time.monotonic()
+        while True:
+            until = time.monotonic() + self.limits.load_s
+            try:
+                answer = self.call(
+                    "POST", "/models", body, {"Content-Type": "application/json"}, until
+                )
+                text = answer.read(until).decode(errors="replace")
+            except NoAnswer as error:
+                raise model_error(endpoint, 0, f"POST /models: {error}") from error
+            if answer.status in (HTTPStatus.OK, HTTPStatus.CONFLICT):  # 409: it is loaded already
+                took = time.monotonic() - begin
+                self.say(f"loaded {model.target} as {model.key} in {took:.1f} s")
+                return
+            self.say(f"{model.target}: POST /models is answered with {answer.status}: {text[:200]}")
+            if answer.status != HTTPStatus.INSUFFICIENT_STORAGE or not self.unload_one(
+                model.target
+            ):
+                raise model_error(endpoint, answer.status, text)
+
+    def unload_one(self, but: str) -> bool:
+        """Unload the model that was not asked for the longest time; False where there is none."""
+        with self.guard:
+            free = [one for one in self.table.values() if one.target != but and not one.users]
+            if not free:
+                return False
+            model = self.table.pop(free[0].target)
+        until = time.monotonic() + self.limits.load_s
+        try:
+            answer = self.call("DELETE", f"/models/{model.key}", b"", {}, until)
+            text = answer.read(until).decode(errors="replace")
+            fault = "" if answer.status == HTTPStatus.OK else f"{answer.status}: {text[:200]}"
+        except NoAnswer as error:
+            fault = str(error)
+        bad = f", but DELETE /models/{model.key} is answered with {fault}" * bool(fault)
+        self.say(f"unloaded {model.target}{bad}")
+        shutil.rmtree(model.folder.parent, ignore_errors=True)
+        return True
+
+    def forget(self, model: Loaded) -> None:
+        with self.guard:
+            if self.table.get(model.target) is model:
+                del self.table[model.target]
+
+    def used(self) -> int:
+        with self.guard:
+            return sum(one.size for one in self.table.values())
+
+    def call(
+        self, method: str, path: str, body: bytes, headers: Mapping[str, str], until: float
+    ) -> Answer:
+        return ask(
+            self.container.address,
+            method,
+            path,
+            body,
+            headers,
+            until=until,
+        )
+
+
+def link(source: str, target: str) -> None:
+    """Copy a file without taking room, where the file system can."""
+    try:
+        os.link(os.path.realpath(source), target)
+    except OSError:
+        shutil.copy2(source, target)

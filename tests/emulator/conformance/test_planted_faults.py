@@ -1,0 +1,140 @@
+"""Programs with one planted fault each: it is found, and no other check accuses them."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from sagemaker_emulator.conformance.exchange import NotApplicable, Request, Settings
+from sagemaker_emulator.conformance.load import slow_request_ends
+from sagemaker_emulator.conformance.report import FAIL, NOT_APPLICABLE, Result
+from sagemaker_emulator.conformance.run import Examination
+from sagemaker_emulator.host.limits import Limits
+
+PROGRAM = Path(__file__).parent / "program.py"
+JSON = "application/json"
+FAULTS = {  # what is planted, and the check that finds it
+    "": "",
+    "constant ping": "ping.loading",
+    "other port": "ports.bind",
+    "dies of size": "sizes.largest",
+    "long errors": "errors.length",
+    "deaf": "stop.sigterm",
+}
+MORE_FAULTS = {
+    "slow ping": "ping.time",
+    "unknown header": "headers.unknown",
+    "buffered stream": "streaming.unbuffered",
+    "one at a time": "concurrency.ping",
+    "drops requests": "stop.drain",
+    "no 409": "multi-model.twice",
+    "further port": "ports.range",
+    "short attributes": "headers.attributes",
+    "silent errors": "errors.answered",
+    "strategy": "batch.parameters",
+    "exit code": "stop.code",
+    "silent": "logs.written",
+    "buffered logs": "logs.unbuffered",
+    "no 404": "multi-model.unknown",
+    "no 507": "multi-model.load",
+}
+PING_S = {"slow ping": 0.5}  # its limit is lower, for a shorter test
+AT_ONCE = 12
+
+
+def request(x: str) -> Request:
+    return Request(b'{"x": "%s"}' % x.encode(), JSON)
+
+
+def made(folder: Path) -> Path:
+    """Return the folder, with the program and its models."""
+    for number in range(3):
+        (folder / "models" / f"model-{number}").mkdir(parents=True)
+    serve = folder / "serve"
+    serve.write_text(f"#!/bin/sh\nexec {shlex.quote(sys.executable)} -I {PROGRAM}\n")
+    serve.chmod(0o755)
+    return folder
+
+
+def examine(folder: Path, fault: str, **environment: str) -> list[Result]:
+    settings = Settings(
+        models=folder / "models",
+        environment={"FAULT": fault, **environment},
+        request=request("good"),
+        stream=request("stream"),
+        slow=request("slow"),
+        limits=Limits(start_s=30, ping_s=PING_S.get(fault, 2.0), answer_s=8, stop_s=4),
+    )
+    return Examination(str(folder), settings, lambda _: None).run()
+
+
+def accused(results: list[Result]) -> dict[str, str]:
+    return {one.check.name: one.came for one in results if one.outcome == FAIL}
+
+
+@pytest.fixture(scope="module")
+def examined(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], list[Result]]]:
+    """The programs of the tests that run, examined side by side: they mostly wait."""
+    wanted = {""} | {
+        one.callspec.params["fault"]
+        for one in request.session.items
+        if isinstance(one, pytest.Function) and "examined" in one.fixturenames
+        if hasattr(one, "callspec")
+    }
+    # First all files: a process that another thread starts meanwhile would hold one open to write.
+    folders = {one: made(tmp_path_factory.mktemp("program")) for one in wanted}
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        work = {one: pool.submit(examine, folder, one) for one, folder in folders.items()}
+        yield lambda fault: work[fault].result()
+
+
+@pytest.mark.parametrize(
+    ("fault", "finder"),
+    [
+        *FAULTS.items(),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in MORE_FAULTS.items()),
+    ],
+)
+def test_the_fault_is_found_and_nothing_else_is_accused(
+    fault: str, finder: str, examined: Callable[[str], list[Result]]
+) -> None:
+    found = accused(examined(fault))
+    assert list(found) == [finder] * bool(finder), found
+
+
+def test_few_checks_are_not_applicable_to_a_good_program(
+    examined: Callable[[str], list[Result]],
+) -> None:
+    names = {one.check.name for one in examined("") if one.outcome == NOT_APPLICABLE}
+    assert names == {
+        *("start.exec-form", "start.read-only-model", "start.no-network"),
+        *("image.labels", "image.size", "bidirectional.label"),
+        "ping.broken",
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("fault", "expected"), [("", []), ("dead worker", ["ping.broken"])])
+def test_a_worker_is_killed(tmp_path: Path, fault: str, expected: list[str]) -> None:
+    results = examine(made(tmp_path), fault, WORKER="1")
+    assert list(accused(results)) == expected
+    assert next(one for one in results if one.check.name == "ping.broken").outcome != NOT_APPLICABLE
+
+
+@pytest.mark.parametrize("status", [400, 500])
+def test_a_slow_request_that_is_refused_at_once_shows_nothing(status: int) -> None:
+    """Of the examined server only what this check asks is there."""
+    refusing = SimpleNamespace(
+        settings=Settings(slow=request("slow")),
+        limits=Limits(),
+        invoke=lambda _request, seconds: SimpleNamespace(status=status),
+    )
+    with pytest.raises(NotApplicable, match=f"refused at once, with {status}"):
+        slow_request_ends(refusing)  # type: ignore[arg-type]

@@ -1,0 +1,222 @@
+"""What goes wrong ends with a sentence and an exit code, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from botocore.exceptions import ClientError
+from sagemaker_emulator.__main__ import main
+
+from tests.conftest import PROJECT, alive, descendants, wait_for
+from tests.support.emulate import begin, emulated, end
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    folder = tmp_path_factory.mktemp("t")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(folder))
+        patch.setattr(tempfile, "tempdir", str(folder))
+        yield
+    assert not list(folder.glob("sagemaker-emulator-*"))
+
+
+Fails = Callable[..., str]
+
+
+@pytest.fixture
+def failed(capsys: pytest.CaptureFixture[str]) -> Fails:
+    """Run the command, which must fail; return what it says."""
+
+    def run(*arguments: str | Path) -> str:
+        try:
+            code = main(["emulate", *map(str, arguments), "--ping-every=0.3"])
+        except SystemExit as error:  # of argparse
+            code = error.code
+        assert code == 2
+        return capsys.readouterr().err
+
+    return run
+
+
+def test_a_url_where_nobody_answers(failed: Fails) -> None:
+    said = failed("http://127.0.0.1:1", "--port=0", "--start-timeout=0.5")
+    assert "did not pass the ping health check" in said
+    assert "GET /ping: no connection: Connection refused; let the server listen on" in said
+
+
+def test_a_ping_that_is_not_200_says_what_it_answers(container: Path, failed: Fails) -> None:
+    said = failed(container, "--port=0", "--start-timeout=2", "--env", "PING=503")
+    assert "GET /ping is answered with 503: the weights are missing; let /ping answer 200" in said
+
+
+def test_a_container_that_ends_at_its_start(tmp_path: Path, failed: Fails) -> None:
+    serve = tmp_path / "serve"
+    serve.write_text("#!/bin/sh\necho no weights; exit 3\n")
+    serve.chmod(0o755)
+    assert "it ended with exit code 3" in failed(tmp_path, "--port=0")
+
+
+def test_a_container_that_ends_in_service(container: Path, tmp_path: Path) -> None:
+    with emulated(tmp_path, container) as running:
+        (child,) = [
+            int(path.name)
+            for path in Path("/proc").glob("[0-9]*")
+            if (path / "stat").read_text().rpartition(")")[2].split()[1] == str(running.process.pid)
+        ]
+        os.kill(child, signal.SIGKILL)
+        assert running.process.wait(20) == 2
+        assert "AllTraffic: it ended with SIGKILL" in running.lines
+
+
+def test_boto3_sees_why_an_endpoint_is_not_in_service(container: Path, tmp_path: Path) -> None:
+    running = begin(tmp_path, container, "--env", "PING=503")
+    try:
+        wait_for(lambda: "503" in running.lines, 30, lambda: running.lines)
+        with pytest.raises(ClientError, match="is not in service: it is Creating"):
+            running.invoke()
+        described = running.client("sagemaker").describe_endpoint(EndpointName="x")
+        assert described["EndpointStatus"] == "Creating"
+    finally:
+        assert end(running) == 130  # Ctrl-C during the start
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_ends_in_order_at_a_signal(
+    container: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    with emulated(tmp_path, container) as running:
+        assert end(running, number) == 130
+        assert "AllTraffic: stopped within" in running.lines
+
+
+def test_a_container_that_is_deaf_to_sigterm_is_killed(container: Path, tmp_path: Path) -> None:
+    with emulated(tmp_path, container, "--env", "DEAF=1", "--stop-timeout=0.5") as running:
+        end(running)
+        assert "it does not end at SIGTERM; exec the server" in running.lines
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_container(container: Path, tmp_path: Path) -> None:
+    with emulated(tmp_path, container, "--env", "DEAF=1") as running:
+        begun = time.monotonic()
+        running.process.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        assert end(running) == 130
+        assert time.monotonic() - begun < 15  # not 30
+
+
+def test_ctrl_c_in_a_transform_does_not_wait_for_the_answer(
+    container: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "in").write_bytes(b"x")
+    where = (tmp_path / "in", tmp_path / "out")
+    running = begin(tmp_path, container, "--transform", *where, "--env", "SLEEP=30")
+    wait_for(lambda: "at_once 1" in running.lines, 30, lambda: running.lines)
+    time.sleep(0.3)
+    begun = time.monotonic()
+    assert end(running) == 130
+    assert time.monotonic() - begun < 15
+
+
+def test_it_ends_in_order_where_nobody_reads_what_it_says(container: Path) -> None:
+    """As with `| head`: threads write the lines of the container and of its health."""
+    with subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "sagemaker_emulator",
+            "emulate",
+            container,
+            "--port=0",
+            "--ping-every=0.3",
+        ],
+        cwd=PROJECT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout
+        assert process.stderr
+        while b"the container starts" not in process.stdout.readline():
+            assert process.poll() is None
+        started = descendants(process.pid)
+        process.stdout.close()
+        try:
+            code = process.wait(20)
+        except subprocess.TimeoutExpired:
+            for pid in (process.pid, *started):
+                os.kill(pid, signal.SIGKILL)
+            raise
+        assert (code, process.stderr.read()) == (0, b"")
+        assert not alive(started), "processes are left"
+
+
+def test_a_port_that_is_taken(container: Path, failed: Fails) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = failed(container, f"--port={port}")
+    assert f"port {port} of 127.0.0.1: Address already in use; name another one" in said
+
+
+def test_a_damaged_archive(container: Path, tmp_path: Path, failed: Fails) -> None:
+    (tmp_path / "model.tar.gz").write_bytes(b"\x1f\x8bno")
+    said = failed(container, "--port=0", "--model", tmp_path / "model.tar.gz")
+    assert "model.tar.gz cannot be read as a tar.gz" in said
+
+
+WRONG: dict[str, tuple[list[str], str]] = {
+    "a folder without serve": (["tests"], "'tests' has no program `serve`"),
+    "a path in the URL": (["http://a/b"], "is no server's address"),
+    "a variant's name": ([".", "--variant", "AllTraffic", "1", "."], "another name"),
+    "a variant's weight": ([".", "--variant", "b", "x", "."], "expected a number above 0"),
+    "a variable": ([".", "--env", "A"], "expected NAME=VALUE"),
+    "no model": ([".", "--model", "none"], "no folder and no archive"),
+    "no models": ([".", "--multi-model", "none"], "no folder"),
+    "a model for a URL": (["http://127.0.0.1:1", "--model", "."], "are for an image or a folder"),
+    "models in a transform": (
+        [".", "--multi-model", ".", "--transform", "a", "b"],
+        "leave one out",
+    ),
+    "a size": ([".", "--memory", "much"], "such as 500m or 4g"),
+    "a host": ([".", "--host", "no such.invalid"], "--host is 'no such.invalid': "),
+    "another's host": ([".", "--host", "192.0.2.1"], "name another one with --host"),
+    "a host's form": ([".", "--host", "a..b"], "--host is 'a..b': "),
+    "an output": (["http://127.0.0.1:1", "--async-output", "out"], "expected s3://BUCKET/PREFIX"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_options_say_what_is_expected(name: str, failed: Fails) -> None:
+    arguments, message = WRONG[name]
+    assert message in failed(*arguments, "--port=0")
+
+
+def test_an_empty_folder_of_input_is_known_before_the_start(
+    container: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    where = [str(tmp_path / name) for name in ("empty", "out")]
+    assert main(["emulate", str(container), "--transform", *where]) == 2
+    printed = capsys.readouterr()
+    assert "there is no input" in printed.err
+    assert "starting" not in printed.out
+
+
+def test_no_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failed: Fails) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "there is no `docker` here" in failed("an-image", "--port=0")
+
+
+@pytest.mark.skipif(not shutil.which("docker"), reason="there is no docker here")
+def test_no_docker_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failed: Fails) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    assert "no Docker engine answers" in failed("an-image", "--port=0")

@@ -1,0 +1,224 @@
+"""What plain boto3 sees of `emulate`, before a real HTTP server as the container."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from botocore.exceptions import ClientError, EventStreamError
+
+from tests.support.emulate import Emulated, emulated
+
+
+@pytest.fixture(scope="module")
+def service(container: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulated]:
+    """Two variants: the second gets three of four requests."""
+    model = tmp_path_factory.mktemp("model")
+    with emulated(
+        tmp_path_factory.mktemp("emulate"),
+        *(container, "--variant", "second", "3", container, "--serverless", "--timeout=1.5"),
+        *("--env", "GREETING=a=b", "--model", model),
+    ) as running:
+        yield running
+
+
+def test_a_container_gets_what_boto3_sends(service: Emulated) -> None:
+    body, answer = service.invoke(
+        b"\0\xff",
+        ContentType="image/x",
+        Accept="text/y",
+        InferenceId="an id",
+        TargetVariant="second",
+        SessionId="NEW_SESSION",
+    )
+    came = json.loads(body)
+    assert (came["path"], came["size"]) == ("/invocations", 2)
+    sent = {
+        "content-type": "image/x",
+        "accept": "text/y",
+        "x-amzn-sagemaker-inference-id": "an id",
+        "x-amzn-sagemaker-target-variant": "second",
+        "x-amzn-sagemaker-session-id": "NEW_SESSION",
+    }
+    assert came["headers"].items() >= sent.items()
+    assert not {"authorization", "x-amz-date", "user-agent"} & set(came["headers"])
+    assert came["variables"]["GREETING"] == "a=b"
+    assert Path(came["variables"]["MODEL_DIR"]).is_dir()
+    assert came["variables"]["MODEL_DIR_USE"] == "instead"
+    assert answer["ContentType"] == "application/json"
+    assert answer["InvokedProductionVariant"] == "second"
+    assert "CustomAttributes" not in answer  # only what the container itself sets
+
+
+def test_custom_attributes_come_back_where_the_container_sets_them(service: Emulated) -> None:
+    body, answer = service.invoke(b"abc", CustomAttributes="upper")
+    assert (body, answer["CustomAttributes"]) == (b"ABC", "done")
+    assert "ContentType" not in answer
+
+
+def test_variants_share_requests_by_their_weights(service: Emulated) -> None:
+    """Of 200 requests 150 are expected; fewer than 120 or more than 178 come once in 10^6 runs."""
+    runtime = service.runtime
+    counts = Counter(
+        runtime.invoke_endpoint(EndpointName="mine", Body=b"")["InvokedProductionVariant"]
+        for _ in range(200)
+    )
+    assert 120 <= counts["second"] <= 178
+
+
+@pytest.mark.parametrize(("status", "side"), [(400, "client"), (507, "server"), (302, "server")])
+def test_an_error_of_the_container_is_a_model_error(
+    service: Emulated, status: int, side: str
+) -> None:
+    with pytest.raises(ClientError) as caught:
+        service.invoke(CustomAttributes=f"status={status}")
+    error: Any = caught.value.response
+    assert type(caught.value).__name__ == "ModelError"
+    assert error["ResponseMetadata"]["HTTPStatusCode"] == 424
+    assert error["OriginalStatusCode"] == status
+    assert error["OriginalMessage"] == ("the reason " * 400)[:2048]
+    assert error["LogStreamArn"].endswith(":log-group:/aws/sagemaker/Endpoints/mine")
+    assert f'Received {side} error ({status}) from primary with message "the' in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [("sleep=3", "Your invocation timed out while waiting"), ("close", "closed without an answer")],
+)
+def test_no_answer_is_a_model_error_with_status_0(
+    service: Emulated, attributes: str, message: str
+) -> None:
+    begin = time.monotonic()
+    with pytest.raises(ClientError, match=message) as caught:
+        service.invoke(CustomAttributes=attributes)
+    assert caught.value.response["OriginalStatusCode"] == 0
+    assert time.monotonic() - begin < 2.9
+
+
+REFUSED = {
+    "a body of more than 4 MB": ({"body": bytes(4 * 2**20 + 1)}, "length less than or equal to"),
+    "attributes of more than 1024": ({"CustomAttributes": "a" * 1025}, "equal to 1024"),
+    "a session of another form": ({"SessionId": "a b"}, "'sessionId' failed to satisfy"),
+    "a target model": ({"TargetModel": "a"}, "not a multi-model endpoint"),
+    "an unknown variant": ({"TargetVariant": "third"}, "there are: AllTraffic, second"),
+    "a session that is not open": ({"SessionId": "closed"}, "Session closed is not open"),
+    "an inference component": ({"InferenceComponentName": "a"}, "leave it out of the call"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_the_service_refuses_does_not_reach_the_container(
+    service: Emulated, name: str
+) -> None:
+    members, message = REFUSED[name]
+    with pytest.raises(ClientError, match=message) as caught:
+        service.invoke(**members)
+    assert caught.value.response["Error"]["Code"] == "ValidationError"
+    assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 400
+
+
+def test_a_body_of_4_mb_is_taken(service: Emulated) -> None:
+    body, _ = service.invoke(bytes(4 * 2**20))
+    assert json.loads(body)["size"] == 4 * 2**20
+
+
+def test_an_answer_is_streamed_as_it_comes(service: Emulated) -> None:
+    answer = service.runtime.invoke_endpoint_with_response_stream(
+        EndpointName="mine", Body=b"x", Accept="text/z", CustomAttributes="stream=3"
+    )
+    begin = time.monotonic()
+    times, parts = [], []
+    for event in answer["Body"]:
+        times.append(time.monotonic() - begin)
+        parts.append(event["PayloadPart"]["Bytes"])
+    assert parts == [b"part 0", b"part 1", b"part 2"]
+    assert times[2] - times[0] > 0.3  # the container waits 0.2 s after each
+    assert answer["ContentType"] == "text/plain"
+
+
+def test_a_stream_that_breaks_off_is_a_model_stream_error(service: Emulated) -> None:
+    answer = service.runtime.invoke_endpoint_with_response_stream(
+        EndpointName="mine", Body=b"x", CustomAttributes="stream=-2"
+    )
+    events = iter(answer["Body"])
+    assert [next(events)["PayloadPart"]["Bytes"] for _ in range(2)] == [b"part 0", b"part 1"]
+    with pytest.raises(EventStreamError, match=r"ModelStreamError.*closed in the middle"):
+        next(events)
+    answer["Body"].close()
+
+
+def test_an_error_before_the_stream_is_a_model_error(service: Emulated) -> None:
+    with pytest.raises(ClientError, match="the reason") as caught:
+        service.runtime.invoke_endpoint_with_response_stream(
+            EndpointName="mine", Body=b"x", CustomAttributes="status=500"
+        )
+    assert caught.value.response["OriginalStatusCode"] == 500
+
+
+def test_a_session_stays_with_its_variant_until_it_is_closed(service: Emulated) -> None:
+    opened = "abc; Expires=2099-01-31T00:00:00Z"
+    _, answer = service.invoke(SessionId="NEW_SESSION", CustomAttributes=f"session={opened}")
+    assert answer["NewSessionId"] == opened
+    variants = {service.invoke(SessionId="abc")[1]["InvokedProductionVariant"] for _ in range(12)}
+    assert variants == {answer["InvokedProductionVariant"]}
+    _, closing = service.invoke(SessionId="abc", CustomAttributes="session=close")
+    assert closing["ClosedSessionId"] == "abc"
+    with pytest.raises(ClientError, match="Session abc is not open"):
+        service.invoke(SessionId="abc")
+
+
+def test_a_session_ends_when_it_expires(service: Emulated) -> None:
+    opened = "old; Expires=2001-01-31T00:00:00Z"
+    service.invoke(SessionId="NEW_SESSION", CustomAttributes=f"session={opened}")
+    with pytest.raises(ClientError, match="Session old is not open"):
+        service.invoke(SessionId="old")
+
+
+def test_a_session_in_another_form_is_the_container_s_mistake(service: Emulated) -> None:
+    with pytest.raises(ClientError, match="expected 'ID; Expires=2030") as caught:
+        service.invoke(SessionId="NEW_SESSION", CustomAttributes="session=abc")
+    assert caught.value.response["Error"]["Code"] == "ModelError"
+
+
+def test_asynchronous_calls_need_an_output(service: Emulated) -> None:
+    with pytest.raises(ClientError, match="--async-output"):
+        service.runtime.invoke_endpoint_async(EndpointName="mine", InputLocation="s3://a/b")
+
+
+def test_waiters_find_the_endpoint_in_service(service: Emulated) -> None:
+    sagemaker = service.client("sagemaker")
+    sagemaker.get_waiter("endpoint_in_service").wait(EndpointName="mine")
+    described = sagemaker.describe_endpoint(EndpointName="mine")
+    assert [one["VariantName"] for one in described["ProductionVariants"]] == [
+        "AllTraffic",
+        "second",
+    ]
+    with pytest.raises(ClientError, match=r"does not answer SageMaker\.ListModels"):
+        sagemaker.list_models()
+
+
+def test_the_line_for_boto3_is_all_that_it_needs(service: Emulated) -> None:
+    line = next(one for one in service.lines.splitlines() if "InService: boto3" in one)
+    made, _, rest = line.partition("InService: ")[2].partition(".invoke_endpoint")
+    names = ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_CONFIG_FILE")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in names:
+            patch.delenv(name, raising=False)
+        client = eval(made, {"boto3": boto3})  # our own text
+    assert client.meta.endpoint_url == f"http://127.0.0.1:{service.port}"
+    assert f"AWS_REGION={client.meta.region_name}" in rest
+
+
+def test_the_terminal_shows_what_happens(service: Emulated) -> None:
+    service.invoke(TargetVariant="second")
+    lines = service.lines
+    assert "AllTraffic | the container starts" in lines
+    assert "second: InService after" in lines
+    assert "InvokeEndpoint second 200 in" in lines
+    assert "\x1b" not in lines  # it is no terminal

@@ -1,0 +1,24 @@
+"""`dispatcher emulate` and `conformance`, which the package sagemaker-emulator brings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import entry_points
+
+from dispatcher.settings import PROJECT
+from tool.trouble import Trouble
+
+NAME = "sagemaker-emulator"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run that package's command line; return its exit code.
+
+    Raises:
+        Trouble: it is not installed.
+
+    """
+    for found in entry_points(group="console_scripts", name=NAME):
+        return int(found.load()(arguments))
+    folder = PROJECT / "emulator"
+    raise Trouble(f"`pip install {folder if folder.is_dir() else NAME}` brings this command")
