@@ -7,10 +7,11 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from sagemaker_emulator.commands.emulate import (
+from sagemaker_emulator.commands.options import (
+    add_container,
     count,
     model_folder,
-    seconds,
+    refuse_wrong,
     variables,
     work_folder,
 )
@@ -23,21 +24,7 @@ from sagemaker_emulator.trouble import Trouble
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    add = parser.add_argument
-    add(
-        "what",
-        metavar="IMAGE|URL|.",
-        help="an image; the address of a running server, which is not stopped; or the folder of a "
-        "checkout, whose ./serve is started without Docker",
-    )
-    add("--model", type=Path, metavar="PATH", help="a folder or model.tar.gz for /opt/ml/model")
-    add("--env", action="append", default=[], metavar="NAME=VALUE", help="may be repeated")
-    add(
-        "--multi-model",
-        type=Path,
-        metavar="FOLDER",
-        help="the models (NAME.tar.gz and folders) for the checks of a multi-model endpoint",
-    )
+    add_container(parser)
     requests = parser.add_argument_group("requests to /invocations")
     requests.add_argument(
         "--body",
@@ -60,14 +47,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     report = parser.add_argument_group("the report")
     report.add_argument("--json", action="store_true", help="as JSON, at the end")
     report.add_argument("--junit", type=Path, metavar="FILE", help="also as a file of JUnit")
-    limits = parser.add_argument_group("the service's limits, in seconds")
-    limits.add_argument(
-        "--start-timeout", type=seconds, default=Limits.start_s, help="first good ping (480)"
-    )
-    limits.add_argument("--timeout", type=seconds, default=Limits.answer_s, help="an answer (60)")
-    limits.add_argument(
-        "--stop-timeout", type=seconds, default=Limits.stop_s, help="SIGTERM to SIGKILL (30)"
-    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -75,10 +54,7 @@ def run(options: argparse.Namespace) -> int:
     if options.junit:
         make_way(options.junit)
     with ExitStack() as stack:
-        if "://" in options.what and (options.model or options.env):
-            raise Trouble(f"{options.what} runs already: --model and --env are for what is started")
-        if options.multi_model and not options.multi_model.is_dir():
-            raise Trouble(f"--multi-model is {str(options.multi_model)!r}, no folder")
+        refuse_wrong(options)
         settings = read(options, work_folder(stack))
         if not options.json:
             sys.stdout.write(f"{options.what} as a container of Amazon SageMaker\n\n")

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import socket
 import sys
-import tempfile
 import threading
-from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from errno import EADDRNOTAVAIL
-from pathlib import Path
+from functools import partial
 
-from sagemaker_emulator.archive import unpack_archive
-from sagemaker_emulator.commands.view import View
+from sagemaker_emulator.commands.lines import Lines
+from sagemaker_emulator.commands.options import (
+    add_container,
+    count,
+    model_folder,
+    refuse_wrong,
+    seconds,
+    variables,
+    work_folder,
+)
 from sagemaker_emulator.emulate.asynchronous import AsyncCalls
 from sagemaker_emulator.emulate.contract import FIRST_VARIANT, REGION, variants_of
 from sagemaker_emulator.emulate.endpoint import Endpoint, Variant
@@ -24,7 +28,7 @@ from sagemaker_emulator.emulate.places import place_of, s3_client
 from sagemaker_emulator.emulate.service import Service, failure_reason, server
 from sagemaker_emulator.emulate.transform import LINE, MULTI, NONE, SINGLE, Job, inputs, transform
 from sagemaker_emulator.host.containers import Container, Image, Remote, Start, container_of
-from sagemaker_emulator.host.health import CREATING, FAILED, Health, hint_for
+from sagemaker_emulator.host.health import FAILED, Health, hint_for
 from sagemaker_emulator.host.limits import MB, Limits
 from sagemaker_emulator.trouble import Trouble
 
@@ -37,21 +41,8 @@ SIZES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
+    add_container(parser)
     add = parser.add_argument
-    add(
-        "what",
-        metavar="IMAGE|URL|.",
-        help="an image; the address of a running server; or the folder of a checkout, whose "
-        "./serve is started without Docker",
-    )
-    add(
-        "--model",
-        type=Path,
-        metavar="PATH",
-        help="a folder or model.tar.gz for /opt/ml/model; served instead of the image's own "
-        "models, but for --env MODEL_DIR_USE=beside",
-    )
-    add("--env", action="append", default=[], metavar="NAME=VALUE", help="may be repeated")
     add("--port", type=int, default=PORT, help=f"where boto3 is answered (default: {PORT})")
     add("--host", default="127.0.0.1", help="on which address (default: 127.0.0.1)")
     add("--serverless", action="store_true", help="requests have at most 4 MB")
@@ -64,29 +55,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help=f"a further production variant; the first is {FIRST_VARIANT}, with weight 1",
     )
     add(
-        "--multi-model",
-        type=Path,
-        metavar="FOLDER",
-        help="a multi-model endpoint of the NAME.tar.gz and folders in it",
-    )
-    add(
         "--memory",
         type=size,
         default=0,
         metavar="SIZE",
         help="room for loaded models, by the size of their files, such as 500m or 4g",
     )
-    limits = parser.add_argument_group("the service's limits, in seconds")
-    limits.add_argument(
-        "--start-timeout", type=seconds, default=Limits.start_s, help="first good ping (480)"
-    )
-    limits.add_argument(
-        "--ping-every", type=seconds, default=Limits.ping_every_s, help="between pings (5)"
-    )
-    limits.add_argument("--timeout", type=seconds, default=Limits.answer_s, help="an answer (60)")
-    limits.add_argument(
-        "--stop-timeout", type=seconds, default=Limits.stop_s, help="SIGTERM to SIGKILL (30)"
-    )
+    add("--ping-every", type=seconds, default=Limits.ping_every_s, help="seconds (5)")
     asynchronous = parser.add_argument_group("asynchronous calls")
     asynchronous.add_argument("--async-output", metavar="S3", help="s3://BUCKET/PREFIX for answers")
     asynchronous.add_argument("--async-failure", default="", metavar="S3", help="for failures")
@@ -123,28 +98,11 @@ def size(text: str) -> int:
     return int(match[1]) * SIZES[match[2]]
 
 
-def seconds(text: str) -> float:
-    return positive(text, float)
-
-
-def count(text: str) -> int:
-    return int(positive(text, int))
-
-
-def positive(text: str, kind: Callable[[str], float]) -> float:
-    try:
-        value = kind(text)
-    except ValueError:
-        value = 0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r}; expected a number above 0")
-    return value
-
-
 def run(options: argparse.Namespace) -> int:
     """Start all, answer until Ctrl-C or a failure, stop all; return the exit code."""
     if options.multi_model and (options.transform or options.model):
         raise Trouble("--multi-model goes with neither --transform nor --model; leave one out")
+    refuse_wrong(options)
     with ExitStack() as stack:
         running = Running(options, stack)
         if options.transform:
@@ -180,8 +138,7 @@ class Running:
             accept=options.accept,
         )
         self.endpoint = Endpoint([], self.limits)
-        self.view = View(sys.stdout, self.state)
-        stack.callback(self.view.close)
+        self.say = Lines(sys.stdout)
         if not options.transform:  # a port that is taken is known before a long start
             self.listening = stack.enter_context(listen(options.host, options.port))
         self.folder = work_folder(stack)
@@ -199,8 +156,6 @@ class Running:
         """Return the environment of the containers."""
         found = self.job.environment() if self.options.transform else {}
         if self.options.multi_model:
-            if not self.options.multi_model.is_dir():
-                raise Trouble(f"--multi-model is {str(self.options.multi_model)!r}, no folder")
             found[MULTI_MODEL] = "true"
         return found | variables(self.options.env)
 
@@ -209,13 +164,11 @@ class Running:
         models = self.folder / "models" / name if self.options.multi_model else None
         if models:
             models.mkdir(parents=True)
-        log, stop_s = self.view.log(name), self.limits.stop_s
+        log, stop_s = partial(self.say.about, f"{name} |"), self.limits.stop_s
         how = Start(name, log, self.environment, self.model, models, stop_s)
         container = container_of(what, how)
-        if isinstance(container, Remote) and (self.model or self.options.env):
-            raise Trouble(f"{what} runs already: --model and --env are for an image or a folder")
         self.stack.callback(self.stop, name, container)
-        say = self.view.about(name)
+        say = partial(self.say.about, f"{name}:")
         say(f"{'pinging' if isinstance(container, Remote) else 'starting'} {what}")
         container.start()
         paths = ("/ping", "/models") if models else ("/ping",)
@@ -232,7 +185,7 @@ class Running:
 
     def stop(self, name: str, container: Container) -> None:
         """Stop a container, and say how it went."""
-        say = self.view.about(name)
+        say = partial(self.say.about, f"{name}:")
         if isinstance(container, Image) and not container.ended():
             say("stopping")
         if how := container.stop():
@@ -253,10 +206,9 @@ class Running:
         self.refresh()
 
     def refresh(self) -> None:
-        """Show the state; raise the OSError after which nothing can be shown."""
-        self.view.refresh()
-        if self.view.gone:
-            raise self.view.gone
+        """Raise the OSError after which nothing can be shown."""
+        if self.say.gone:
+            raise self.say.gone
 
     def look(self, variant: Variant) -> None:
         """Raise Trouble where a container has failed."""
@@ -278,14 +230,14 @@ class Running:
             options.async_output,
             options.async_failure,
             options.async_concurrency,
-            self.view.say,
+            self.say,
         )
         self.stack.callback(calls.close)
         return calls
 
     def serve(self) -> int:
         """Answer boto3 until Ctrl-C, or until a container has failed."""
-        service = Service(self.endpoint, self.async_calls, self.view.say)
+        service = Service(self.endpoint, self.async_calls, self.say)
         web = server(service.app(), self.listening)
         thread = threading.Thread(target=web.serve_forever, args=(0.1,), daemon=True)
         thread.start()
@@ -293,7 +245,7 @@ class Running:
         self.until_in_service()
         host, port = self.listening.getsockname()[:2]
         url = f"http://{host}:{port}"
-        self.view.say(
+        self.say(
             f'InService: boto3.client("sagemaker-runtime", endpoint_url="{url}", '
             f'region_name="{REGION}").invoke_endpoint(EndpointName=…); or '
             f"AWS_ENDPOINT_URL_SAGEMAKER_RUNTIME={url} AWS_REGION={REGION}"
@@ -308,53 +260,9 @@ class Running:
         """Run a batch transform job; return 1 where a file failed."""
         source, target = self.places
         self.until_in_service()
-        code = min(1, transform(self.job, source, target, self.endpoint, self.view.say))
+        code = min(1, transform(self.job, source, target, self.endpoint, self.say))
         self.refresh()
         return code
-
-    def state(self) -> str:
-        """Return the state in one line."""
-        parts = []
-        for one in self.endpoint.variants:
-            failures = f", {one.failures} failed" * bool(one.failures)
-            words = f"{one.name} {one.health.state}, {one.health.pings} pings"
-            parts.append(f"{words}, {one.requests} requests{failures}")
-            if one.models:
-                parts.append(f"models: {' '.join(one.models.names()) or 'none'}")
-            if one.health.reason and one.health.state != CREATING:
-                parts.append(one.health.reason)
-        return " | ".join(parts)
-
-
-def work_folder(stack: ExitStack) -> Path:
-    """Return a temporary folder that any user of a container can read."""
-    name = stack.enter_context(tempfile.TemporaryDirectory(prefix="sagemaker-emulator-"))
-    folder = Path(name).resolve()
-    folder.chmod(0o755)
-    return folder
-
-
-def model_folder(path: Path | None, work: Path) -> Path | None:
-    """Return the folder for /opt/ml/model; an archive is unpacked into a folder for work."""
-    if path is None or path.is_dir():
-        return path and path.resolve()
-    if not path.is_file():
-        raise Trouble(f"--model is {str(path)!r}, where there is no folder and no archive")
-    folder = work / "model"
-    folder.mkdir()
-    unpack_archive(path, folder)
-    return folder
-
-
-def variables(given: Sequence[str]) -> dict[str, str]:
-    """Return what `--env NAME=VALUE` gives a container."""
-    found = {}
-    for one in given:
-        name, equals, value = one.partition("=")
-        if not name or not equals:
-            raise Trouble(f"--env is {one!r}; expected NAME=VALUE")
-        found[name] = value
-    return found
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -365,14 +273,9 @@ def listen(host: str, port: int) -> socket.socket:
 
     """
     try:
-        socket.gethostbyname(host)
-    except (socket.gaierror, UnicodeError) as error:  # the latter of a name such as `a..b`
-        why = getattr(error, "strerror", None) or "it is no host's name"
-        raise Trouble(f"--host is {host!r}: {why}; expected an address of this machine") from error
-    try:
         return socket.create_server((host, port), backlog=128)
-    except (OSError, OverflowError) as error:
-        number = getattr(error, "errno", None)
-        why = os.strerror(number) if number else error
-        option = "--host" if number == EADDRNOTAVAIL else "--port"
-        raise Trouble(f"port {port} of {host}: {why}; name another one with {option}") from error
+    except (OSError, OverflowError, UnicodeError) as error:  # the last of a name such as `a..b`
+        why = getattr(error, "strerror", None) or error
+        raise Trouble(
+            f"port {port} of {host}: {why}; name another one with --port, or --host"
+        ) from error

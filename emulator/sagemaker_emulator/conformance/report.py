@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from xml.sax.saxutils import escape, quoteattr
+from pathlib import Path
+from xml.etree import ElementTree as ET
 
 from sagemaker_emulator.conformance.subject import Subject
 
 PASS, FAIL, NOT_APPLICABLE = "pass", "fail", "not applicable"
+TEXTS = tomllib.loads(Path(__file__).with_name("checks.toml").read_text(encoding="utf-8"))
 NOT_IN_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd]")
 
 
@@ -33,6 +36,12 @@ class Check:
     asked: str
     why: str
     fix: str
+
+
+def check(name: str) -> Callable[[Callable[[Subject], str]], Check]:
+    """Make a check of a function; `checks.toml` says why it is made."""
+    (texts,) = (stage[name] for stage in TEXTS.values() if name in stage)
+    return lambda look: Check(name, look, **texts)
 
 
 @dataclass(frozen=True)
@@ -92,35 +101,28 @@ def as_json(what: str, results: Sequence[Result]) -> str:
 def as_junit(what: str, results: Sequence[Result]) -> str:
     """Return the report as test runners write theirs, for the page of a CI."""
     counts = summary(results)
-    head = (
-        f"<testsuite name={attribute(f'conformance of {what}')} tests='{len(results)}' "
-        f"failures='{counts[FAIL]}' skipped='{counts[NOT_APPLICABLE]}' errors='0' "
-        f"time='{sum(one.seconds for one in results):.3f}'>"
+    suite = ET.Element(
+        "testsuite",
+        name=allowed(f"conformance of {what}"),
+        tests=str(len(results)),
+        failures=str(counts[FAIL]),
+        skipped=str(counts[NOT_APPLICABLE]),
+        errors="0",
+        time=f"{sum(one.seconds for one in results):.3f}",
     )
-    return "\n".join(
-        ["<?xml version='1.0' encoding='UTF-8'?>", head, *map(case, results), "</testsuite>\n"]
-    )
-
-
-def case(result: Result) -> str:
-    check = result.check
-    group, _, point = check.name.partition(".")
-    inside = ""
-    if result.outcome == FAIL:
-        text = f"asked: {check.asked}\ncame: {result.came}\nwhy: {check.why}\nfix: {check.fix}"
-        inside = f"<failure message={attribute(result.came)}>{escape(allowed(text))}</failure>"
-    elif result.outcome == NOT_APPLICABLE:
-        inside = f"<skipped message={attribute(result.came)}/>"
-    return (
-        f"<testcase classname={attribute(f'conformance.{group}')} name={attribute(point)} "
-        f"time='{result.seconds:.3f}'>{inside}</testcase>"
-    )
+    for one in results:
+        group, _, point = one.check.name.partition(".")
+        names = {"classname": f"conformance.{group}", "name": point}
+        case = ET.SubElement(suite, "testcase", names, time=f"{one.seconds:.3f}")
+        kind = {FAIL: "failure", NOT_APPLICABLE: "skipped"}.get(one.outcome)
+        if kind:
+            found = ET.SubElement(case, kind, message=allowed(one.came))
+            if one.outcome == FAIL:
+                found.text = allowed(one.lines())
+    ET.indent(suite)
+    return ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 
 def allowed(text: str) -> str:
     """Return a text without what XML cannot have, such as control characters."""
     return NOT_IN_XML.sub("\N{REPLACEMENT CHARACTER}", text)
-
-
-def attribute(text: str) -> str:
-    return quoteattr(allowed(text))

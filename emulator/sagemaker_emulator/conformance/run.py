@@ -9,20 +9,31 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from sagemaker_emulator.conformance import health, load, multi_model, requests, starting
 from sagemaker_emulator.conformance.exchange import Failed, NotApplicable, Settings
-from sagemaker_emulator.conformance.health import BROKEN, PING
-from sagemaker_emulator.conformance.load import LOAD, STOP
-from sagemaker_emulator.conformance.multi_model import MULTI_MODEL, unpacked
-from sagemaker_emulator.conformance.report import FAIL, NOT_APPLICABLE, PASS, Check, Result
-from sagemaker_emulator.conformance.requests import REQUESTS
-from sagemaker_emulator.conformance.starting import ALONE, LOGS, START
+from sagemaker_emulator.conformance.multi_model import unpacked
+from sagemaker_emulator.conformance.report import (
+    FAIL,
+    NOT_APPLICABLE,
+    PASS,
+    TEXTS,
+    Check,
+    Result,
+)
 from sagemaker_emulator.conformance.subject import AGAIN_S, Subject
 from sagemaker_emulator.host import processes
+from sagemaker_emulator.host.calls import NoAnswer
 from sagemaker_emulator.trouble import Trouble
 
 ENDING_S = 1.0
 VARIABLE = "SAGEMAKER_MULTI_MODEL"
-ALL = (*START, *PING, *REQUESTS, *LOAD, *STOP, *LOGS, *ALONE, *BROKEN, *MULTI_MODEL)
+CHECKS = {
+    one.name: one
+    for module in (starting, health, requests, load, multi_model)
+    for one in vars(module).values()
+    if isinstance(one, Check)
+}
+STAGES = {stage: [CHECKS[name] for name in texts] for stage, texts in TEXTS.items()}
 
 
 class Examination:
@@ -59,22 +70,22 @@ class Examination:
         subject = self.subject
         subject.begin()
         dead = "it never got ready" if subject.not_ready else ""
-        self.check(START)
+        self.check(STAGES["start"])
         if dead and not subject.is_started_here:
             raise Trouble(f"{subject.what} does not answer: {subject.not_ready}")
         if not dead:
             subject.learn()
-        for one in (*PING, *REQUESTS, *LOAD):
+        for one in [*STAGES["ping"], *STAGES["requests"], *STAGES["load"]]:
             self.check([one], dead)
             if not dead and (ended := self.ended()):
                 self.restart(ended)
                 again = f"it does not start again: {subject.not_ready}"
                 dead = again * bool(subject.not_ready)
         self.children = bool(subject.pid) and len(processes.tree(subject.pid)) > 1
-        self.check(STOP, dead)
+        self.check(STAGES["stop"], dead)
         if dead:
             subject.stop()
-        self.check(LOGS)
+        self.check(STAGES["logs"])
         self.dead = dead
 
     def ended(self) -> str:
@@ -105,21 +116,26 @@ class Examination:
         else:
             alone = ""
         if not subject.is_started_here:
-            self.check((*ALONE, *BROKEN), "the server runs already; give its image or its folder")
+            self.check(
+                [*STAGES["alone"], *STAGES["broken"]],
+                "the server runs already; give its image or its folder",
+            )
             return
         if not reason and (not alone or self.children):
             with self.life(alone=not alone):
-                self.check(ALONE, alone)
-                self.check(BROKEN, "it did not start" * bool(subject.not_ready))
+                self.check(STAGES["alone"], alone)
+                self.check(STAGES["broken"], "it did not start" * bool(subject.not_ready))
             return
-        self.check(ALONE, reason or alone)
-        self.check(BROKEN, reason or "it is one process, and cannot be broken from outside")
+        self.check(STAGES["alone"], reason or alone)
+        self.check(
+            STAGES["broken"], reason or "it is one process, and cannot be broken from outside"
+        )
 
     def multi_model_life(self) -> None:
         """Run it as one of the containers of a multi-model endpoint."""
         subject, source = self.subject, self.subject.settings.models
         if not source and not subject.labelled("multi-models"):
-            self.check(MULTI_MODEL, "no label multi-models, and no --multi-model FOLDER")
+            self.check(STAGES["multi-model"], "no label multi-models, and no --multi-model FOLDER")
             return
         with tempfile.TemporaryDirectory(prefix="sagemaker-emulator-") as place:
             work = Path(place).resolve()
@@ -129,8 +145,9 @@ class Examination:
             subject.models_folder = work
             with self.life({VARIABLE: "true"}, work):
                 reason = f"it does not start with {VARIABLE}=true: {subject.not_ready}"
-                self.check(MULTI_MODEL[:1], reason * bool(subject.not_ready), FAIL)
-                self.check(MULTI_MODEL[1:], reason * bool(subject.not_ready))
+                first, *others = STAGES["multi-model"]
+                self.check([first], reason * bool(subject.not_ready), FAIL)
+                self.check(others, reason * bool(subject.not_ready))
 
     @contextmanager
     def life(
@@ -159,7 +176,7 @@ def outcome_of(check: Check, subject: Subject) -> tuple[str, str]:
     """Make a check; return its outcome and what came."""
     try:
         return PASS, check.look(subject)
-    except Failed as error:
+    except (Failed, NoAnswer) as error:
         return FAIL, str(error)
     except NotApplicable as error:
         return NOT_APPLICABLE, str(error)

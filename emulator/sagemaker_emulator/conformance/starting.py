@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from sagemaker_emulator.conformance.exchange import Failed, NotApplicable
-from sagemaker_emulator.conformance.report import Check
+from sagemaker_emulator.conformance.report import check
 from sagemaker_emulator.conformance.subject import CAPABILITIES, Subject
 from sagemaker_emulator.host import processes
-from sagemaker_emulator.host.containers import NEEDED_PORTS, NO_SERVE, Image
+from sagemaker_emulator.host.containers import NEEDED_PORTS, Image
 from sagemaker_emulator.host.health import hint_for
 
 GB = 10**9
@@ -26,8 +26,8 @@ def must_be_an_image(subject: Subject) -> None:
         raise NotApplicable("this needs the image")
 
 
+@check("start.exec-form")
 def serve_in_exec_form(subject: Subject) -> str:
-    """See that the entry point takes the word `serve`, and no shell or `tini` is in its place."""
     must_be_an_image(subject)
     entry = subject.configuration.get("Entrypoint") or []
     if not entry:
@@ -40,8 +40,8 @@ def serve_in_exec_form(subject: Subject) -> str:
     return f"ENTRYPOINT is {entry}"
 
 
+@check("start.ready")
 def becomes_ready(subject: Subject) -> str:
-    """See that it answers a ping with 200 in time."""
     must_be_started_here(subject)
     reason = subject.not_ready
     if reason and wants_to_write(subject):
@@ -59,8 +59,8 @@ def wants_to_write(subject: Subject) -> str:
     return next(found, "") if isinstance(subject.container, Image) else ""
 
 
+@check("start.read-only-model")
 def model_is_read_only(subject: Subject) -> str:
-    """See that it starts with /opt/ml/model mounted read-only."""
     must_be_an_image(subject)
     if not subject.settings.model:
         raise NotApplicable("no model is mounted; give one with --model")
@@ -71,8 +71,8 @@ def model_is_read_only(subject: Subject) -> str:
     return "it started with a read-only model, and does not complain"
 
 
+@check("ports.bind")
 def port_is_kept_to(subject: Subject) -> str:
-    """See that it listens where SAGEMAKER_BIND_TO_PORT says."""
     must_be_started_here(subject)
     if subject.is_image and not subject.labelled("accept-bind-to-port"):
         raise NotApplicable("the image has no label accept-bind-to-port: it gets 8080")
@@ -83,8 +83,8 @@ def port_is_kept_to(subject: Subject) -> str:
     return "it answers pings on the port that it was given"
 
 
+@check("ports.range")
 def further_ports_are_in_range(subject: Subject) -> str:
-    """See that each further port that it listens on is in SAGEMAKER_SAFE_PORT_RANGE."""
     must_be_started_here(subject)
     if subject.is_image and not subject.labelled("accept-bind-to-port"):
         raise NotApplicable("the image has no label accept-bind-to-port: it gets no range")
@@ -103,8 +103,8 @@ def further_ports_are_in_range(subject: Subject) -> str:
     return f"it listens on {sorted(ports)}"
 
 
+@check("image.labels")
 def labels_are_known(subject: Subject) -> str:
-    """See that labels of capabilities have names and values that the service knows."""
     must_be_an_image(subject)
     found = {
         name.removeprefix(CAPABILITIES): value
@@ -120,8 +120,8 @@ def labels_are_known(subject: Subject) -> str:
     return ", ".join(sorted(found))
 
 
+@check("image.size")
 def size_is_allowed(subject: Subject) -> str:
-    """See that the image is small enough for serverless endpoints."""
     must_be_an_image(subject)
     text = f"{subject.image_bytes / GB:.2f} GB unpacked"
     if subject.image_bytes > MOST_BYTES:
@@ -129,23 +129,23 @@ def size_is_allowed(subject: Subject) -> str:
     return text
 
 
+@check("start.no-network")
 def no_network_is_needed(subject: Subject) -> str:
-    """See that it gets ready on a network that leads nowhere."""
     if subject.not_ready:
         raise Failed(f"without a way out: {subject.not_ready}")
     return f"the first 200 after {subject.ready_s:.1f} s, on a network that leads nowhere"
 
 
+@check("logs.written")
 def something_is_logged(subject: Subject) -> str:
-    """See that it writes lines to stdout or stderr."""
     must_be_started_here(subject)
     if not subject.lines:
         raise Failed("no line came from the start to the end")
     return f"{len(subject.lines)} lines"
 
 
+@check("logs.unbuffered")
 def logs_are_not_buffered(subject: Subject) -> str:
-    """See that lines come while it runs, not all at its end."""
     must_be_started_here(subject)
     if not subject.lines:
         raise NotApplicable("it wrote nothing")
@@ -154,84 +154,3 @@ def logs_are_not_buffered(subject: Subject) -> str:
     if not subject.lines_before_stop:
         raise Failed(f"all {len(subject.lines)} lines came only after SIGTERM")
     return f"{subject.lines_before_stop} of {len(subject.lines)} lines came before SIGTERM"
-
-
-START = (
-    Check(
-        "start.exec-form",
-        serve_in_exec_form,
-        asked="`docker run IMAGE serve`: an ENTRYPOINT in exec form that takes the word, or none "
-        "and a program `serve` on PATH",
-        why="in shell form the word is lost, and SIGTERM reaches the shell instead of the server",
-        fix=NO_SERVE,
-    ),
-    Check(
-        "start.ready",
-        becomes_ready,
-        asked="GET /ping until it is 200, for up to 8 minutes",
-        why='else the deployment ends with "did not pass the ping health check"',
-        fix="listen on 0.0.0.0 and answer /ping with 200 as soon as the model is loaded; a large "
-        "model may need more time: ContainerStartupHealthCheckTimeoutInSeconds",
-    ),
-    Check(
-        "start.read-only-model",
-        model_is_read_only,
-        asked="to start with /opt/ml/model read-only",
-        why="the service mounts the model so; a server that writes there ends at its start",
-        fix="write caches and compiled files to /tmp",
-    ),
-    Check(
-        "ports.bind",
-        port_is_kept_to,
-        asked="to listen on SAGEMAKER_BIND_TO_PORT",
-        why="beside other containers the service gives each a port of its own",
-        fix="read the variable and fall back to 8080; without that, take the label "
-        "accept-bind-to-port out of the image",
-    ),
-    Check(
-        "ports.range",
-        further_ports_are_in_range,
-        asked="to listen elsewhere only inside SAGEMAKER_SAFE_PORT_RANGE",
-        why="another port may be taken by the service or by the container beside it",
-        fix="take further ports from the variable (LOW-HIGH), or use Unix sockets",
-    ),
-    Check(
-        "image.labels",
-        labels_are_known,
-        asked="for labels of capabilities by known names, with the value true",
-        why="a capability with a misspelt label is not there for the service",
-        fix=f"LABEL {CAPABILITIES}NAME=true, where NAME is one of {', '.join(sorted(KNOWN))}",
-    ),
-    Check(
-        "image.size",
-        size_is_allowed,
-        asked="for an image of at most 10 GB",
-        why="serverless endpoints refuse larger ones, and each new instance has to pull it",
-        fix="leave compilers, caches and weights out; weights go into model.tar.gz",
-    ),
-)
-ALONE = (
-    Check(
-        "start.no-network",
-        no_network_is_needed,
-        asked="to get ready without the internet",
-        why="with network isolation, or in a VPC without a way out, a download at the start fails",
-        fix="put into the image or the model archive what the start downloads",
-    ),
-)
-LOGS = (
-    Check(
-        "logs.written",
-        something_is_logged,
-        asked="for lines on stdout or stderr",
-        why="CloudWatch shows nothing else; a start that fails in silence cannot be explained",
-        fix="log to stdout, not to a file",
-    ),
-    Check(
-        "logs.unbuffered",
-        logs_are_not_buffered,
-        asked="for lines while it runs",
-        why="what is in a buffer when the container is killed is lost, the reason above all",
-        fix="PYTHONUNBUFFERED=1, or flush after each line",
-    ),
-)

@@ -242,11 +242,14 @@ class Subject:
         """
         begin = time.monotonic()
         until = begin + (seconds or self.limits.answer_s)
-        answer = ask(self.address, method, path, body, headers, until=until)
         pieces, first = [], 0.0
-        for piece in answer.pieces(until):
-            first = first or time.monotonic() - begin
-            pieces.append(piece)
+        try:
+            answer = ask(self.address, method, path, body, headers, until=until)
+            for piece in answer.pieces(until):
+                first = first or time.monotonic() - begin
+                pieces.append(piece)
+        except NoAnswer as error:
+            raise NoAnswer(f"{method} {path}: {error}") from error
         took = time.monotonic() - begin
         return Reply(
             answer.status, answer.headers, b"".join(pieces), first or took, took, len(pieces)
@@ -264,7 +267,7 @@ class Subject:
         try:
             reply = self.ask("GET", "/ping", seconds=seconds)
         except NoAnswer as error:
-            return f"GET /ping: {error}"
+            return str(error)
         return "" if reply.status == HTTPStatus.OK else f"GET /ping is answered with {reply}"
 
     def usual_fault(self, seconds: float = 0) -> str:
@@ -272,7 +275,7 @@ class Subject:
         try:
             reply = self.invoke(self.usual, seconds=seconds)
         except NoAnswer as error:
-            return f"POST /invocations: {error}"
+            return str(error)
         if reply.status == self.usual_status:
             return ""
         return f"POST /invocations is answered with {reply}, not {self.usual_status} as before"
@@ -339,9 +342,10 @@ class Subject:
                 many.body, "application/json", "application/jsonlines"
             )
 
-    def tried(self) -> Reply | str:
+    def tried(self, request: Request | None = None) -> Reply | str:
+        """Return the answer to a request, the usual one if none is given, or why none came."""
         try:
-            return self.invoke(self.usual)
+            return self.invoke(request or self.usual)
         except NoAnswer as error:
             return str(error)
 

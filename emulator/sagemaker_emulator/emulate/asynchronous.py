@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from sagemaker_emulator.emulate.contract import PREFIX, Refused, validation_error
@@ -18,30 +18,6 @@ from sagemaker_emulator.trouble import Trouble
 INVOCATION_S, QUEUE_S = 900, 21_600  # the service's defaults
 MAX_INLINE = 128_000
 OUTPUT_LOCATION, FAILURE_LOCATION = f"{PREFIX}OutputLocation", f"{PREFIX}FailureLocation"
-
-
-@dataclass(frozen=True)
-class Job:
-    """One request, as it waits.
-
-    Args:
-        endpoint: its name.
-        variant: that answers it.
-        call: what its headers say.
-        body: the input where the call brings it; else it is in S3.
-        output: where the answer goes, as bucket and key.
-        failure: where the reason goes if there is none.
-        begin: when it came.
-
-    """
-
-    endpoint: str
-    variant: Variant
-    call: Mapping[str, str]
-    body: bytes
-    output: tuple[str, str]
-    failure: tuple[str, str] | None
-    begin: float
 
 
 class AsyncCalls:
@@ -99,46 +75,50 @@ class AsyncCalls:
         output = below(self.output, extension, file_name)
         failure = self.failure and below(self.failure, extension, f"{inference_id}-error.out")
         variant = self.endpoint.choose(name, call)
-        job = Job(name, variant, call, body, output, failure, time.monotonic())
-        self.workers.submit(self.run, job)
+        wait = partial(self.answer, name, variant, call, body, time.monotonic())
+        self.workers.submit(self.run, wait, output, failure)
         headers = {OUTPUT_LOCATION: url_of(output)}
         if failure:
             headers[FAILURE_LOCATION] = url_of(failure)
         return {"InferenceId": inference_id}, headers
 
-    def run(self, job: Job) -> None:
+    def run(
+        self,
+        answer: Callable[[], tuple[bytes, str]],
+        output: tuple[str, str],
+        failure: tuple[str, str] | None,
+    ) -> None:
         """Answer a request, and write the output, or why there is none."""
-        begin = time.monotonic()
+        begin, where = time.monotonic(), output
         try:
-            content, content_type = self.answer(job, begin)
-            where = job.output
+            content, content_type = answer()
             outcome = f"output in {url_of(where)}"
         except (Refused, Trouble, NoAnswer) as error:
-            job.variant.failures += 1
+            outcome = f"failed: {error}"
             content, content_type = f"{error}".encode(), "text/plain"
-            where = job.failure  # type: ignore[assignment]
-            outcome = f"failed: {error}" + f"; in {url_of(where)}" * bool(where)
-        if where:
-            try:
-                carried_out(
-                    self.client.put_object,
-                    Bucket=where[0],
-                    Key=where[1],
-                    Body=content,
-                    ContentType=content_type,
-                )
-            except Trouble as error:
-                outcome = f"cannot be written to {url_of(where)}: {error}"
+            if failure is None:
+                self.say(f"InvokeEndpointAsync {outcome}")
+                return
+            where = failure
+            outcome += f"; in {url_of(where)}"
+        try:
+            bucket, key = where
+            more = {"Body": content, "ContentType": content_type}
+            carried_out(self.client.put_object, Bucket=bucket, Key=key, **more)
+        except Trouble as error:
+            outcome = f"cannot be written to {url_of(where)}: {error}"
         self.say(f"InvokeEndpointAsync {outcome} ({time.monotonic() - begin:.2f} s)")
 
-    def answer(self, job: Job, begin: float) -> tuple[bytes, str]:
-        waited = begin - job.begin
-        if waited > int(job.call.get("RequestTTLSeconds", QUEUE_S)):
-            raise Trouble(f"the request expired: it waited {waited:.0f} s")
-        seconds = float(job.call.get("InvocationTimeoutSeconds", INVOCATION_S))
-        body = job.body or read_object(self.client, *bucket_and_key(job.call["InputLocation"]))
-        job.variant.requests += 1
-        answer = self.endpoint.ask(job.endpoint, job.variant, body, job.call, seconds)
+    def answer(
+        self, name: str, variant: Variant, call: Mapping[str, str], body: bytes, came: float
+    ) -> tuple[bytes, str]:
+        """Return the content and the type of the container's answer to a request."""
+        begin = time.monotonic()
+        if begin - came > int(call.get("RequestTTLSeconds", QUEUE_S)):
+            raise Trouble(f"the request expired: it waited {begin - came:.0f} s")
+        seconds = float(call.get("InvocationTimeoutSeconds", INVOCATION_S))
+        body = body or read_object(self.client, *bucket_and_key(call["InputLocation"]))
+        answer = self.endpoint.ask(name, variant, body, call, seconds)
         content_type = answer.headers.get("Content-Type", "application/octet-stream")
         return answer.read(begin + seconds), content_type
 

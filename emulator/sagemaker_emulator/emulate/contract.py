@@ -21,7 +21,6 @@ PREFIX = "X-Amzn-SageMaker-"
 CUSTOM_ATTRIBUTES, TARGET_MODEL = f"{PREFIX}Custom-Attributes", f"{PREFIX}Target-Model"
 TARGET_VARIANT, INFERENCE_ID = f"{PREFIX}Target-Variant", f"{PREFIX}Inference-Id"
 SESSION_ID = f"{PREFIX}Session-Id"
-NEW_SESSION_ID, CLOSED_SESSION_ID = f"{PREFIX}New-Session-Id", f"{PREFIX}Closed-Session-Id"
 INVOKED_VARIANT = "x-Amzn-Invoked-Production-Variant"
 # Members of a call, and the headers in which the container gets them; all others are dropped.
 TO_CONTAINER = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,21 +17,7 @@ S3 = "s3://"
 S3_URI = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(.*))?", re.DOTALL)
 
 
-class Place(ABC):
-    """A set of named pieces of content."""
-
-    @abstractmethod
-    def names(self) -> list[str]:
-        """Return what is there, sorted."""
-
-    @abstractmethod
-    def read(self, name: str) -> bytes: ...
-
-    @abstractmethod
-    def write(self, name: str, content: bytes) -> None: ...
-
-
-class Folder(Place):
+class Folder:
     """A folder, or a single file."""
 
     def __init__(self, path: Path) -> None:
@@ -54,7 +39,7 @@ class Folder(Place):
         (self.path / name).write_bytes(content)
 
 
-class Prefix(Place):
+class Prefix:
     """The objects in S3 whose keys begin with a prefix."""
 
     def __init__(self, url: str, client: Any) -> None:
@@ -121,6 +106,9 @@ def s3_client(endpoint_url: str) -> Any:
         endpoint_url=endpoint_url or None,
         config=Config(connect_timeout=5, retries={"total_max_attempts": 2}),
     )
+
+
+Place = Folder | Prefix
 
 
 def place_of(text: str, endpoint_url: str) -> Place:

@@ -16,19 +16,16 @@ from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 from sagemaker_emulator.emulate.asynchronous import AsyncCalls
 from sagemaker_emulator.emulate.contract import (
     ACCOUNT,
-    CLOSED_SESSION_ID,
     CUSTOM_ATTRIBUTES,
     INVOKED_VARIANT,
-    NEW_SESSION_ID,
     PREFIX,
     REGION,
     Refused,
     members,
-    model_error,
     too_large,
     validation_error,
 )
-from sagemaker_emulator.emulate.endpoint import TIMED_OUT, Endpoint, Variant, no_answer
+from sagemaker_emulator.emulate.endpoint import Endpoint, Variant, as_model_errors
 from sagemaker_emulator.emulate.event_stream import CONTENT_TYPE, model_stream_error, payload_part
 from sagemaker_emulator.host.calls import Answer, NoAnswer, TooLate
 from sagemaker_emulator.host.health import FAILED
@@ -39,7 +36,6 @@ OPERATIONS = {
     "async-invocations": "InvokeEndpointAsync",
 }
 NO_ASYNC = "The endpoint is not asynchronous: start `emulate` with --async-output s3://…"
-FROM_CONTAINER = (CUSTOM_ATTRIBUTES, NEW_SESSION_ID, CLOSED_SESSION_ID)
 PIECE = 2**20
 SHOWN = 500
 
@@ -84,7 +80,6 @@ class Service:
             drained(0)
             return unknown_operation()
         begin = time.monotonic()
-        variant: Variant | None = None
         try:
             body = drained(self.endpoint.limits.max_body)
             given = {name.lower(): in_utf_8(value) for name, value in request.headers}
@@ -94,7 +89,6 @@ class Service:
                 self.note(operation, call, None, 202, begin)
                 return response
             variant = self.endpoint.choose(name, call)
-            variant.requests += 1
             limits = self.endpoint.limits
             answer = self.endpoint.ask(name, variant, body, call, limits.answer_s)
             if operation == "InvokeEndpoint":
@@ -107,13 +101,10 @@ class Service:
                 content_type = answer.headers.get("Content-Type", "")
                 response.headers[f"{PREFIX}Content-Type"] = content_type
         except Refused as error:
-            if variant:
-                variant.failures += 1
             self.say(f"{operation} {error.name}: {error.message[:SHOWN]}")
             return refused(error)
-        for header in FROM_CONTAINER:
-            if header in answer.headers:
-                response.headers[header] = answer.headers[header]
+        if CUSTOM_ATTRIBUTES in answer.headers:
+            response.headers[CUSTOM_ATTRIBUTES] = answer.headers[CUSTOM_ATTRIBUTES]
         response.headers[INVOKED_VARIANT] = variant.name
         response.headers["x-amzn-RequestId"] = str(uuid.uuid4())
         return response
@@ -130,7 +121,6 @@ class Service:
                     count += 1
                     yield payload_part(piece)
         except NoAnswer as error:
-            variant.failures += 1
             code = "ModelInvocationTimeExceeded" if isinstance(error, TooLate) else "StreamBroken"
             self.say(f"InvokeEndpointWithResponseStream: ModelStreamError {code}: {error}")
             yield model_stream_error(code, str(error))
@@ -217,12 +207,8 @@ def whole(name: str, answer: Answer, until: float) -> Response:
         Refused: it does not come to its end in time.
 
     """
-    try:
+    with as_model_errors(name):
         response = Response(answer.read(until), answer.status)
-    except TooLate as error:
-        raise model_error(name, 0, TIMED_OUT) from error
-    except NoAnswer as error:
-        raise no_answer(name, error) from error
     response.headers.pop("Content-Type")
     if "Content-Type" in answer.headers:
         response.headers["Content-Type"] = answer.headers["Content-Type"]

@@ -158,12 +158,10 @@ def transformed(job: Job, content: bytes, endpoint: Endpoint) -> tuple[bytes, in
     (variant, *_) = endpoint.variants
 
     def answered(body: bytes) -> bytes:
-        variant.requests += 1
         until = time.monotonic() + ANSWER_S
         try:
             return endpoint.ask("transform", variant, body, call, ANSWER_S).read(until)
         except (Refused, NoAnswer) as error:
-            variant.failures += 1
             status = error.fields.get("OriginalStatusCode", 0) if isinstance(error, Refused) else 0
             raise Refused(
                 "ModelError", f"Bad HTTP status received from algorithm: {status}; {error}"

@@ -35,7 +35,7 @@ class Health:
         limits: Limits,
     ) -> None:
         self.container, self.paths, self.say, self.limits = container, paths, say, limits
-        self.state, self.reason, self.pings = CREATING, "", 0
+        self.state, self.reason = CREATING, ""
         self.was_in_service = False
         self.changed = threading.Event()  # it is in service, or has failed
         self.done = threading.Event()
@@ -94,7 +94,6 @@ class Health:
 
     def fault(self, path: str) -> str:
         """Return why the answer to a path is not good; empty if it is."""
-        self.pings += 1
         address: Address = self.container.address
         until = time.monotonic() + CONNECT_S + self.limits.ping_s
         try:

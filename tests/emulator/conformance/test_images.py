@@ -170,7 +170,7 @@ def test_this_project_s_image_keeps_the_contract(
     code, outcomes = examined(capsys, built("own", PROJECT), "--multi-model", tmp_path)
     assert (code, failed(outcomes)) == (0, set())
     assert {name for name, outcome in outcomes.items() if outcome != "pass"} == {
-        *("start.read-only-model", "bidirectional.label", "deadlines.slow", "multi-model.full")
+        *("start.read-only-model", "deadlines.slow", "multi-model.full")
     }
 
 

@@ -187,9 +187,9 @@ WRONG: dict[str, tuple[list[str], str]] = {
         "leave one out",
     ),
     "a size": ([".", "--memory", "much"], "such as 500m or 4g"),
-    "a host": ([".", "--host", "no such.invalid"], "--host is 'no such.invalid': "),
-    "another's host": ([".", "--host", "192.0.2.1"], "name another one with --host"),
-    "a host's form": ([".", "--host", "a..b"], "--host is 'a..b': "),
+    "a host": ([".", "--host", "no such.invalid"], "port 0 of no such.invalid: "),
+    "another's host": ([".", "--host", "192.0.2.1"], "or --host"),
+    "a host's form": ([".", "--host", "a..b"], "port 0 of a..b: "),
     "an output": (["http://127.0.0.1:1", "--async-output", "out"], "expected s3://BUCKET/PREFIX"),
 }
 

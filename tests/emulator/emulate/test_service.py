@@ -107,7 +107,6 @@ REFUSED = {
     "a session of another form": ({"SessionId": "a b"}, "'sessionId' failed to satisfy"),
     "a target model": ({"TargetModel": "a"}, "not a multi-model endpoint"),
     "an unknown variant": ({"TargetVariant": "third"}, "there are: AllTraffic, second"),
-    "a session that is not open": ({"SessionId": "closed"}, "Session closed is not open"),
     "an inference component": ({"InferenceComponentName": "a"}, "leave it out of the call"),
 }
 
@@ -159,31 +158,6 @@ def test_an_error_before_the_stream_is_a_model_error(service: Emulated) -> None:
             EndpointName="mine", Body=b"x", CustomAttributes="status=500"
         )
     assert caught.value.response["OriginalStatusCode"] == 500
-
-
-def test_a_session_stays_with_its_variant_until_it_is_closed(service: Emulated) -> None:
-    opened = "abc; Expires=2099-01-31T00:00:00Z"
-    _, answer = service.invoke(SessionId="NEW_SESSION", CustomAttributes=f"session={opened}")
-    assert answer["NewSessionId"] == opened
-    variants = {service.invoke(SessionId="abc")[1]["InvokedProductionVariant"] for _ in range(12)}
-    assert variants == {answer["InvokedProductionVariant"]}
-    _, closing = service.invoke(SessionId="abc", CustomAttributes="session=close")
-    assert closing["ClosedSessionId"] == "abc"
-    with pytest.raises(ClientError, match="Session abc is not open"):
-        service.invoke(SessionId="abc")
-
-
-def test_a_session_ends_when_it_expires(service: Emulated) -> None:
-    opened = "old; Expires=2001-01-31T00:00:00Z"
-    service.invoke(SessionId="NEW_SESSION", CustomAttributes=f"session={opened}")
-    with pytest.raises(ClientError, match="Session old is not open"):
-        service.invoke(SessionId="old")
-
-
-def test_a_session_in_another_form_is_the_container_s_mistake(service: Emulated) -> None:
-    with pytest.raises(ClientError, match="expected 'ID; Expires=2030") as caught:
-        service.invoke(SessionId="NEW_SESSION", CustomAttributes="session=abc")
-    assert caught.value.response["Error"]["Code"] == "ModelError"
 
 
 def test_asynchronous_calls_need_an_output(service: Emulated) -> None:
