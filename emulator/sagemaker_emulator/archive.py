@@ -24,10 +24,10 @@ def unpack_archive(archive: Path, folder: Path) -> None:
         with tarfile.open(archive, "r:*") as packed:
             for member in packed:
                 if not (member.isfile() or member.isdir()):
+                    link = f"is a link to {member.linkname}" if member.linkname else "is no file"
                     raise Trouble(
-                        f"{archive}: {member.name} is no plain file, and the service unpacks no "
-                        "others; pack links as files: `tar czf` with `--dereference "
-                        "--hard-dereference`"
+                        f"{archive}: {member.name} {link}, which the service does not unpack; pack "
+                        "the file itself: `tar czf` with `--dereference --hard-dereference`"
                     )
                 runs = member.isdir() or (member.mode or 0) & OWNER_RUNS
                 safe = tarfile.data_filter(member, str(folder))

@@ -38,7 +38,7 @@ def test_what_is_to_be_served_is_unpacked_to_its_end(tmp_path: Path) -> None:
     [
         ("../outside.txt", None, "outside the destination"),
         ("right/../../outside.txt", None, "outside the destination"),
-        ("labels.txt", "/etc/passwd", "labels.txt is no plain file"),
+        ("labels.txt", "/etc/passwd", "labels.txt is a link to /etc/passwd"),
     ],
 )
 def test_what_an_archive_must_not_hold_is_refused(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import socket
 import sys
@@ -275,7 +276,8 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), backlog=128)
     except (OSError, OverflowError, UnicodeError) as error:  # the last of a name such as `a..b`
-        why = getattr(error, "strerror", None) or error
+        number = getattr(error, "errno", None) or 0
+        why = os.strerror(number) if number > 0 else getattr(error, "strerror", None) or error
         raise Trouble(
             f"port {port} of {host}: {why}; name another one with --port, or --host"
         ) from error

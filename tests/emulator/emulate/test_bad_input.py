@@ -69,11 +69,7 @@ def test_a_container_that_ends_at_its_start(tmp_path: Path, failed: Fails) -> No
 
 def test_a_container_that_ends_in_service(container: Path, tmp_path: Path) -> None:
     with emulated(tmp_path, container) as running:
-        (child,) = [
-            int(path.name)
-            for path in Path("/proc").glob("[0-9]*")
-            if (path / "stat").read_text().rpartition(")")[2].split()[1] == str(running.process.pid)
-        ]
+        (child,) = descendants(running.process.pid)
         os.kill(child, signal.SIGKILL)
         assert running.process.wait(20) == 2
         assert "AllTraffic: it ended with SIGKILL" in running.lines
