@@ -43,7 +43,6 @@ def create_app(
         routes: the routes of all subjects.
 
     """
-    # `templates` beside this file has the page of routes/docs.py.
     app = Flask(__name__, static_folder=None)
     # `/infer//resnet` is no path: a redirect would be HTML, and lead away from https.
     app.url_map.merge_slashes = False

@@ -176,10 +176,10 @@ ROUTING: Final[Mapping[int, tuple[str, str]]] = {
         "bad_request",
         "check the request line and the headers: a single one may have 8 kB, all 32 kB",
     ),
-    404: ("not_found", "POST /invocations asks a model; GET /docs shows every route"),
+    404: ("not_found", "POST /invocations asks a model; GET /openapi.json lists every route"),
     405: (
         "method_not_allowed",
-        "the header Allow lists this path's methods; GET /docs shows every route",
+        "the header Allow lists this path's methods; GET /openapi.json lists every route",
     ),
     408: ("request_timeout", "send the whole body without a pause of a minute"),
     413: ("too_large", "send fewer items, or smaller pictures"),

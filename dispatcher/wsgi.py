@@ -49,11 +49,11 @@ from dispatcher.on_demand.memory import ModelMemory
 from dispatcher.readiness.prober import Prober
 from dispatcher.readiness.status import Readiness, SupervisorStatus
 from dispatcher.readiness.status_file import StatusReader
-from dispatcher.routes.docs import docs_routes
 from dispatcher.routes.inference import InferenceHandler, inference_routes
 from dispatcher.routes.jobs import Later, job_routes
 from dispatcher.routes.metrics import metrics_routes
 from dispatcher.routes.models import management_routes
+from dispatcher.routes.openapi import openapi_routes
 from dispatcher.routes.page import page_routes
 from dispatcher.routes.v2 import inference_of_v2, models_of_v2
 from dispatcher.s3.remote_models import cache_of, remote_models
@@ -223,7 +223,7 @@ def assemble(  # noqa: PLR0913, PLR0917  all that the routes are made of
             inference_of_v2(settings, inference, readiness),
             models_of_v2(settings, triton, control, admission),
             management_routes(settings, listing, control, readiness, admission.management),
-            docs_routes(settings, registry),
+            openapi_routes(settings, registry),
             page_routes(settings),
             metrics_routes(settings, telemetry.metrics, readiness, keys, listing),
         ),

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import html
 import importlib.util
-import json
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +11,8 @@ import pytest
 import yaml
 from flask import Flask
 
-from clients.base import Client, Environment, Payload
-from clients.plugins.registry import Registry, load_clients
+from clients.base import Environment
+from clients.plugins.registry import load_clients
 from dispatcher.codecs.content_types import LINE_TYPES, READERS
 from dispatcher.codecs.error_responses import SERVICE_STATUS
 from dispatcher.codecs.json_request import is_version
@@ -170,35 +167,9 @@ def openapi() -> Any:
     return openapi_app().test_client().get("/openapi.json").json
 
 
-def openapi_app(*more: type[Client]) -> Flask:
+def openapi_app() -> Flask:
     environment = Environment(FakeTriton(), PROJECT / "model_repository")
-    registry = load_clients(environment)
-    registry = Registry({**registry.clients, **{one.modelname: one(environment) for one in more}})
-    return make_app(read_settings({}), registry, environment, quiet())
-
-
-def test_the_page_for_people_needs_nothing_from_elsewhere() -> None:
-    page = openapi_app().test_client().get("/docs").text
-    found = set(re.findall(r"(?:src|href)=[\"']([^\"']*)", page))
-    assert found == {"openapi.json", "./", "page/icon.svg", "page/docs.js"}
-    for name in ("resnet", "yolov5", "bert_base"):
-        assert f"<code>{name}</code>" in page
-
-
-def test_the_page_s_commands_can_be_pasted_into_a_shell() -> None:
-    class Quoting(Client):
-        modelname = "quoting"
-        example = {"text": "It's a [MASK], $(echo isn't) it? \\u0027 <b>"}
-
-        def inference(self, payload: Payload) -> Any:
-            return payload
-
-    app = openapi_app(Quoting)
-    page = app.test_client().get("/docs").text
-    commands = re.findall(r"<pre tabindex=\"0\">(curl .*?)</pre>", page, re.DOTALL)
-    last = 'curl() { shift $(($# - 1)); printf %s "$1"; }\n' + html.unescape(commands[-1])
-    sent = subprocess.run(["/bin/sh", "-c", last], capture_output=True, text=True, check=False)
-    assert json.loads(sent.stdout) == {"modelname": "quoting", "payload": Quoting.example}
+    return make_app(read_settings({}), load_clients(environment), environment, quiet())
 
 
 PAGES = [*PROJECT.glob("*.md"), *PROJECT.glob("docs/*.md"), PROJECT / "bench" / "NOTES.md"]

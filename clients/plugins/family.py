@@ -161,7 +161,7 @@ class Family(Client, Generic[K, P]):
             ) from error
         if len(content) > MOST_EXAMPLE:
             what = f"has {brief(given)}, a file of {len(content):,} bytes"
-            fix = f"take one of at most {MOST_EXAMPLE:,}: GET /models and /docs show it"
+            fix = f"take one of at most {MOST_EXAMPLE:,}: GET /models and /openapi.json show it"
             raise self.mistake("examples", what, fix)
         return {self.media["picture"]: base64.b64encode(content).decode()}
 

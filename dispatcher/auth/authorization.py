@@ -21,7 +21,7 @@ OF_JOB = "dispatcher.job"
 PUBLIC = frozenset(
     {
         *("management.ping", "management.execution_parameters", "v2.live", "v2.ready"),
-        *("page.index_page", "page.page_file"),
+        *("page.index_page", "page.docs_page", "page.page_file"),
     }
 )
 READ_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})

@@ -13,7 +13,7 @@ const PHASES = [
 const CLASS_TEXT = /^(-?[\d.]+(?:e[+-]?\d+)?|null):(\d+):(.*)$/s; // as Triton writes classes
 const LONGEST = 20_000; // characters of an answer that are shown
 
-export const milliseconds = (time) => (time < 10 ? `${time.toFixed(1)} ms` : time < 10_000 ? `${Math.round(time)} ms` : `${(time / 1000).toFixed(1)} s`);
+const milliseconds = (time) => (time < 10 ? `${time.toFixed(1)} ms` : time < 10_000 ? `${Math.round(time)} ms` : `${(time / 1000).toFixed(1)} s`);
 
 const areScores = (result) => Array.isArray(result) && result.length > 0
   && result.every((one) => typeof one?.label === "string" && !one.box && (one.score === null || typeof one.score === "number"));

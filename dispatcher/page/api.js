@@ -7,9 +7,20 @@ export const needsKey = meta("needs-key") === "true";
 export const root = new URL(".", location.href).href.replace(/\/$/, "");
 
 let key = ""; // kept in memory only
-export function setKey(text) { key = text; }
 export const lacksKey = () => needsKey && !key;
 export const headers = () => (key ? { "x-api-key": key } : {});
+
+// Shows the field of the key once one is needed; calls `then` when there is one.
+export function askForKey(then) {
+  const form = document.getElementById("key-form");
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    key = document.getElementById("key").value.trim();
+    then();
+  });
+  addEventListener("key-needed", () => { form.hidden = false; });
+  form.hidden = !needsKey;
+}
 
 // An element with attributes, properties and listeners (`onclick`), and with children; texts stay texts.
 export function el(name, given = {}, ...children) {
@@ -39,7 +50,7 @@ export class Failure extends Error {
   }
 }
 
-export class Unreachable extends Failure {
+class Unreachable extends Failure {
   constructor() {
     super(0, { error: { code: "no_answer", message: "the server does not answer", hint:
       "it may be starting or stopping, or the network is gone" } });
@@ -120,7 +131,7 @@ export function ask(body, { onProgress, signal }) {
 }
 
 // Milliseconds by phase: "queue;dur=0.1, decode;dur=2.0" becomes { queue: 0.1, decode: 2 }.
-export function timings(header) {
+function timings(header) {
   const found = {};
   for (const part of (header ?? "").split(",")) {
     const match = /^\s*([\w-]+);dur=([\d.]+)/.exec(part);

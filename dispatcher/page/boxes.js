@@ -9,7 +9,7 @@ const COLOURS = ["#0b5cad", "#b3261e", "#1b6e3c", "#7a3fb0", "#8a4b00", "#00696f
 export const areBoxes = (result) => Array.isArray(result) && result.length > 0
   && result.every((one) => typeof one?.box?.x1 === "number" && typeof one.box.y2 === "number");
 
-export function colourOf(index) {
+function colourOf(index) {
   return COLOURS[Math.abs(Math.trunc(Number(index) || 0)) % COLOURS.length];
 }
 

@@ -3,10 +3,10 @@
 import { el, needsKey, root } from "./api.js";
 
 const INLINE = 4000; // characters of a body that are shown; longer ones are a file to save
-export const KEY = "YOUR_KEY";
+const KEY = "YOUR_KEY";
 
 const text = JSON.stringify; // what it writes is a text of Python and JavaScript too
-export const shell = (value) => `'${value.replaceAll("'", `'\\''`)}'`;
+const shell = (value) => `'${value.replaceAll("'", `'\\''`)}'`;
 
 // A value as Python writes it.
 function python(value, indent = "") {
@@ -187,7 +187,7 @@ export function codeView(request) {
 }
 
 // A button that copies what an element shows, and the place that says so.
-export function copier(code) {
+function copier(code) {
   const copied = el("span", { class: "note", role: "status" });
   const button = el("button", { type: "button", onclick: async () => {
     try {
@@ -202,7 +202,7 @@ export function copier(code) {
 }
 
 // A link that saves a file.
-export function saved(blob, name) {
+function saved(blob, name) {
   return el("a", { href: "#", download: name, onclick: (event) => {
     const link = event.currentTarget;
     if (link.href.startsWith("blob:")) return;

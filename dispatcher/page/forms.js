@@ -3,7 +3,7 @@
 
 import { call, el, errorView, insist } from "./api.js";
 
-export const SURE = 0.05; // objects are asked for from this score on; the slider hides the others
+const SURE = 0.05; // objects are asked for from this score on; the slider hides the others
 
 let count = 0;
 const fresh = () => `field-${++count}`;

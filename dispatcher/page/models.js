@@ -1,40 +1,20 @@
-// The tab that shows the models and their load, and loads, unloads and reloads them.
+// The tab that shows the models, and loads, unloads and reloads them.
 
-import { call, el, errorView, Failure, passes, servedModels, size } from "./api.js";
-import { Load, NONE, Sparkline } from "./load.js";
+import { call, el, errorView, Failure, passes, servedModels } from "./api.js";
 
-const EVERY = 2000; // milliseconds between two reads of /metrics and /health
-const OVER = 10_000; // what the figures are about
-const POINTS = 60; // of a sparkline: two minutes
+const EVERY = 2000; // milliseconds between two reads of /health
 const LIST_EVERY = 10_000; // GET /models asks Triton, so more seldom
 const LATE = 15_000;
 const MANY = 12; // models from which on they can be filtered
 
 const ENGINES = { openvino: "OpenVINO", onnxruntime: "ONNX Runtime" };
 
-// ---- Numbers as texts
-
 const NO = "–";
-const round = (value) => (value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2));
-const rate = (value) => (value ? round(value) : "0");
-const ms = (value) => (value === null ? NO : value >= 1000 ? `${round(value / 1000)} s` : `${round(value)} ms`);
 
 function ago(seconds) {
   if (seconds < 90) return `${Math.round(seconds)} s ago`;
   return seconds < 5400 ? `${Math.round(seconds / 60)} min ago` : `${Math.round(seconds / 3600)} h ago`;
 }
-
-const FIGURES = { // of all models together
-  rate: { name: "Requests per second", text: rate },
-  inFlight: { name: "Being answered", text: String },
-  p50: { name: "Median time", text: ms, note: "of successful answers" },
-  p99: { name: "99th percentile", text: ms, note: "of successful answers" },
-  queue: { name: "In the queue", text: ms, note: "99th percentile" },
-  refused: { name: "Refused per second", text: rate, note: "429 and 503", bad: true },
-  failed: { name: "Other errors per second", text: rate, bad: true },
-};
-const OF_A_MODEL = ["rate", "p50", "p99", "queue", "refused", "failed"];
-const SHORT = { rate: "Requests/s", p50: "Median", p99: "p99", queue: "Queue p99", refused: "Refused/s", failed: "Errors/s" };
 
 const term = (name, place) => el("div", {}, el("dt", {}, name), place);
 
@@ -52,8 +32,6 @@ class Row {
     this.version = el("span", { class: "note" });
     this.facts = {};
     const fact = (title, key) => term(title, (this.facts[key] = el("dd")));
-    this.sparkline = new Sparkline(POINTS);
-    this.figures = Object.fromEntries(OF_A_MODEL.map((key) => [key, el("dd", { class: "numbers" }, NO)]));
     this.said = el("div", { class: "said" });
     this.more = el("dl", { class: "facts-more" });
     this.reload = el("button", { type: "button", "aria-label": `Reload ${name}`, onclick: () => act.reload(this) }, "Reload");
@@ -65,9 +43,7 @@ class Row {
         el("h3", {}, name), this.state, this.version,
         model === name ? el("div", { class: "buttons" }, this.reload, this.unload, this.sure, this.keep)
           : el("span", { class: "note" }, `a class on the model ${model}, which has the buttons`)),
-      el("dl", { class: "facts-of-model" }, fact("Engine", "engine"), fact("Memory", "memory"), fact("Last probe", "probe")),
-      el("div", { class: "load-of-model" }, this.sparkline.element,
-        el("dl", { class: "figures" }, OF_A_MODEL.map((key) => term(SHORT[key], this.figures[key])))),
+      el("dl", { class: "facts-of-model" }, fact("Engine", "engine"), fact("Last probe", "probe")),
       this.said,
       el("details", {}, el("summary", {}, "More"), this.more));
   }
@@ -121,18 +97,6 @@ class Row {
     if (!probe || probe.age_s === null) setText(place, one?.reason || "not probed yet");
     else setText(place, probe.ok ? `answered ${ago(probe.age_s)}` : `failed ${ago(probe.age_s)}: ${probe.reason}`);
   }
-
-  load(load, current) {
-    const memory = load.latest?.memory.get(this.model);
-    setText(this.facts.memory, memory === undefined ? NO : size(memory));
-    const figures = current && (current.models.get(this.name) ?? NONE);
-    for (const key of OF_A_MODEL) {
-      const pending = key === "queue" && load.latest?.pending.get(this.name);
-      setText(this.figures[key], !figures ? NO : FIGURES[key].text(figures[key]) + (pending ? `, ${pending} wait in Triton` : ""));
-      this.figures[key].classList.toggle("bad", Boolean(FIGURES[key].bad && figures?.[key]));
-    }
-    this.sparkline.show(load.history("rate", this.name));
-  }
 }
 
 // ---- The tab
@@ -141,8 +105,6 @@ class Models {
   constructor(panel) {
     this.panel = panel;
     this.rows = new Map(); // of the loaded models, by name
-    this.load = new Load({ every: EVERY, over: OVER, kept: POINTS - 1 });
-    this.inFlight = [];
     this.listed = -Infinity;
     this.build();
     setInterval(() => this.tick(), EVERY);
@@ -153,11 +115,6 @@ class Models {
     this.notice = el("div", { class: "notice", role: "alert" });
     this.said = el("p", { class: "note", role: "status" });
     this.ready = el("p", { class: "ready" }, "Looking …");
-    this.tiles = Object.fromEntries(Object.entries(FIGURES).map(([key, { name, note }]) => {
-      const sparkline = new Sparkline(POINTS), value = el("dd", { class: "value" }, NO);
-      return [key, { sparkline, value, element: el("div", { class: "tile", "data-figure": key },
-        el("dt", {}, name, note && el("span", { class: "note" }, ` ${note}`)), value, el("dd", {}, sparkline.element)) }];
-    }));
     this.list = el("ul", { class: "loaded" });
     this.filter = el("input", { type: "search", placeholder: "Filter by name", "aria-label": "Filter models by name", hidden: true, oninput: () => this.sift() });
     this.availableList = el("ul", { class: "available" });
@@ -165,8 +122,6 @@ class Models {
     this.disabledPart = el("div", { class: "trouble", hidden: true });
     this.panel.replaceChildren(
       el("div", { class: "live-head" }, this.ready, this.said), this.notice,
-      el("dl", { class: "tiles", "aria-label": "Load of the last ten seconds" }, Object.values(this.tiles).map((one) => one.element)),
-      el("p", { class: "note" }, "Figures are of the last 10 seconds, lines of the last 2 minutes. Percentiles are estimated from the histograms of /metrics."),
       el("h2", {}, "Loaded ", el("span", { class: "note" }, "unloading and loading need a key for management, where keys are needed")),
       this.filter, this.list, this.availablePart, this.disabledPart, this.manage());
   }
@@ -246,13 +201,7 @@ class Models {
     if (this.running || this.panel.hidden || document.hidden) return;
     this.running = true;
     try {
-      // One after the other: each would count the other one as being answered.
-      const text = await call("metrics", { signal: AbortSignal.timeout(LATE) });
-      this.load.add(text);
-      this.inFlight.push(Math.max(0, this.load.latest.inFlight - 1)); // but for the read itself
-      this.inFlight.splice(0, this.inFlight.length - POINTS + 1);
       const health = await this.health();
-      this.showLoad();
       this.showHealth(health);
       const states = JSON.stringify(health.models.map(({ model, version, state }) => [model, version, state]));
       if (states !== this.states || performance.now() - this.listed > LIST_EVERY) {
@@ -279,7 +228,6 @@ class Models {
 
   away(error) {
     if (!(error instanceof Failure)) throw error;
-    this.load.gap();
     if (this.error === error.message) return;
     this.error = error.message;
     this.panel.classList.add("stale");
@@ -294,18 +242,6 @@ class Models {
     this.panel.classList.remove("stale");
     this.notice.replaceChildren();
     setText(this.said, "The server answers again.");
-  }
-
-  showLoad() {
-    const current = this.load.current();
-    for (const [key, { sparkline, value }] of Object.entries(this.tiles)) {
-      const { text, bad } = FIGURES[key];
-      const figure = key === "inFlight" ? this.inFlight.at(-1) : current?.all[key];
-      setText(value, figure === undefined ? NO : text(figure));
-      value.classList.toggle("bad", Boolean(bad && figure));
-      sparkline.show(key === "inFlight" ? this.inFlight : this.load.history(key));
-    }
-    for (const row of this.rows.values()) row.load(this.load, current);
   }
 
   showHealth(health) {
@@ -349,7 +285,6 @@ class Models {
         this.rows.set(entry.modelName, row);
         this.list.insertBefore(row.element, this.list.children[at] ?? null);
         row.health(this.lastHealth?.get(row.model));
-        row.load(this.load, this.load.current());
       }
       row.describe(entry);
     });

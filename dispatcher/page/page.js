@@ -1,6 +1,6 @@
 // The shell of the page: its tabs, the API key, and what each tab starts.
 
-import { banner, lacksKey, limits, needsKey, setKey } from "./api.js";
+import { askForKey, banner, lacksKey, limits } from "./api.js";
 import { start as startModels } from "./models.js";
 import { start as startTry } from "./try.js";
 
@@ -43,16 +43,10 @@ tabs.forEach((tab, index) => {
 // A file that misses its place must not replace the page.
 for (const name of ["dragover", "drop"]) addEventListener(name, (event) => event.preventDefault());
 
-const form = document.getElementById("key-form");
-form.addEventListener("submit", (event) => {
-  event.preventDefault();
-  setKey(document.getElementById("key").value.trim());
+askForKey(() => {
   banner("");
   select(selected);
 });
-addEventListener("key-needed", () => { form.hidden = false; });
-form.hidden = !needsKey;
-document.getElementById("reference").hidden = needsKey; // a link cannot send the key
 document.getElementById("version").textContent = limits.version;
 
 select(Math.max(0, panels.findIndex((panel) => `#${panel.id}` === location.hash)));

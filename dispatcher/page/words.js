@@ -43,7 +43,7 @@ export const isVector = (result, entry) => Array.isArray(result) && result.lengt
 
 const dot = (a, b) => a.reduce((sum, one, at) => sum + one * b[at], 0);
 
-export function cosine(a, b) {
+function cosine(a, b) {
   const lengths = Math.sqrt(dot(a, a) * dot(b, b));
   return lengths ? dot(a, b) / lengths : 0;
 }

@@ -1,4 +1,4 @@
-"""The OpenAPI document: `openapi.json` with a few places filled in.
+"""`GET /openapi.json`: the file beside this one, with a few places filled in.
 
 In the file "@max_batch" and the like are replaced by values of this container, and "@errors" among
 the responses of a route by the error responses that a group of routes has in common.
@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from html import escape
 from pathlib import Path
 from typing import Any
+
+from flask import Blueprint, Response
 
 from clients.base import Client
 from clients.plugins.registry import Registry
 from clients.tensors.client import examples_of
 from dispatcher.codecs.error_responses import SERVICE_STATUS
+from dispatcher.codecs.responses import json_response
 from dispatcher.errors import ANSWERS, NOT_READY, ROUTING
 from dispatcher.settings import Settings
 from dispatcher.version import VERSION
@@ -34,6 +38,18 @@ ERRORS: Mapping[str, tuple[int, ...]] = {
     # NGINX refuses the first ones itself, before it knows the path.
     "hosting_service": (400, 405, 408, 414, 501, SERVICE_STATUS),
 }
+
+
+def openapi_routes(settings: Settings, registry: Registry) -> Blueprint:
+    """Make the route of the document."""
+    routes = Blueprint("pages", __name__)
+
+    @routes.get("/openapi.json")
+    def openapi() -> Response:
+        """Describe all routes in OpenAPI 3.1."""
+        return json_response(document(settings, registry))
+
+    return routes
 
 
 def document(settings: Settings, registry: Registry) -> dict[str, Any]:
@@ -58,12 +74,9 @@ def document(settings: Settings, registry: Registry) -> dict[str, Any]:
 
 
 def examples(registry: Registry) -> dict[str, Any]:
-    """Return each client's requests; `x-picture` names the field that has the picture in it."""
+    """Return each client's requests."""
     return {
-        numbered(name, place): {
-            "value": {"modelname": name, "payload": payload},
-            **({"x-picture": field} if (field := client.media.get("picture")) else {}),
-        }
+        numbered(name, place): {"value": {"modelname": name, "payload": payload}}
         for name, client in registry.clients.items()
         for place, payload in enumerate(examples_of(client), start=1)
     }
@@ -95,9 +108,10 @@ def parameters(registry: Registry) -> list[dict[str, Any]]:
             "name": name,
             "in": "query",
             "description": "; ".join(
-                f"{c.modelname}: {c.parameters[name].meaning}, {c.parameters[name].expected}, "
-                f"{c.parameters[name].default} by default"
+                # Descriptions are Markdown, in which HTML is HTML.
+                escape(f"{c.modelname}: {one.meaning}, {one.expected}, {one.default} by default")
                 for c in clients
+                for one in [c.parameters[name]]
             ),
             "schema": {"type": "string"},
         }
@@ -137,15 +151,3 @@ def responses(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     routes = [route for methods in document["paths"].values() for route in methods.values()]
     shared = document["components"]["responses"].values()
     return [*shared, *(one for route in routes for one in route["responses"].values())]
-
-
-def resolved(node: Any, document: Mapping[str, Any]) -> Any:
-    """Replace the references in a part of a document, but for those to schemas."""
-    if isinstance(node, list):
-        return [resolved(one, document) for one in node]
-    if not isinstance(node, dict):
-        return node
-    _, _, kind, name = node["$ref"].split("/", 3) if "$ref" in node else ("", "", "schemas", "")
-    if kind != "schemas":
-        return resolved(document["components"][kind][name], document)
-    return {key: resolved(one, document) for key, one in node.items()}

@@ -1,7 +1,8 @@
-"""The page at `/`, on which models are tried in a browser, and its files."""
+"""The pages for people: `/`, on which models are tried, and `/docs`, which is Swagger UI."""
 
 from __future__ import annotations
 
+from importlib.resources import files
 from pathlib import Path
 
 from flask import Blueprint, Response, abort, request
@@ -10,7 +11,9 @@ from dispatcher.settings import Settings
 from dispatcher.version import VERSION
 
 FOLDER = Path(__file__).resolve().parents[1] / "page"
-INDEX = "index.html"
+# The package has Swagger UI's files, the same as its makers publish; its own routes are not used:
+# their page has a script in it, which a strict policy forbids.
+SWAGGER_UI = Path(str(files("flask_swagger_ui"))) / "dist"
 TYPES = {
     ".css": "text/css",
     ".html": "text/html",
@@ -18,14 +21,15 @@ TYPES = {
     ".svg": "image/svg+xml",
 }
 
-# Scripts, styles and requests are of this server alone; pictures also those that the page itself
-# holds. Text never becomes HTML: browsers with Trusted Types refuse it to every script.
+# Scripts, styles and requests are of this server alone; pictures also those that a page holds.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+# Text never becomes HTML: browsers with Trusted Types refuse it to every script. (Swagger UI makes
+# HTML of descriptions, which it cleans; a script in them would not run either.)
+TRUSTED_TYPES = "; require-trusted-types-for 'script'; trusted-types 'none'"
 HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
-        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-        "require-trusted-types-for 'script'; trusted-types 'none'"
-    ),
     "Permissions-Policy": "camera=(self), geolocation=(), microphone=()",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -35,7 +39,7 @@ HEADERS = {
 
 
 def page_routes(settings: Settings) -> Blueprint:
-    """Return `/` and `/page/{file}`; neither where the page is switched off."""
+    """Make `/`, `/docs` and `/page/{file}`; none of them where the page is switched off."""
     routes = Blueprint("page", __name__)
     if not settings.shows_page:
         return routes
@@ -44,27 +48,42 @@ def page_routes(settings: Settings) -> Blueprint:
         "@max_body": str(settings.max_body),
         "@needs_key": str(settings.api_keys_file is not None).lower(),
     }
-    files = {path.name: path.read_bytes() for path in FOLDER.iterdir() if path.suffix in TYPES}
-    index = files.pop(INDEX).decode()
-    for place, value in values.items():
-        index = index.replace(place, value)
+    served = {path.name: path for path in FOLDER.iterdir() if path.suffix in TYPES}
+    index, docs = (filled(served.pop(name), values) for name in ("index.html", "docs.html"))
+    for name in ("swagger-ui-bundle.js", "swagger-ui.css"):
+        served[name] = SWAGGER_UI / name
 
     @routes.get("/")
     def index_page() -> Response:
-        """Show the page."""
-        return answer(INDEX, index.encode())
+        """Show the page on which models are tried."""
+        return answer(".html", index, POLICY + TRUSTED_TYPES)
+
+    @routes.get("/docs")
+    def docs_page() -> Response:
+        """Show Swagger UI."""
+        return answer(".html", docs)
 
     @routes.get("/page/<file>")
     def page_file(file: str) -> Response:
-        """Return a script, a style or a picture of the page."""
-        return answer(file, files[file]) if file in files else abort(404)
+        """Send a script, a style or a picture of the pages."""
+        path = served.get(file) or abort(404)
+        return answer(path.suffix, path.read_bytes())
 
     return routes
 
 
-def answer(name: str, content: bytes) -> Response:
-    """Return a file, or 304 where the browser has it already."""
-    response = Response(content, mimetype=TYPES[Path(name).suffix], headers=HEADERS)
+def filled(path: Path, values: dict[str, str]) -> bytes:
+    """Read a page, with values in its places."""
+    text = path.read_text(encoding="utf-8")
+    for place, value in values.items():
+        text = text.replace(place, value)
+    return text.encode()
+
+
+def answer(suffix: str, content: bytes, policy: str = POLICY) -> Response:
+    """Send a file, or 304 where the browser has it already."""
+    headers = {**HEADERS, "Content-Security-Policy": policy}
+    response = Response(content, mimetype=TYPES[suffix], headers=headers)
     response.add_etag()
     response.make_conditional(request)
     return response

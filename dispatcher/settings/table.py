@@ -186,8 +186,8 @@ class Settings(TraceSettings, JobSettings, StorageSettings, ModelSettings):
     management_routes: bool = setting("MANAGEMENT_ROUTES", "true", read.truth,
         "whether models can be loaded, unloaded and reloaded over HTTP; false answers 403")
     page: str = setting("PAGE", AUTO, read.one_of(AUTO, "on", "off"),
-        "whether / is a page on which models are tried in a browser; auto means on where no API "
-        "key is needed")
+        "whether / is a page on which models are tried in a browser, and /docs Swagger UI; auto "
+        "means on where no API key is needed")
     cors_origins: tuple[str, ...] = setting("CORS_ORIGINS", "", read.origins,
         "sites whose pages may read this container's answers in a browser (CORS); nothing means no "
         "other site")

@@ -59,7 +59,6 @@ def test_an_alias_is_asked_listed_and_offered(bench: Bench) -> None:
     }
     assert (client.get("/models/n").json or {})["modelName"] == "m"
     assert (client.get("/models/m").json or {})["aliases"] == ["n"]
-    assert "Also asked as <code>n</code>" in client.get("/docs").text
     answer = client.post("/invocations", json={"modelname": "nn", "payload": payload})
     assert "the served models are: n, m" in answer.json["error"]["hint"]
 
@@ -82,7 +81,6 @@ def test_plain_tensors_may_have_other_names(bench: Bench) -> None:
     answer = client.post("/infer/n", json={"inputs": [zeros]})
     assert (answer.json or {})["outputs"][0]["data"] == [1, 1, 1]
     assert (client.get("/models/n").json or {})["example"] is None
-    assert "<code>m</code>" in client.get("/docs").text
     assert tried(bench, "m").reasons() == []
 
 

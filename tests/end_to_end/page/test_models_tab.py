@@ -1,19 +1,15 @@
-"""The tab with the models and their load, and what a key for management does there."""
+"""The tab with the models, and what a key for management does there."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
-from prometheus_client.parser import text_string_to_metric_families
 
 from tests.conftest import Endpoint, running, wait_for
 from tests.end_to_end.page.conftest import APPLICATION
@@ -40,11 +36,7 @@ def figure(place: Locator, name: str) -> str:
     return place.locator(f"dt:text-is('{name}') + dd").inner_text()
 
 
-def tile(page: Page, name: str) -> str:
-    return page.locator(f".tile[data-figure={name}] .value").inner_text()
-
-
-def test_the_models_and_their_load_are_shown(visitor: Visitor, site: Endpoint) -> None:
+def test_the_models_are_shown(visitor: Visitor) -> None:
     page = models_of(visitor)
     for name in ("resnet", "yolov5", "bert_base", "numbers"):
         row = model(page, name)
@@ -57,120 +49,6 @@ def test_the_models_and_their_load_are_shown(visitor: Visitor, site: Endpoint) -
     twice = model(page, "twice")
     assert "a class on the model numbers" in twice.locator(".model-head").inner_text()
     assert not twice.get_by_role("button").all()
-    over = threading.Event()
-
-    def ask() -> None:
-        while not over.wait(0.05):
-            site.ask(modelname="numbers", payload={"numbers": [1]})
-            site.ask(modelname="fails", payload={"text": "a"})
-
-    asking = threading.Thread(target=ask)
-    asking.start()
-    try:
-        row = model(page, "numbers")
-        wait_for(lambda: figure(row, "Requests/s") not in ("–", "0"), 15, "requests per second")
-        assert 0 < float(figure(row, "Requests/s")) < 25
-        assert figure(row, "Median").endswith(" ms")
-        assert figure(row, "Errors/s") == "0"
-        assert float(figure(model(page, "fails"), "Errors/s")) > 0  # 502
-        assert figure(model(page, "fails"), "Median") == "–"  # of answers alone
-        assert float(tile(page, "rate")) > float(figure(row, "Requests/s"))
-        assert figure(model(page, "resnet"), "Requests/s") == "0"
-    finally:
-        over.set()
-        asking.join()
-
-
-# What the parts do with texts and numbers.
-
-
-def computed(visitor: Visitor, code: str, given: Any) -> Any:
-    """Return what code says that has the module in `load`, and what it is given in `given`."""
-    return visitor.page.evaluate(
-        f"async (given) => {{ const load = await import('/page/load.js'); {code} }}", given
-    )
-
-
-@pytest.mark.slow
-def test_the_text_of_prometheus_is_read_as_its_own_library_reads_it(
-    visitor: Visitor, site: Endpoint
-) -> None:
-    site.ask(modelname="numbers", payload={"numbers": [1]})
-    text = site.call("/metrics").body.decode() + (
-        '# TYPE odd gauge\nodd{a="}, b=\\"x\\" \\\\ \\n end",b=""} 1e3\nodd{a="{}"} +Inf\n'
-        'odd{a="<b>"} -1.5 1700000000000\n'
-    )
-    expected = [
-        [sample.name, sample.labels, sample.value]
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    ]
-    found = computed(
-        visitor,
-        "return load.parse(given).map((o) => [o.name, Object.fromEntries(o.labels), o.value]);",
-        text,
-    )
-    assert found == expected
-    assert len(found) > 50
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("share", [0.5, 0.9, 0.99])
-def test_a_quantile_is_estimated_as_prometheus_does(visitor: Visitor, share: float) -> None:
-    limits = [0.005, 0.01, 0.025, 0.05, 0.1]
-    for counts in ([4, 10, 10, 2, 1], [0, 0, 5, 0, 0], [0, 0, 0, 0, 1], [1, 0, 0, 0, 7]):
-        below = np.cumsum(counts)
-        buckets = [*map(list, zip(limits, map(int, below), strict=True)), [1e999, int(below[-1])]]
-        # A straight line through the corners of each bucket that has something in it.
-        corners = [(0.0, 0.0)] + [
-            corner
-            for low, high, start, end in zip(
-                [0.0, *limits], limits, [0, *below], below, strict=False
-            )
-            if end > start
-            for corner in ((start, low), (end, high))
-        ]
-        x, y = zip(*corners, strict=True)
-        wanted = np.interp(share * below[-1], x, y)
-        buckets[-1][0] = "Infinity"
-        found = computed(
-            visitor,
-            "return load.quantile(given[0], given[1].map(([a, b]) => [Number(a), b]));",
-            [share, buckets],
-        )
-        assert found == pytest.approx(wanted)
-    # Above the last limit nothing more is known, and of nothing there is no quantile.
-    for counts, wanted in (([[0.1, 0], ["Infinity", 5]], 0.1), ([[0.1, 0], ["Infinity", 0]], None)):
-        code = "return load.quantile(0.5, given.map(([a, b]) => [Number(a), b]));"
-        assert computed(visitor, code, counts) == wanted
-
-
-@pytest.mark.slow
-def test_counts_that_begin_again_are_a_gap_and_no_load(visitor: Visitor) -> None:
-    def text(count: int, status: int = 200) -> str:
-        labels = f'model="m",status="{status}"'
-        return "".join(
-            f'dispatcher_request_seconds_bucket{{{labels},le="{limit}"}} {count}\n'
-            for limit in ("0.1", "0.2", "+Inf")
-        ) + (f"dispatcher_request_seconds_count{{{labels}}} {count}\n")
-
-    reads = [[0, text(0)], [1000, text(10)], [2000, text(30)], [3000, text(5)], [4000, text(6)],
-             [20_000, text(50)], [21_000, text(50) + text(3, 429) + text(1, 503)]]  # fmt: skip
-    found = computed(
-        visitor,
-        """const one = new load.Load({ every: 1000, over: 3000, kept: 50 });
-        return given.map(([at, text]) => {
-          one.add(text, at);
-          const now = one.current()?.all;
-          return [now?.rate ?? null, now?.p50 ?? null, now?.refused ?? null, one.history("rate")];
-        });""",
-        reads,
-    )
-    assert [rate for rate, *_ in found] == [None, 10, 15, None, 1, None, 4]
-    assert found[2][1] == pytest.approx(50)  # ms: half of those up to 0.1 s
-    assert found[-1][2] == 4
-    assert found[-1][3] == [10, 20, None, 1, None, 4]
-    assert not math.isnan(found[-1][0])
 
 
 # On the whole container.
@@ -222,8 +100,6 @@ def test_a_key_for_management_loads_unloads_and_reloads(
         row = model(page, name)
         expect(row.locator(".state")).to_have_text("READY")
         assert figure(row, "Engine").startswith(f"{names[one['engine']]}, {one['precision']}")
-        wait_for(lambda row=row: figure(row, "Memory") != "–", 10, "the memory")
-        assert 10 < float(figure(row, "Memory").removesuffix(" MiB")) < 2000
         assert figure(row, "Last probe").startswith("answered ")
         row.get_by_text("More").click()
         assert figure(row, "Folder") == one["modelUrl"]
@@ -292,7 +168,6 @@ def test_it_goes_on_when_the_server_comes_back(browser: Browser, tmp_path: Path)
         expect(notice).to_be_empty()
         expect(panel).not_to_have_class("stale")
         expect(page.locator("#models .live-head")).to_contain_text("The server answers again.")
-        expect(page.locator(".tile[data-figure=rate] .value")).to_have_text("0")
     page.close()
     assert not visitor.wrong
 
@@ -305,8 +180,8 @@ def test_nothing_is_asked_for_while_the_tab_is_not_shown(visitor: Visitor) -> No
     seen: list[str] = []
     page.on("request", lambda request: seen.append(request.url))
     page.wait_for_timeout(4500)
-    assert not [url for url in seen if url.endswith(("/metrics", "/health"))]
-    with page.expect_request("**/metrics"):
+    assert not [url for url in seen if url.endswith("/health")]
+    with page.expect_request("**/health"):
         page.get_by_role("tab", name="Models").click()
 
 

@@ -128,8 +128,8 @@ def test_a_server_that_goes_away_and_comes_back(browser: Browser, tmp_path: Path
     ("path", "asked", "there"),
     [
         ("", "models", "#choices .choice"),
-        ("#models", "metrics", "#models .model"),
-        ("docs", "openapi.json", "details[data-model] button"),
+        ("#models", "health", "#models .model"),
+        ("docs", "openapi.json", "#swagger-ui .opblock"),
         ("", "v2/models/add", ".tensor"),
     ],
 )
