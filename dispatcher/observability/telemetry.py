@@ -151,7 +151,7 @@ class Metrics:
             if model:
                 self._child(self._seconds, model, status).observe(record.total)
                 self._child(self._queue, model, status).observe(record.queue)
-                if record.trace and record.trace.whole.recorded:
+                if record.trace and record.trace.recorded:
                     times = (record.total, record.queue)
                     self.exemplars.note((model, str(status)), record.trace_id, times)
                 if record.s3:

@@ -9,7 +9,6 @@ collector does not take, is dropped and counted.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -40,8 +39,6 @@ class BoundedProcessor(BatchSpanProcessor):
     """
 
     def __init__(self, url: str, registry: CollectorRegistry | None) -> None:
-        self._waiting = 0
-        self._lock = threading.Lock()
         dropped = Counter(
             "dispatcher_trace_spans_dropped",
             "Spans that were dropped: the queue had no room, or the collector did not take them.",
@@ -49,23 +46,15 @@ class BoundedProcessor(BatchSpanProcessor):
             registry=registry,
         )
         self._full, failed = dropped.labels("queue_full"), dropped.labels("export_failed")
-        super().__init__(
-            Exporter(url, failed, self), QUEUE + BATCH, DELAY_MS, BATCH, EXPORT_S * 1000
-        )
+        # With room for threads that meet here: the SDK itself drops the oldest, and counts none.
+        super().__init__(Exporter(url, failed), QUEUE + BATCH, DELAY_MS, BATCH, EXPORT_S * 1000)
 
     def on_end(self, span: ReadableSpan) -> None:
         """Keep a span until the next batch."""
-        with self._lock:
-            if self._waiting >= QUEUE:
-                self._full.inc()
-                return
-            self._waiting += 1
-        super().on_end(span)
-
-    def taken(self, count: int) -> None:
-        """Note that spans have left the queue."""
-        with self._lock:
-            self._waiting -= count
+        if len(self._batch_processor._queue) < QUEUE:  # noqa: SLF001  its length is not public
+            super().on_end(span)
+        else:
+            self._full.inc()
 
     def shutdown(self) -> None:
         """Send what waits, within `FLUSH_MS`."""
@@ -78,14 +67,12 @@ class Exporter(SpanExporter):
     Args:
         url: of the collector.
         failed: counts spans.
-        processor: knows how many spans wait.
 
     """
 
-    def __init__(self, url: str, failed: Counter, processor: BoundedProcessor) -> None:
+    def __init__(self, url: str, failed: Counter) -> None:
         self._url = url
         self._failed = failed
-        self._processor = processor
         self._exporter = OTLPSpanExporter(url, timeout=EXPORT_S)
         self._reasons = LastMessages.of_sdk()
         self._lost = 0
@@ -93,7 +80,6 @@ class Exporter(SpanExporter):
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Send some spans."""
-        self._processor.taken(len(spans))
         try:
             result = self._exporter.export(spans)
         except Exception:

@@ -12,14 +12,14 @@ import os
 import re
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from flask import Request
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import Span as RecordedSpan
-from opentelemetry.trace import SpanContext, SpanKind, StatusCode
+from opentelemetry.trace import SpanKind, StatusCode, Tracer, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from prometheus_client import CollectorRegistry
 from werkzeug.datastructures import Headers
@@ -41,47 +41,6 @@ READING = frozenset({"GET", "HEAD", "OPTIONS"})  # of health, metrics and lists:
 propagator = TraceContextTextMapPropagator()
 
 
-class Sink:
-    """Makes the spans below that of a request.
-
-    The SDK's own way takes some 40 µs for each, since it asks the sampler again, and copies and
-    checks what cannot be wrong here.
-
-    Args:
-        provider: the SDK's.
-        processor: takes them.
-
-    """
-
-    def __init__(self, provider: TracerProvider, processor: BoundedProcessor) -> None:
-        self._identities = provider.id_generator
-        self._resource = provider.resource
-        self._scope = InstrumentationScope(SCOPE, VERSION)
-        self._processor = processor
-
-    def below(self, above: SpanContext) -> SpanContext:
-        """Return the context of a new span of the same trace."""
-        identity = self._identities.generate_span_id()
-        flags, state = above.trace_flags, above.trace_state
-        return SpanContext(above.trace_id, identity, False, flags, state)  # noqa: FBT003  not remote
-
-    def put(self, part: Part, begun: int, ended: int) -> None:
-        """Make a span of a part that is over; times are in nanoseconds since 1970."""
-        self._processor.on_end(
-            ReadableSpan(
-                cleaned(part.name),
-                part.context,
-                part.above,
-                self._resource,
-                {"dispatcher.model": cleaned(part.model)} if part.model else {},
-                kind=part.kind,
-                start_time=begun,
-                end_time=ended,
-                instrumentation_scope=self._scope,
-            )
-        )
-
-
 class Traces:
     """Makes a trace of each request that asks for something.
 
@@ -98,10 +57,8 @@ class Traces:
         self._provider = TracerProvider(
             resource=Resource.create().merge(own).merge(named), shutdown_on_exit=False
         )
-        processor = BoundedProcessor(url, registry)
-        self._provider.add_span_processor(processor)
+        self._provider.add_span_processor(BoundedProcessor(url, registry))
         self._tracer = self._provider.get_tracer(SCOPE, VERSION)
-        self._sink = Sink(self._provider, processor)
         atexit.register(self._provider.shutdown)
 
     def begin(self, record: RequestRecord, request: Request, *, wanted: bool) -> None:
@@ -117,7 +74,7 @@ class Traces:
         if not wanted or request.method in READING:
             return
         parent = propagator.extract(carrier_of(request.headers), Context())
-        whole = Whole(self._sink)
+        whole = Whole(self._tracer)
         span = self._tracer.start_span(
             f"{record.method} {record.route}".strip(),
             parent,
@@ -131,82 +88,79 @@ class Traces:
             },
             start_time=whole.at(record.since),
         )
-        whole.recorded = span.is_recording()
         record.trace = trace = RequestTrace(span, whole)
-        record.trace_id = f"{trace.context.trace_id:032x}"
+        record.trace_id = f"{span.get_span_context().trace_id:032x}"
         current_span.set(trace)
         # For a request that is answered later: its answer becomes a part of this trace.
         for name, text in trace.carrier().items():
             request.environ[f"HTTP_{name.upper()}"] = text
 
 
+@dataclass
 class Whole:
     """What the spans of one request have in common.
 
     Args:
-        sink: makes them.
+        tracer: makes them.
 
     """
 
-    recorded = False  # whether there are any
-
-    def __init__(self, sink: Sink) -> None:
-        self.sink = sink
-        self.left = MOST_SPANS
-        self.under_way: set[Part] = set()
-        # One difference for all, so that a clock that is set meanwhile does not matter.
-        self._epoch = time.time_ns() - time.monotonic_ns()
+    tracer: Tracer
+    parts: list[Part] = field(default_factory=list)
+    # One difference for all, so that a clock that is set meanwhile does not matter.
+    epoch: int = field(default_factory=lambda: time.time_ns() - time.monotonic_ns())
 
     def at(self, when: float) -> int:
-        """Return a time of `time.monotonic()` in nanoseconds since 1970."""
-        return int(when * 1e9) + self._epoch
+        """Convert a time of `time.monotonic()` to nanoseconds since 1970."""
+        return int(when * 1e9) + self.epoch
 
 
+@dataclass
 class Part(Span):
     """A span of a request.
 
     Args:
-        context: its ids.
+        span: the SDK's.
         whole: of the request.
 
     """
 
-    name, begun, model, kind = "", 0.0, "", SpanKind.INTERNAL
-    above: SpanContext | None = None
+    span: RecordedSpan
+    whole: Whole
 
-    def __init__(self, context: SpanContext, whole: Whole) -> None:
-        self.context = context
-        self.whole = whole
+    @property
+    def recorded(self) -> bool:
+        """Whether it is sent to the collector."""
+        return self.span.get_span_context().trace_flags.sampled
 
     @property
     def headers(self) -> tuple[tuple[str, str], ...]:  # type: ignore[override]
         # Triton would record what it is sent, sampled or not.
-        return tuple(self.carrier().items()) if self.whole.recorded else ()
+        return tuple(self.carrier().items()) if self.recorded else ()
 
     def carrier(self) -> dict[str, str]:
-        """Return the headers of the W3C that name this span."""
-        one = self.context
-        carrier = {PARENT: f"00-{one.trace_id:032x}-{one.span_id:016x}-{one.trace_flags:02x}"}
-        if one.trace_state:
-            carrier[STATE] = one.trace_state.to_header()
+        """Write the headers of the W3C that name this span."""
+        carrier: dict[str, str] = {}
+        propagator.inject(carrier, set_span_in_context(self.span, Context()))
         return carrier
 
     def begin(self, name: str, at: float, model: str = "", *, remote: bool = False) -> Part | None:
-        if not self.whole.recorded or self.whole.left <= 0:
+        if not self.recorded or len(self.whole.parts) >= MOST_SPANS:
             return None
-        self.whole.left -= 1
-        part = Part(self.whole.sink.below(self.context), self.whole)
-        part.name, part.begun, part.model, part.above = name, at, model, self.context
-        part.kind = SpanKind.CLIENT if remote else SpanKind.INTERNAL
-        self.whole.under_way.add(part)
+        span = self.whole.tracer.start_span(
+            cleaned(name),
+            set_span_in_context(self.span, Context()),
+            SpanKind.CLIENT if remote else SpanKind.INTERNAL,
+            {"dispatcher.model": cleaned(model)} if model else None,
+            start_time=self.whole.at(at),
+        )
+        part = Part(span, self.whole)
+        self.whole.parts.append(part)
         return part
 
     def end(self, at: float) -> None:
-        try:
-            self.whole.under_way.remove(self)
-        except KeyError:
-            return
-        self.whole.sink.put(self, self.whole.at(self.begun), self.whole.at(at))
+        if self.span.is_recording():
+            self.span.end(self.whole.at(at))
 
     def add(self, name: str, begun: float, ended: float) -> None:
         if part := self.begin(name, begun):
@@ -214,17 +168,7 @@ class Part(Span):
 
 
 class RequestTrace(Part):
-    """The outermost span of a request in this container.
-
-    Args:
-        span: the SDK's, which decides whether the request is recorded.
-        whole: of the request.
-
-    """
-
-    def __init__(self, span: RecordedSpan, whole: Whole) -> None:
-        super().__init__(span.get_span_context(), whole)
-        self.span = span
+    """The outermost span of a request in this container."""
 
     def answer(self, headers: Headers) -> None:
         """Say in a response which trace it has; in the custom attributes too, if there is room."""
@@ -237,7 +181,7 @@ class RequestTrace(Part):
 
     def report(self, record: RequestRecord) -> None:
         """Add what is known at the end of the request, and end it."""
-        if not self.whole.recorded:
+        if not self.recorded:
             return
         ended = record.since + record.total
         self.add("queue", record.since, record.began)
@@ -246,7 +190,7 @@ class RequestTrace(Part):
             self.add("admission", record.entering, record.since + record.queue + record.s3)
         if record.answered:
             self.add("respond", record.answered, ended)
-        for part in list(self.whole.under_way):  # of a model that hangs
+        for part in list(self.whole.parts):  # of a model that hangs
             part.end(ended)
         about: dict[str, str | int | float] = {
             "http.response.status_code": record.status,
@@ -262,7 +206,7 @@ class RequestTrace(Part):
         self.span.set_attributes({name: value for name, value in about.items() if value})
         if record.status >= BUG:
             self.span.set_status(StatusCode.ERROR, cleaned(record.message) or None)
-        self.span.end(self.whole.at(ended))
+        self.end(ended)
 
 
 def carrier_of(headers: Headers) -> Mapping[str, str]:

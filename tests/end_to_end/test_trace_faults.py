@@ -88,7 +88,9 @@ def test_a_full_queue_is_counted_and_the_end_is_not_awaited(
         tracer = provider.get_tracer("test")
         for _ in range(10):
             tracer.start_span("first").end()
-        wait_for(lambda: processor._waiting == 0, 10, "the first batch, which is under way")
+        wait_for(
+            lambda: not processor._batch_processor._queue, 10, "the first batch, which is under way"
+        )
         for _ in range(50):
             tracer.start_span("next").end()
         assert registry.get_sample_value(DROPPED, {"reason": "queue_full"}) == 30
