@@ -70,7 +70,11 @@ STACKS = {
         "ScaleMin": "0",
     },
     "multi-model": {"Models": "s3://models/many/", "MultiModel": "true", "ScaleBy": "invocations"},
-    "pool": {"InstanceType": "ml.g6.xlarge", "FallbackInstanceType": "ml.g5.xlarge"},
+    "pool": {
+        "Image": f"{IMAGE.removesuffix(':1')}@sha256:{'0' * 64}",
+        "InstanceType": "ml.g6.xlarge",
+        "FallbackInstanceType": "ml.g5.xlarge",
+    },
 }
 
 
