@@ -272,8 +272,8 @@ def job_store(settings: Settings) -> JobStore | None:
 def make_admission(settings: Settings) -> Admission:
     """Return the limits of concurrency for one worker.
 
-    Parsed as JSON a usual body takes up to ten times its size, and one that takes more is counted
-    as more. There is room for one of the largest.
+    There is room for one of the largest bodies. What JSON takes beyond its length is compared with
+    the free memory before it is parsed.
     """
     room = max(settings.max_body, int(total_memory() * BODIES_SHARE) // settings.workers)
     bodies = min(MAX_LARGE_BODIES * settings.max_body, room)

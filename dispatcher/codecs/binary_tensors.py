@@ -70,8 +70,7 @@ def read_tensors(request: Request, metadata: Metadata) -> ModelRequest:
         if stated is None and SAGEMAKER_LENGTH in (request.content_type or ""):
             stated = ""  # it is malformed
     length = read_header_length(stated, body, where)
-    deadline = metadata.time_limit.deadline()
-    document = parse_object(body[:length], deadline, hint=EXPECTED, room=metadata.room)
+    document = parse_object(body[:length], metadata.time_limit.deadline(), hint=EXPECTED)
     return ModelRequest(
         metadata.require_modelname(),
         [{**document, BINARY: b"" if length is None else body[length:]}],

@@ -7,6 +7,7 @@ import tempfile
 import threading
 import zlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import IO, Any
 
 from flask import Request, g
@@ -28,7 +29,7 @@ from dispatcher.codecs.media import (
     UNSPECIFIED_MEDIA,
     decode_text,
 )
-from dispatcher.codecs.metadata import Metadata, no_room
+from dispatcher.codecs.metadata import Metadata
 from dispatcher.errors import BadBody, TooManyRequests, UnsupportedType, too_large
 from dispatcher.model_request import InferenceRequest, ModelRequest
 from dispatcher.settings import Settings
@@ -63,19 +64,19 @@ class LargeBodies:
         self.held = 0
         self._lock = threading.Lock()
 
-    def take(self, length: int) -> Held:
-        """Count a body before it is read, until what is returned is closed.
+    def take(self, length: int) -> Callable[[], None]:
+        """Count a body before it is read; return a function that releases it.
 
         Raises:
             TooManyRequests: there is no room for it now.
 
         """
-        held = Held(self)
-        if length > LARGE_BODY:
-            held.more(length)
-        return held
+        if length <= LARGE_BODY:
+            return lambda: None
+        self.hold(length)
+        return partial(self.hold, -length)
 
-    def take_body(self, request: Request) -> Held:
+    def take_body(self, request: Request) -> Callable[[], None]:
         """Count a request's body, as `take` does; one that was unpacked is counted already."""
         return self.take(0 if "unpacked" in g else request.content_length or 0)
 
@@ -88,30 +89,6 @@ class LargeBodies:
                     hint="try again after Retry-After seconds, with fewer at a time",
                 )
             self.held += length
-
-
-class Held:
-    """What one request holds of the large bodies until it is closed."""
-
-    def __init__(self, bodies: LargeBodies) -> None:
-        self.bodies, self.length = bodies, 0
-
-    def more(self, length: int, counted: int = 0) -> None:
-        """Count more bytes, of a request of which some are counted already.
-
-        Raises:
-            BadBody: there is never room for so many.
-            TooManyRequests: there is no room for them now.
-
-        """
-        if counted + length > self.bodies.most:
-            no_room()
-        self.bodies.hold(length)
-        self.length += length
-
-    def close(self) -> None:
-        self.bodies.hold(-self.length)
-        self.length = 0
 
 
 class BodyFile(tempfile.SpooledTemporaryFile[bytes]):

@@ -80,8 +80,7 @@ def read_form(request: Request, metadata: Metadata, settings: Settings) -> Infer
     check_length(files, "files", settings.max_batch)
     try:
         text = fields.get("parameters", "{}")
-        deadline = metadata.time_limit.deadline()
-        parameters = parse_object(text.encode(), deadline, room=metadata.room)
+        parameters = parse_object(text.encode(), metadata.time_limit.deadline())
     except BadBody as error:
         raise BadBody(
             f"the form's field `parameters` is {brief(fields['parameters'])}",

@@ -6,7 +6,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import IO, Any
 
@@ -14,14 +14,15 @@ from clients.errors import DeadlineExceeded, InferenceError
 from clients.request import SEQUENCE_NAMES
 from clients.tensors.quoting import brief
 from dispatcher.codecs.media import UTF_16_MARKS, utf_16_error
-from dispatcher.codecs.metadata import TIMEOUT_PARAMETER, Metadata, no_room
-from dispatcher.errors import BadBody
+from dispatcher.codecs.metadata import TIMEOUT_PARAMETER, Metadata
+from dispatcher.errors import BadBody, TooManyRequests
 from dispatcher.model_request import (
     InferenceRequest,
     ModelRequest,
     RequestList,
     SeveralModels,
 )
+from dispatcher.observability.memory import free_memory, total_memory
 
 BODY_HINT = 'expected {"modelname": "resnet", "payload": {"img": "<base64 of a picture>"}}'
 SEVERAL_HINT = (
@@ -42,15 +43,17 @@ SIMILAR_FIELDS = {
 # for other threads after a long one.
 LONG_PARSE_S = 0.1  # never reached by pictures in base64, each one long text
 PAUSE_S = 0.02
-LARGE_BODY = 2**20  # bytes; one smaller body for each thread does not endanger memory
+LARGE_BODY = 2**20  # bytes
 large_body_lock = threading.Lock()
 
-# What JSON takes once it is parsed, at least its true size: bytes for each byte, and for each mark
-# that begins a list or an object, or stands beside a value or a text. (`[[],[],…]` takes 24 times
-# its length, `[{"":1},…]` 30 times.)
-PARSED_BYTE = 3
+# What JSON takes while it is parsed, at least its true size: bytes for each byte, more where a
+# character of a text may take four, and for each mark that begins a list or an object, or stands
+# beside a value or a text. (`[[],[],…]` takes 24 times its length, `[{"":1},…]` 30 times.)
+PARSED_BYTE, PARSED_WIDE_BYTE = 3, 9
 PARSED_MARKS = {b"[": 72, b"{": 150, b",": 32, b'"': 28}
-USUAL = 10  # times its length; counted for every body before it is read
+# Of the memory, and of what is free of it, for one body: there are four web workers at most, by
+# default, and each parses one large body at a time.
+PARSED_SHARE = 1 / 4
 
 # JSON lines: 25 MiB have this many of 262 bytes each. As many as fit, of two bytes each, would keep
 # a core busy for minutes.
@@ -66,7 +69,7 @@ def read_json(body: bytes, metadata: Metadata, max_batch: int) -> InferenceReque
         BadBody: it is not JSON, or a field is missing, unknown or of the wrong type.
 
     """
-    document = parse_object(body, metadata.time_limit.deadline(), room=metadata.room)
+    document = parse_object(body, metadata.time_limit.deadline())
     if "requests" in document:
         return read_request_list(document, metadata, max_batch)
     names = document.get("modelname")
@@ -79,12 +82,14 @@ def parse_json(body: bytes, deadline: float) -> Any:
     """Parse JSON.
 
     Raises:
+        BadBody: it takes more memory than there is for one body.
+        TooManyRequests: it takes more memory than there is now.
         DeadlineExceeded: other large bodies were parsed until then.
         ValueError: it is not JSON.
         RecursionError: it is nested too deeply.
 
     """
-    if len(body) <= LARGE_BODY:
+    if (needed := parsed_size(body)) <= LARGE_BODY:
         return json.loads(body)
     left = max(0.0, deadline - time.monotonic())
     if not large_body_lock.acquire(timeout=min(left, threading.TIMEOUT_MAX)):
@@ -93,6 +98,7 @@ def parse_json(body: bytes, deadline: float) -> Any:
             hint="send fewer large bodies at a time",
         )
     try:
+        check_memory(needed)
         began = time.monotonic()
         try:
             return json.loads(body)
@@ -103,12 +109,36 @@ def parse_json(body: bytes, deadline: float) -> Any:
         large_body_lock.release()
 
 
+def parsed_size(body: bytes) -> int:
+    """Return how many bytes JSON takes while it is parsed, at most."""
+    wide = not body.isascii() or b"\\u" in body
+    marks = sum(each * body.count(mark) for mark, each in PARSED_MARKS.items())
+    return (PARSED_WIDE_BYTE if wide else PARSED_BYTE) * len(body) + marks
+
+
+def check_memory(needed: int) -> None:
+    """Check that there is memory for a body.
+
+    Raises:
+        BadBody: there is never as much for one.
+        TooManyRequests: there is not as much now.
+
+    """
+    hint = "send fewer values in one request; tensors take the least in binary"
+    if needed > total_memory() * PARSED_SHARE:
+        raise BadBody(
+            "the JSON has so many lists, objects and values that it would take too much memory",
+            hint=hint,
+        )
+    if needed > free_memory() * PARSED_SHARE:
+        raise TooManyRequests(
+            f"there is no memory now for JSON that takes {needed // 2**20} MiB",
+            hint=f"try again after Retry-After seconds, or {hint}",
+        )
+
+
 def parse_object(
-    body: bytes,
-    deadline: float = math.inf,
-    *,
-    hint: str = BODY_HINT,
-    room: Callable[[int, int], None] = no_room,
+    body: bytes, deadline: float = math.inf, *, hint: str = BODY_HINT
 ) -> dict[str, Any]:
     """Parse a body that must be a JSON object.
 
@@ -116,18 +146,13 @@ def parse_object(
         body: the JSON.
         deadline: for a large one, on the clock of `time.monotonic()`.
         hint: what was expected.
-        room: counts what it takes beyond its length, in bytes of a usual body.
 
     Raises:
-        BadBody: it is not one, or takes more memory than there is for all.
+        BadBody: it is not one, or takes more memory than there is for one.
         TooManyRequests: it takes more memory than there is now.
         DeadlineExceeded: other large bodies were parsed until then.
 
     """
-    marks = sum(each * body.count(mark) for mark, each in PARSED_MARKS.items())
-    more = (PARSED_BYTE * len(body) + marks) // USUAL - len(body)
-    if more > LARGE_BODY:
-        room(more, len(body))
     try:
         document = parse_json(body, deadline)
     except (ValueError, RecursionError) as error:
@@ -354,9 +379,7 @@ def read_lines(
             if line.strip():
                 try:
                     yield read_model_request(
-                        parse_object(line, metadata.time_limit.deadline(), room=metadata.room),
-                        metadata,
-                        max_batch,
+                        parse_object(line, metadata.time_limit.deadline()), metadata, max_batch
                     )
                 except InferenceError as error:
                     yield error

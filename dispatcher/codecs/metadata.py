@@ -10,7 +10,7 @@ import math
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,19 +53,6 @@ class TimeLimit:
         return min(self.ends, time.monotonic() + self.each)
 
 
-def no_room(*_: int) -> None:
-    """Refuse JSON that takes more memory than a usual body of its length.
-
-    Raises:
-        BadBody: always.
-
-    """
-    raise BadBody(
-        "the JSON has so many lists, objects and values that it would take too much memory",
-        hint="send fewer of them in one request; tensors take the least in binary",
-    )
-
-
 @dataclass(frozen=True)
 class Metadata:
     """The parts of a request around its body.
@@ -83,7 +70,6 @@ class Metadata:
         accept: the media types that the caller accepts.
         session: the session of the hosting service, or NEW_SESSION.
         owner: the name of the caller's API key; empty where none is needed.
-        room: counts what its JSON takes beyond its length; codecs/json_request.py.
 
     """
 
@@ -98,7 +84,6 @@ class Metadata:
     accept: str = ""
     session: str = ""
     owner: str = ""
-    room: Callable[[int, int], None] = no_room
 
     def modelname(self, in_body: str | None) -> str:
         """Return the requested model; empty where none is named."""

@@ -59,15 +59,15 @@ def read_meminfo(name: str, machine: Path) -> int:
 def read_cgroup(group: Path) -> Iterator[tuple[int, int]]:
     """Yield limit and usage of the control group, in bytes, where there is one.
 
-    Inactive file cache does not count, as in `docker stats`: the kernel frees it before it refuses
-    memory.
-    https://docs.docker.com/reference/cli/docker/container/stats/
+    Copies of files do not count: the kernel frees them before it refuses memory. (Those in /dev/shm
+    and on a tmpfs do: they are no files of a disk.)
+    https://docs.kernel.org/admin-guide/cgroup-v2.html#memory-interface-files
     """
-    for limit_file, used_file, stat_file, idle in (
-        ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+    for limit_file, used_file, stat_file, prefix in (
+        ("memory.max", "memory.current", "memory.stat", ""),
         (
             *("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
-            *("memory/memory.stat", "total_inactive_file"),
+            *("memory/memory.stat", "total_"),
         ),
     ):
         try:
@@ -75,12 +75,13 @@ def read_cgroup(group: Path) -> Iterator[tuple[int, int]]:
             used = int((group / used_file).read_text(encoding="utf-8"))
         except (OSError, ValueError):  # no such file, or "max"
             continue
-        yield limit, max(0, used - read_stat(group / stat_file, idle))
+        copies = (f"{prefix}inactive_file", f"{prefix}active_file")
+        yield limit, max(0, used - read_stat(group / stat_file, copies))
 
 
-def read_stat(file: Path, name: str) -> int:
+def read_stat(file: Path, names: tuple[str, ...]) -> int:
     try:
         lines = [line.split() for line in file.read_text(encoding="utf-8").splitlines()]
     except OSError:
         return 0
-    return next((int(words[1]) for words in lines if words[0] == name), 0)
+    return sum(int(words[1]) for words in lines if words[0] in names)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import socket
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
@@ -155,15 +155,12 @@ class InferenceHandler:
             return self.tensors(metadata)
         lines = negotiate_lines(metadata.accept) if stream else ""
         with ExitStack() as until_sent:
-            bodies = self.admission.bodies
-            held = bodies.take(0) if stream else bodies.take_body(request)
-            until_sent.callback(held.close)
-            metadata = replace(metadata, room=held.more)
             asked: InferenceRequest
             if stream:
-                body = spooled(bodies, until_sent)
+                body = spooled(self.admission.bodies, until_sent)
                 asked = RequestList(read_lines(body, metadata, self.settings.max_batch))
             else:
+                until_sent.callback(self.admission.bodies.take_body(request))
                 asked = read_body(request, metadata, self.settings)
             if self.s3:
                 reads = self.s3.reads(record)
@@ -178,8 +175,9 @@ class InferenceHandler:
         g.record.modelname, g.record.version = metadata.require_modelname(), metadata.modelversion
         g.caller = Caller(request.environ.get("gunicorn.socket"))
         limit = self.time_limit(metadata, stream=False)
-        with closing(self.admission.bodies.take_body(request)) as held:
-            metadata = replace(metadata, time_limit=limit, accept="", room=held.more)
+        metadata = replace(metadata, time_limit=limit, accept="")
+        with ExitStack() as until_answered:
+            until_answered.callback(self.admission.bodies.take_body(request))
             return self.one(read_tensors(request, metadata), metadata)
 
     def respond(self, asked: InferenceRequest, metadata: Metadata, lines: str) -> Response:

@@ -66,11 +66,9 @@ class TritonProxy:
         """
         record: RequestRecord = g.record
         asked, deadline = self.begin(metadata)
-        body = self.admission.bodies.take_body(request)
+        done = self.admission.bodies.take_body(request)
         try:
-            document = parse_object(
-                request.get_data(), deadline, hint=FIELDS_EXPECTED, room=body.more
-            )
+            document = parse_object(request.get_data(), deadline, hint=FIELDS_EXPECTED)
             with self.slot(self.admission.calls, asked, deadline):
                 model = self.model(asked, deadline)
                 timings = record.timings = Timings()
@@ -86,7 +84,7 @@ class TritonProxy:
                 finally:
                     timings.lap("inference")
         finally:
-            body.close()
+            done()
 
     def generate_stream(self, metadata: Metadata) -> tuple[Iterator[bytes], Callable[[], None]]:
         """Return the answers of a model as Triton's `generate_stream` sends them: as events.
@@ -100,10 +98,10 @@ class TritonProxy:
         """
         asked, until = self.begin(metadata)
         limit = TimeLimit(g.record.since + self.settings.stream_timeout, until - g.record.since)
-        body = self.admission.bodies.take_body(request)
+        done = self.admission.bodies.take_body(request)
         with ExitStack() as otherwise:
-            otherwise.callback(body.close)
-            document = parse_object(request.get_data(), until, hint=FIELDS_EXPECTED, room=body.more)
+            otherwise.callback(done)
+            document = parse_object(request.get_data(), until, hint=FIELDS_EXPECTED)
             slot = self.slot(self.admission.jobs, asked, until)
             held = otherwise.enter_context(ExitStack())
             held.enter_context(suppress(DeadlineExceeded))

@@ -26,7 +26,7 @@ from clients.request import Request
 from clients.tensors.client import MOST_NUMBERS, TensorResult, read_npy, read_v2
 from clients.tensors.nested import flattened, unshared
 from clients.triton.server import Signature, TensorSpec
-from dispatcher.codecs.json_request import LARGE_BODY, MAX_LINES, parse_object, read_lines
+from dispatcher.codecs.json_request import MAX_LINES, parse_object, parsed_size, read_lines
 from dispatcher.codecs.metadata import Metadata
 from dispatcher.errors import BadModel
 from dispatcher.model_control.load_unload import ModelLoader
@@ -347,22 +347,20 @@ def test_more_lines_than_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "one", ["[]", "{}", "[1]", '{"":1}', "[[[]]]", "0.1", "1000", '"a"', '"aa"', '"é€"']
+    "one",
+    [
+        *("[]", "{}", "[1]", '{"":1}', "[[[]]]", "0.1", "1000", '"a"', '"aa"', '"é€"'),
+        *(f'"{"a" * 1_600_000}"', f'"{"a" * 1_600_000}😀"', f'"{"a" * 1_600_000}\\ud83d\\ude00"'),
+    ],
+    ids=lambda one: one[:9] + one[-9:],
 )
 def test_json_is_counted_as_what_it_takes(one: str) -> None:
-    body = f'{{"z": [{",".join([one] * (1_600_000 // len(one)))}]}}'.encode()
-    counted: list[int] = []
+    body = f'{{"z": [{",".join([one] * max(1, 1_600_000 // len(one)))}]}}'.encode()
     tracemalloc.start()
-    parse_object(body, room=lambda more, _: counted.append(more))
+    parse_object(body)
     _, took = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    # Ten times its length is counted in any case; and at most eight times too much.
-    allowed = 10 * (len(body) + sum(counted))
-    assert took <= allowed <= max(8 * took, 10 * (len(body) + LARGE_BODY))
-
-
-def test_a_picture_in_base64_is_counted_as_its_length() -> None:
-    parse_object(b'{"img": "%s"}' % (b"A" * 3 * 10**6))
+    assert took <= parsed_size(body) <= 8 * took
 
 
 def test_a_long_number_is_no_json_of_ours() -> None:

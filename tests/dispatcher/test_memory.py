@@ -84,8 +84,10 @@ def test_idle_copies_of_files_are_free(
     for name, size in zip(files, (2 * GIB, GIB + GIB // 2), strict=True):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(f"{size}\n")
-    idle = f"inactive_file {GIB // 2}\n" if files is V2 else f"total_inactive_file {GIB // 2}\n"
-    (tmp_path / stat).write_text(f"cache 1\nactive_file {GIB}\n{idle}")
+    prefix = "" if files is V2 else "total_"
+    (tmp_path / stat).write_text(
+        f"cache 1\n{prefix}active_file {GIB // 4}\n{prefix}inactive_file {GIB // 4}\nshmem {GIB}\n"
+    )
     assert free_memory(machine, tmp_path) == GIB
 
 

@@ -19,6 +19,7 @@ from clients.plugins.registry import Registry
 from clients.tensors.classes import classified
 from clients.tensors.client import TensorResult
 from clients.triton.server import Tensors
+from dispatcher.codecs import json_request
 from dispatcher.codecs.responses import encode
 from dispatcher.execution.admission import Admission
 from dispatcher.settings import read_settings
@@ -53,7 +54,7 @@ def test_a_large_body_counts_as_one_however_it_was_packed(
         return client.post("/invocations", data=sent, headers=headers, content_type=content_type)
 
     assert_error(response(), 429, "too_many_requests", "large requests under way")
-    done.close()
+    done()
     for _ in range(4):
         with response() as answer:
             assert "`text` has no [MASK]" in answer.text
@@ -62,31 +63,26 @@ def test_a_large_body_counts_as_one_however_it_was_packed(
 
 @pytest.mark.parametrize("content_type", ["application/json", "application/jsonlines"])
 @pytest.mark.parametrize("route", ["invocations", "v2/models/double/infer"])
-def test_json_that_takes_many_times_its_length_is_counted_so(
-    server: FakeTriton, built_in: Registry, repository: Path, route: str, content_type: str
+def test_json_that_takes_many_times_its_length_is_compared_with_the_memory(
+    client: FlaskClient, monkeypatch: pytest.MonkeyPatch, route: str, content_type: str
 ) -> None:
-    """3 MB take 80 MB, as 10 MB of a usual body would."""
-    admission = Admission(1, 1, 9, 20 * 2**20)
-    environment = Environment(server, repository)
-    app = make_app(read_settings({}), built_in, environment, quiet(server), admission)
-    body = gzip.compress(b'{"inputs": [], "z": [%s[]]}' % (b"[]," * 10**6))
+    """0.9 MB take 24 MB, 32 MiB by the count; a body may have a quarter of what is free."""
+    monkeypatch.setattr(json_request, "total_memory", lambda: 200 * 2**20)
+    body = gzip.compress(b'{"inputs": [], "z": [%s[]]}' % (b"[]," * 3 * 10**5))
 
     def response() -> TestResponse:
         headers = {"Content-Encoding": "gzip"}
-        return app.test_client().post(
-            f"/{route}", data=body, headers=headers, content_type=content_type
-        )
+        return client.post(f"/{route}", data=body, headers=headers, content_type=content_type)
 
-    others = admission.bodies.take(14 * 2**20)
+    monkeypatch.setattr(json_request, "free_memory", lambda: 120 * 2**20)
     with response() as answer:
-        assert "the large requests under way hold" in answer.text
-    others.close()
+        assert "there is no memory now for JSON that takes 32 MiB" in answer.text
+    monkeypatch.setattr(json_request, "free_memory", lambda: 140 * 2**20)
     with response() as answer:
-        assert "the large requests" not in answer.text
-    admission.bodies.most = 4 * 2**20
+        assert "memory" not in answer.text
+    monkeypatch.setattr(json_request, "total_memory", lambda: 120 * 2**20)
     with response() as answer:
         assert "so many lists, objects and values" in answer.text
-    assert admission.bodies.held == 0
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "GZip", "deflate"])

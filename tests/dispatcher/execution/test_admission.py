@@ -296,8 +296,9 @@ def test_large_bodies_have_a_common_limit_and_small_ones_none() -> None:
     with pytest.raises(TooManyRequests, match="8 MiB"):
         bodies.take(3 * 2**20)
     bodies.take(2**20)
-    done.close()
-    assert bodies.take(9 * 2**20).length == 9 * 2**20
+    done()
+    bodies.take(9 * 2**20)
+    assert bodies.held == 9 * 2**20
 
 
 def test_management_waits_in_a_line_of_its_own_and_ping_does_not(tmp_path: Path) -> None:
