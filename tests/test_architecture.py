@@ -38,7 +38,8 @@ ARROWS = {
     "dispatcher/settings": "clients clients/repository",
     "dispatcher/auth": "clients/repository dispatcher",
     "dispatcher/codecs": (
-        "clients dispatcher dispatcher/settings dispatcher/observability/request_log.py"
+        "clients dispatcher dispatcher/settings dispatcher/observability/memory.py"
+        " dispatcher/observability/request_log.py"
     ),
     "dispatcher/execution": (
         "clients clients/plugins clients/triton dispatcher dispatcher/settings dispatcher/codecs"
