@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 
 from sagemaker_emulator.archive import unpack_archive
 from sagemaker_emulator.emulate.contract import Refused, model_error, validation_error
-from sagemaker_emulator.host.calls import Answer, NoAnswer, ask
+from sagemaker_emulator.host.calls import Answer, NoAnswer, ask, ask_text
 from sagemaker_emulator.host.containers import Container
 from sagemaker_emulator.host.limits import Limits
 from sagemaker_emulator.trouble import Trouble
@@ -99,7 +99,8 @@ class Models:
         while True:
             model = self.loaded(endpoint, target, until)
             try:
-                answer = self.call("POST", f"/models/{model.key}/invoke", body, headers, until)
+                path = f"/models/{model.key}/invoke"
+                answer = ask(self.container.address, "POST", path, body, headers, until=until)
             finally:
                 with self.guard:
                     model.users -= 1
@@ -186,21 +187,18 @@ class Models:
         while True:
             until = time.monotonic() + self.limits.load_s
             try:
-                answer = self.call(
-                    "POST", "/models", body, {"Content-Type": "application/json"}, until
+                status, text = ask_text(
+                    self.container.address, "POST", "/models", until=until, body=body
                 )
-                text = answer.read(until).decode(errors="replace")
             except NoAnswer as error:
                 raise model_error(endpoint, 0, f"POST /models: {error}") from error
-            if answer.status in (HTTPStatus.OK, HTTPStatus.CONFLICT):  # 409: it is loaded already
+            if status in (HTTPStatus.OK, HTTPStatus.CONFLICT):  # 409: it is loaded already
                 took = time.monotonic() - begin
                 self.say(f"loaded {model.target} as {model.key} in {took:.1f} s")
                 return
-            self.say(f"{model.target}: POST /models is answered with {answer.status}: {text[:200]}")
-            if answer.status != HTTPStatus.INSUFFICIENT_STORAGE or not self.unload_one(
-                model.target
-            ):
-                raise model_error(endpoint, answer.status, text)
+            self.say(f"{model.target}: POST /models is answered with {status}: {text[:200]}")
+            if status != HTTPStatus.INSUFFICIENT_STORAGE or not self.unload_one(model.target):
+                raise model_error(endpoint, status, text)
 
     def unload_one(self, but: str) -> bool:
         """Unload the model that was not asked for the longest time; False where there is none."""
@@ -211,9 +209,10 @@ class Models:
             model = self.table.pop(free[0].target)
         until = time.monotonic() + self.limits.load_s
         try:
-            answer = self.call("DELETE", f"/models/{model.key}", b"", {}, until)
-            text = answer.read(until).decode(errors="replace")
-            fault = "" if answer.status == HTTPStatus.OK else f"{answer.status}: {text[:200]}"
+            status, text = ask_text(
+                self.container.address, "DELETE", f"/models/{model.key}", until=until
+            )
+            fault = "" if status == HTTPStatus.OK else f"{status}: {text[:200]}"
         except NoAnswer as error:
             fault = str(error)
         bad = f", but DELETE /models/{model.key} is answered with {fault}" * bool(fault)
@@ -229,18 +228,6 @@ class Models:
     def used(self) -> int:
         with self.guard:
             return sum(one.size for one in self.table.values())
-
-    def call(
-        self, method: str, path: str, body: bytes, headers: Mapping[str, str], until: float
-    ) -> Answer:
-        return ask(
-            self.container.address,
-            method,
-            path,
-            body,
-            headers,
-            until=until,
-        )
 
 
 def link(source: str, target: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from sagemaker_emulator.emulate.contract import Refused
 from sagemaker_emulator.emulate.endpoint import Endpoint
 from sagemaker_emulator.emulate.places import Place
-from sagemaker_emulator.host.calls import NoAnswer, ask
+from sagemaker_emulator.host.calls import NoAnswer, ask_text
 from sagemaker_emulator.host.limits import MB
 from sagemaker_emulator.trouble import Trouble
 
@@ -76,18 +76,14 @@ def execution_parameters(endpoint: Endpoint, say: Callable[[str], None]) -> dict
     variant = endpoint.variants[0]
     until = time.monotonic() + PARAMETERS_S
     try:
-        answer = ask(
-            variant.container.address,
-            "GET",
-            "/execution-parameters",
-            until=until,
+        status, text = ask_text(
+            variant.container.address, "GET", "/execution-parameters", until=until
         )
-        text = answer.read(until)
     except NoAnswer as error:
         say(f"GET /execution-parameters: {error}; using the defaults")
         return {}
-    if answer.status != HTTPStatus.OK:
-        say(f"GET /execution-parameters is answered with {answer.status}; using the defaults")
+    if status != HTTPStatus.OK:
+        say(f"GET /execution-parameters is answered with {status}; using the defaults")
         return {}
     try:
         says = json.loads(text)

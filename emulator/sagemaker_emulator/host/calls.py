@@ -104,6 +104,15 @@ class Answer:
         self._connection.close()
 
 
+def ask_text(
+    address: Address, method: str, path: str, *, until: float, body: bytes = b""
+) -> tuple[int, str]:
+    """Return the status and the text of an answer; raises as `ask` and `Answer.read`."""
+    headers = {"Content-Type": "application/json"} if body else {}
+    answer = ask(address, method, path, body, headers, until=until)
+    return answer.status, answer.read(until).decode(errors="replace")
+
+
 def ask(  # noqa: PLR0913  a request has as many parts
     address: Address,
     method: str,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from http import HTTPStatus
 
-from sagemaker_emulator.host.calls import CONNECT_S, Address, NoAnswer, ask
+from sagemaker_emulator.host.calls import CONNECT_S, NoAnswer, ask_text
 from sagemaker_emulator.host.containers import Container
 from sagemaker_emulator.host.limits import Limits
 
@@ -94,16 +94,14 @@ class Health:
 
     def fault(self, path: str) -> str:
         """Return why the answer to a path is not good; empty if it is."""
-        address: Address = self.container.address
         until = time.monotonic() + CONNECT_S + self.limits.ping_s
         try:
-            answer = ask(address, "GET", path, until=until)
-            text = answer.read(until).decode(errors="replace")
+            status, text = ask_text(self.container.address, "GET", path, until=until)
         except NoAnswer as error:
             return f"GET {path}: {error}"
-        if answer.status == HTTPStatus.OK:
+        if status == HTTPStatus.OK:
             return ""
-        return f"GET {path} is answered with {answer.status}: {text[:SHOWN].strip()}".rstrip(": ")
+        return f"GET {path} is answered with {status}: {text[:SHOWN].strip()}".rstrip(": ")
 
 
 HINTS = (  # what a reason contains, and what to do
