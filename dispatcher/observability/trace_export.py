@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 from prometheus_client import CollectorRegistry, Counter
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class BoundedProcessor(BatchSpanProcessor):
         self._batch_processor.shutdown(FLUSH_MS)
 
 
-class Exporter(SpanExporter):
+class Exporter(OTLPSpanExporter):
     """Sends spans to the collector; it counts those that are not taken, and warns now and then.
 
     Args:
@@ -71,20 +71,19 @@ class Exporter(SpanExporter):
     """
 
     def __init__(self, url: str, failed: Counter) -> None:
+        super().__init__(url, timeout=EXPORT_S)
         self._url = url
         self._failed = failed
-        self._exporter = OTLPSpanExporter(url, timeout=EXPORT_S)
-        self._reasons = LastMessages.of_sdk()
+        self._reasons = LastMessages()
+        # They come here in the place of the log.
+        sdk = logging.getLogger("opentelemetry")
+        sdk.handlers, sdk.propagate = [self._reasons], False
         self._lost = 0
         self._silent_until = 0.0
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Send some spans."""
-        try:
-            result = self._exporter.export(spans)
-        except Exception:
-            log.exception("spans cannot be sent")
-            result = SpanExportResult.FAILURE
+        result = super().export(spans)  # which catches every error, its own too
         if result is SpanExportResult.SUCCESS:
             if self._lost:
                 log.info("the collector of traces takes spans again; %d were dropped", self._lost)
@@ -103,10 +102,6 @@ class Exporter(SpanExporter):
             )
         return result
 
-    def shutdown(self) -> None:
-        """Send nothing more."""
-        self._exporter.shutdown()  # type: ignore[no-untyped-call]
-
 
 class LastMessages(logging.Handler):
     """Keeps the last messages of the SDK, which has one or two for each failed export."""
@@ -114,13 +109,6 @@ class LastMessages(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self.texts: deque[str] = deque(maxlen=2)
-
-    @classmethod
-    def of_sdk(cls) -> LastMessages:
-        """Return one that gets all messages of the SDK in the place of the log."""
-        handler, sdk = cls(), logging.getLogger("opentelemetry")
-        sdk.handlers, sdk.propagate = [handler], False
-        return handler
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a message."""
