@@ -122,17 +122,16 @@ def tokenizer_for(options: argparse.Namespace, source: Source, folder: Path) -> 
     """Make the tokenizer of a model that takes tokens; return a line about it.
 
     Raises:
-        Trouble: there is none, or it cannot be read.
+        Trouble: none is named, or it cannot be read.
 
     """
-    given = options.tokenizer or [source.vocabulary()]
-    if given[0] is None:
+    if not options.tokenizer:
         raise Trouble(
-            f"{source.file} takes tokens, and no tokenizer is beside it: name its files, "
-            "--tokenizer FILE (a folder, tokenizer.json, vocab.txt, vocab.json with merges.txt, or "
-            f"a model of sentencepiece), or write `--family {TENSORS}`"
+            f"{source.file} takes tokens: name the files of its tokenizer, --tokenizer FILE (a "
+            "folder, tokenizer.json, vocab.txt, vocab.json with merges.txt, or a model of "
+            f"sentencepiece), or write `--family {TENSORS}`"
         )
-    line = make(given, folder, wanted(options))
+    line = make(options.tokenizer, folder, wanted(options))
     return line.replace(str(folder), f"{options.into / options.name / TOKENIZER}")
 
 

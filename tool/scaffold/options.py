@@ -47,7 +47,7 @@ def add_source(parser: argparse.ArgumentParser, *, required: bool) -> None:
         type=Path,
         nargs="+",
         metavar="FILE",
-        help="the tokenizer, as for `dispatcher tokenizer` (default: the files beside the model)",
+        help="the tokenizer, as for `dispatcher tokenizer`; a model of texts needs one",
     )
     add_wanted(parser)
     parser.add_argument(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -26,8 +26,6 @@ USUAL = (
 )
 PICTURES = ("image", "img", "pixel", "picture", "photo")  # in the name of an input
 DECODERS = (b"ImageDecoder", b"DecodeImage")  # operators of ONNX, and of its extensions
-FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
-GREYS = 255
 ANY_SIZE = "the model takes pictures of any size"
 
 
@@ -84,10 +82,10 @@ def pixels(source: Source) -> Pixels:
     raise Misfit(f"{shown(spec)} has not three channels, nor one")
 
 
-def are_pictures(source: Source, taken: Pixels) -> bool:
+def are_pictures(taken: Pixels) -> bool:
     """Whether it is sure that the input takes pictures: sound has one channel, too."""
     named = any(word in taken.spec.name.lower() for word in PICTURES)
-    return taken.channels == 3 or named or bool(source.pictures)
+    return taken.channels == 3 or named
 
 
 def classification(source: Source) -> Iterator[Plan]:
@@ -126,8 +124,7 @@ def classification(source: Source) -> Iterator[Plan]:
         else:
             plan = plan.and_lines("# softmax = true  # makes probabilities of the scores")
         scores = softmax or any(word in output.name.lower() for word in SCORES)
-        sure = are_pictures(source, taken) and not any(ANY_SIZE in line for line in how)
-        sure &= not source.architecture or source.architecture.endswith("ForImageClassification")
+        sure = are_pictures(taken) and not any(ANY_SIZE in line for line in how)
         # One number for a picture is no class, unless its author says so.
         yield replace(plan, proven=sure and count > 1 and (scores or bool(names)))
 
@@ -148,53 +145,13 @@ def prepared(source: Source, taken: Pixels) -> Iterator[str]:
         yield f'layout = "{taken.layout}"'
     if taken.spec.datatype == "UINT8":
         yield 'pixels = "0-255"'
-        yield from taken.size_line("crop", CLASSIFIER_SIDE, source.noted("imgsz"))
-        return
-    if lines := as_exported(source.pictures, taken):
-        yield from lines
-        return
     yield from taken.size_line("crop", CLASSIFIER_SIDE, source.noted("imgsz"))
+    if taken.spec.datatype == "UINT8":
+        return
     yield f"{CHECK}the file does not show how pictures were prepared in training"
     yield "# Without more keys they are squeezed to the model's size, and pixels are 0 to 1. Most"
     yield "# classifiers of torchvision need these:"
     yield from (f"# {line}" for line in USUAL[: 4 if taken.channels == 3 else 2])
-
-
-def as_exported(settings: Mapping[str, Any], taken: Pixels) -> list[str]:
-    """Return the lines that a preprocessor_config.json of transformers says; empty for none."""
-    if not settings.get("image_mean") and "size" not in settings:
-        return []
-    lines = ["# from preprocessor_config.json"]
-    size, crop = as_size(settings.get("size")), as_size(settings.get("crop_size"))
-    if settings.get("do_resize", True) and size:
-        lines.append(f"resize = {size}")
-    if settings.get("do_center_crop") and crop:
-        lines.append(f"crop = {crop}")
-    elif -1 in (taken.height, taken.width):
-        lines += [f"crop = {size}"] if size else taken.size_line("crop", CLASSIFIER_SIDE)
-    if settings.get("resample") in FILTERS:
-        lines.append(f'interpolation = "{FILTERS[settings["resample"]]}"')
-    scale = settings.get("rescale_factor", 1 / GREYS) if settings.get("do_rescale", True) else 1.0
-    if isinstance(scale, int | float) and math.isclose(scale, 1.0):
-        lines.append('pixels = "0-255"')
-    elif not (isinstance(scale, int | float) and math.isclose(scale, 1 / GREYS, rel_tol=1e-3)):
-        lines.append(f"{CHECK}`rescale_factor` is {scale}; there are 0-1 and 0-255")
-    for key, name in (("mean", "image_mean"), ("std", "image_std")):
-        if settings.get("do_normalize", True) and settings.get(name):
-            lines.append(f"{key} = {settings[name]}")
-    return lines
-
-
-def as_size(given: Any) -> int | list[int] | None:
-    """Return a size of transformers: of the shorter side, or [height, width]."""
-    if isinstance(given, int):
-        return given
-    if not isinstance(given, dict):
-        return None
-    if isinstance(given.get("shortest_edge"), int):
-        return int(given["shortest_edge"])
-    height, width = given.get("height"), given.get("width")
-    return [height, width] if isinstance(height, int) and isinstance(width, int) else None
 
 
 def detection(source: Source) -> Iterator[Plan]:

@@ -1,4 +1,4 @@
-"""A model's file, and what its exporter has left beside it."""
+"""A model's file, and what its exporter has noted in it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from clients.plugins.family import LABELS
 from clients.repository.files import text_of
 from clients.triton.server import TensorSpec
 from container.triton_backends import model_config
@@ -25,7 +24,6 @@ from container.triton_backends.completion import ModelFile
 from container.triton_backends.model_config import ModelConfigError
 from container.triton_backends.onnxruntime import session as onnxruntime
 from tool.checks.file import LFS
-from tool.tokenizer.command import dictionary
 from tool.trouble import Trouble
 
 EXPECTED = "expected a file of ONNX, or a folder with model.onnx"
@@ -37,7 +35,6 @@ EXPORTS = {
     ".pb": "convert it with tf2onnx",
     ".tflite": "convert it with tf2onnx",
 }
-VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json")
 MOST_BESIDE = 1000
 
 
@@ -48,8 +45,6 @@ class Source:
     Args:
         file: of ONNX.
         opened: the same, opened by ONNX Runtime.
-        model: the content of the exporter's config.json; empty where there is none.
-        pictures: that of preprocessor_config.json, likewise.
         given: the labels that the author names.
         without_maps: the content of the file that is served, where a ZipMap was cut off.
 
@@ -57,8 +52,6 @@ class Source:
 
     file: Path
     opened: ModelFile
-    model: Mapping[str, Any] = field(default_factory=dict)
-    pictures: Mapping[str, Any] = field(default_factory=dict)
     given: tuple[str, ...] = ()
     without_maps: bytes = b""
 
@@ -76,11 +69,6 @@ class Source:
         return all(spec.shape[:1] == (-1,) for spec in (*self.inputs, *self.outputs))
 
     @property
-    def architecture(self) -> str:
-        """The class of transformers, as config.json names it; empty where it does not."""
-        return " ".join(map(str, self.model.get("architectures") or []))
-
-    @property
     def metadata(self) -> Mapping[str, str]:
         """What the exporter has noted in the file, as Ultralytics does."""
         found: Mapping[str, str] = getattr(self.opened, "metadata", {})
@@ -95,20 +83,18 @@ class Source:
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        """The names of the classes: of --labels, the file, config.json or labels.txt beside it."""
+        """The names of the classes: of --labels, or of the file."""
         if self.given:
             return self.given
-        for names in (self.noted("names"), self.model.get("id2label")):
-            if isinstance(names, list):
-                names = dict(enumerate(names))  # noqa: PLW2901  the other form of it
-            if isinstance(names, dict) and names:
-                by_id = {str(key): str(value) for key, value in names.items()}
-                if by_id.keys() == {str(number) for number in range(len(by_id))}:
-                    lines = (by_id[str(number)] for number in range(len(by_id)))
-                    return tuple(" ".join(line.split()) or "?" for line in lines)
-        return (
-            labels_in(self.file.with_name(LABELS)) if self.file.with_name(LABELS).is_file() else ()
-        )
+        names = self.noted("names")
+        if isinstance(names, list):
+            names = dict(enumerate(names))  # the other form of it
+        if isinstance(names, dict) and names:
+            by_id = {str(key): str(value) for key, value in names.items()}
+            if by_id.keys() == {str(number) for number in range(len(by_id))}:
+                lines = (by_id[str(number)] for number in range(len(by_id)))
+                return tuple(" ".join(line.split()) or "?" for line in lines)
+        return ()
 
     def run(self, sizes: Mapping[str, Sequence[int]]) -> Mapping[str, npt.NDArray[Any]]:
         """Return the outputs for made-up inputs of these shapes.
@@ -159,15 +145,6 @@ class Source:
         for path in beside:
             if path.suffix != ".onnx" and path.is_file() and path.name.encode() in content:
                 yield path
-
-    def vocabulary(self) -> Path | None:
-        """Return the folder beside the model that has a tokenizer; `None` where none has."""
-        here = self.file.parent
-        for folder in (here / "tokenizer", here, here.parent / "tokenizer", here.parent):
-            names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-            if not names.isdisjoint(VOCABULARIES) or any(name.endswith(".model") for name in names):
-                return folder
-        return None
 
 
 def labels_in(path: Path) -> tuple[str, ...]:
@@ -221,13 +198,7 @@ def opened(given: Path) -> Source:
     except ModelConfigError as error:
         fix = f"; {error.fix}" if error.fix else ""
         raise Trouble(f"{error.what.removesuffix('.')}{fix}") from error
-    return Source(
-        file,
-        model,
-        beside(file, "config.json"),
-        beside(file, "preprocessor_config.json"),
-        without_maps=content,
-    )
+    return Source(file, model, without_maps=content)
 
 
 def cut_zipmaps(file: Path) -> bytes:
@@ -283,11 +254,3 @@ def file_of(given: Path) -> Path:
     if given.suffix in EXPORTS:
         raise Trouble(f"{given} is no file of ONNX; {EXPORTS[given.suffix]}")
     return given
-
-
-def beside(file: Path, name: str) -> Mapping[str, Any]:
-    """Return a JSON file of the export, which is beside the model or above it."""
-    for folder in (file.parent, file.parent.parent):
-        if (folder / name).is_file():
-            return dictionary(folder / name)
-    return {}

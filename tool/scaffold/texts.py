@@ -10,7 +10,6 @@ from clients.text.tokenizer import Tokenizer
 from clients.triton.server import TensorSpec
 from tool.scaffold.plan import CHECK, SCORES, Misfit, Plan, quoted, several, shown
 from tool.scaffold.source import Source
-from tool.tokenizer.command import dictionary
 from tool.trouble import Trouble
 
 TRIED = 16  # tokens
@@ -89,32 +88,22 @@ def embedding(source: Source) -> Iterator[Plan]:
     for output in usable:
         why = f"it takes tokens, and {shown(output)} is a vector for a text"
         plan = Plan("embedding", why, ('pooling = "none"',), tokens=True)
-        yield named(source, replace(plan, proven=is_vector(source, output)), output)
+        yield named(source, replace(plan, proven=is_vector(output)), output)
     for output, sizes in each:
         why = f"it takes tokens, and {shown(output)} is a vector of {sizes[1]} for each"
-        lines = tuple(pooling(source))
-        sure = is_vector(source, output) or not lines[0].startswith(CHECK)
+        lines = (
+            f'{CHECK}"mean" is usual; some models were trained with "first"',
+            'pooling = "mean"',
+        )
+        sure = is_vector(output)
         yield named(source, Plan("embedding", why, lines, tokens=True, proven=sure), output)
     if not found or not (usable or each):
         raise Misfit(f"{several(source.outputs)} has no vector per token or text")
 
 
-def is_vector(source: Source, output: TensorSpec) -> bool:
+def is_vector(output: TensorSpec) -> bool:
     """Whether it is sure that an output has vectors, not scores, which look the same."""
-    named = any(word in output.name.lower() for word in VECTORS)
-    return named or source.architecture.endswith("Model")
-
-
-def pooling(source: Source) -> Iterator[str]:
-    """Yield the line for how vectors of tokens become one, as sentence-transformers notes it."""
-    for folder in (source.file.parent, source.file.parent.parent):
-        if (folder / "1_Pooling" / "config.json").is_file():
-            noted = dictionary(folder / "1_Pooling" / "config.json")
-            yield "# from 1_Pooling/config.json"
-            yield f'pooling = "{"first" if noted.get("pooling_mode_cls_token") else "mean"}"'
-            return
-    yield f'{CHECK}"mean" is usual; some models were trained with "first"'
-    yield 'pooling = "mean"'
+    return any(word in output.name.lower() for word in VECTORS)
 
 
 def text_classification(source: Source) -> Iterator[Plan]:
@@ -131,24 +120,12 @@ def text_classification(source: Source) -> Iterator[Plan]:
         why = f"it takes tokens, and {shown(output)} has {count} scores for a text"
         plan = named(source, Plan("text-classification", why, tokens=True), output)
         names = source.labels if len(source.labels) == count else ()
-        sure = bool(names or source.architecture) or any(
-            word in output.name.lower() for word in SCORES
-        )
+        sure = bool(names) or any(word in output.name.lower() for word in SCORES)
         yield replace(plan.with_labels(names), proven=count > 1 and sure)
 
 
 def likeliest(source: Source) -> list[str]:
     """Return the families that a model that takes tokens may be of; none where none serves it."""
-    for end, family in (
-        ("ForMaskedLM", "fill-mask"),
-        ("ForSequenceClassification", "text-classification"),
-        ("ForTokenClassification", ""),
-        ("ForQuestionAnswering", ""),
-        ("ForCausalLM", ""),
-        ("Model", "embedding"),
-    ):
-        if source.architecture.endswith(end):
-            return [family] if family else []
     try:
         each = [sizes[1] for _, sizes in answers(source) if len(sizes) == 2]
     except Misfit:

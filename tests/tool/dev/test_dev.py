@@ -34,7 +34,7 @@ pytestmark = pytest.mark.slow
 
 REPOSITORY = PROJECT / "model_repository"
 LABELS = ("--labels", str(REPOSITORY / "resnet" / "labels.txt"))
-VOCABULARY = ("--tokenizer", str(REPOSITORY / "bert_base" / "tokenizer" / "vocab.txt"))
+VOCABULARY = ("--tokenizer", str(REPOSITORY / "bert_base" / "tokenizer"))
 COFFEE = "coffee.png"
 
 

@@ -77,15 +77,17 @@ def test_what_is_written_is_served_and_tested_as_it_is(
     assert capsys.readouterr().out == "1 models (new): 0 errors, 0 warnings\n"
     # The same with a class in its place.
     write(tmp_path / "a.onnx", "--into", "other", command="new-client")
+    code = Path("other", "code", "clients", "new.py").read_text()
+    assert "\n        # CHECK: make of the outputs what callers want\n        return {\n" in code
     assert main(["check", "other"]) == 0
     assert capsys.readouterr().out == "1 models (new): 0 errors, 0 warnings\n"
 
 
 def test_the_tests_that_are_written_pass_and_can_fail(write: Write, tmp_path: Path) -> None:
     file = scores(tmp_path / "a.onnx", ("n", 3, 24, 16), 5)
-    file.with_name("labels.txt").write_text("a\nb\nc\nd\ne\n")
-    write(file)
-    write(file, "--into", "other", command="new-client")
+    (tmp_path / "names").write_text("a\nb\nc\nd\ne\n")
+    write(file, "--labels", "names")
+    write(file, "--labels", "names", "--into", "other", command="new-client")
     text = outcome(MINE / "code" / "tests", Path("other", "code", "tests"))
     assert "4 passed, 1 skipped" in text, text
     scores(MINE / "new" / "1" / "model.onnx", ("n", 3, 24, 16), 6)  # one class more than labels
@@ -277,8 +279,7 @@ def test_a_text_model_is_known_by_its_output(
 ) -> None:
     (tmp_path / "export").mkdir()
     file = tokens(tmp_path / "export" / "model.onnx", width, pooled=pooled)
-    (tmp_path / "export" / "vocab.txt").write_bytes(VOCABULARY.read_bytes())
-    given = ("--tokenizer-class", "BertTokenizer", "--max-tokens", "512")
+    given = ("--tokenizer", str(VOCABULARY.parent), "--max-tokens", "512")
     said = write(file, *given)
     assert settings() == expected
     assert "read as BertTokenizer" in said
@@ -296,17 +297,15 @@ def test_the_longest_text_is_found_out_where_nothing_states_it(
 ) -> None:
     export = tmp_path / "export"
     tokens(export / "model.onnx", 8, most=128)
-    (export / "tokenizer.json").write_bytes(VOCABULARY.with_name("tokenizer.json").read_bytes())
-    said = write(export)
+    said = write(export, "--tokenizer", str(VOCABULARY.with_name("tokenizer.json")))
     assert settings()["max_tokens"] == 128
     assert "the tokenizer states no limit" in said
 
 
 def test_a_tokenizer_is_asked_for_where_none_is_there(write: Write, tmp_path: Path) -> None:
     file = tokens(tmp_path / "export" / "model.onnx", 8)
-    file.with_name("another-models.vocab.json").write_text("{}")
     said = write(file, code=2)
-    assert "name its files, --tokenizer FILE" in said
+    assert "name the files of its tokenizer, --tokenizer FILE" in said
     assert said.endswith("or write `--family tensors`\n")
 
 
@@ -322,7 +321,8 @@ def test_a_family_that_fails_gives_way_to_tensors(write: Write, tmp_path: Path) 
     file = tokens(tmp_path / "export" / "model.onnx", 6000, each="logits")
     vocabulary = [line for line in VOCABULARY.read_text().splitlines() if line != "[MASK]"]
     file.with_name("vocab.txt").write_text("\n".join(vocabulary))
-    said = write(file, "--tokenizer-class", "BertTokenizer")
+    words = file.with_name("vocab.txt")
+    said = write(file, "--tokenizer", str(words), "--tokenizer-class", "BertTokenizer")
     assert settings() == {"family": "tensors"}
     assert "\nnot fill-mask, although it takes tokens, and `logits`" in said
     assert not (MINE / "new" / "tokenizer").exists()

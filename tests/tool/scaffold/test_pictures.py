@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -170,42 +169,6 @@ def test_a_classifier_s_pictures_are_those_of_its_input(
     assert ask(top_k=1, format="objects") == [{"index": 4, "score": 4 * white}]
     assert "write the model's own into labels.txt" in said
     no_mistakes(capsys)
-
-
-def test_what_transformers_has_exported_beside_a_classifier_is_read(
-    write: Write, tmp_path: Path
-) -> None:
-    export = tmp_path / "export"
-    scores(export / "onnx" / "model.onnx", ("n", 3, "h", "w"), 3)
-    (export / "config.json").write_text(
-        json.dumps({"id2label": {"0": "cat", "1": "dog", "2": "fox"}, "model_type": "vit"})
-    )
-    (export / "preprocessor_config.json").write_text(
-        json.dumps(
-            {
-                "do_resize": True,
-                "size": {"shortest_edge": 256},
-                "do_center_crop": True,
-                "crop_size": {"height": 224, "width": 224},
-                "resample": 2,
-                "do_rescale": True,
-                "rescale_factor": 0.00392156862745098,
-                "image_mean": [0.5, 0.5, 0.5],
-                "image_std": [0.25, 0.25, 0.25],
-            }
-        )
-    )
-    write(export)
-    assert settings() == {
-        "family": "classification",
-        "resize": 256,
-        "crop": [224, 224],
-        "interpolation": "bilinear",
-        "mean": [0.5, 0.5, 0.5],
-        "std": [0.25, 0.25, 0.25],
-    }
-    # White is (1 - 0.5) / 0.25 = 2, and class 2 has twice that.
-    assert ask(top_k=1) == ["4.000000:2:fox"]
 
 
 @pytest.mark.parametrize(
