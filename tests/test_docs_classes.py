@@ -45,7 +45,7 @@ def test_every_block_is_run() -> None:
     """Those below are all there are, and the one that runs two models, in test_four_models.py."""
     assert len(blocks("python")) == 6
     assert len(blocks("toml")) == 1
-    assert len(blocks("sh")) == 4
+    assert len(blocks("sh")) == 3
 
 
 def test_the_smallest_class_is_what_new_client_writes() -> None:
@@ -149,12 +149,10 @@ def test_every_command_works(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MODEL_DIR", "mine")
     lines = [line for text in blocks("sh") for line in text.splitlines() if "dispatcher " in line]
-    assert len(lines) == 10
+    assert len(lines) == 9
     for line in lines:
         words = shlex.split(line, comments=True)
         arguments = words[words.index("dispatcher") + 1 :]
-        if arguments[0] == "quantize":
-            continue  # it would write into a built-in model: see test_quantize.py
         if arguments[0] == "invoke":
             Noting.error = (200, b"drawn") if "--draw" in arguments else None
             arguments += ["--url", noting]

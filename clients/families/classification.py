@@ -36,27 +36,22 @@ Colour = tuple[float, ...]
 class ClassificationKeys(Keys):
     """The keys of this family."""
 
-    labels: str = labels_key("; without one a class is its number")
+    labels: str = labels_key()
     resize: int | tuple[int, int] | None = key(
-        SIZE,
-        "the new size: of the shorter side, or [height, width] for any shape; nothing means the "
-        "crop's",
-        None,
+        SIZE, "the new shorter side, or the whole size; else the crop's", None
     )
     crop: int | tuple[int, int] | None = key(
-        SIZE, "the middle part that the model gets; nothing means the size of its input", None
+        SIZE, "the middle part that the model gets; else its input's size", None
     )
     interpolation: str = key(
         one_of(*FILTERS), "the filter, as in Pillow, with antialiasing", "bicubic"
     )
     pixels: str = key(one_of("0-1", "0-255"), "the range of a channel", "0-1")
-    mean: Colour | None = key(COLOUR, "subtracted from the channels, in that range", None)
-    std: Colour | None = key(SPREAD, "the channels are divided by it afterwards", None)
+    mean: Colour | None = key(COLOUR, "subtracted from the channels", None)
+    std: Colour | None = key(SPREAD, "divides them afterwards", None)
     channels: str = key(one_of("RGB", "BGR"), "their order", "RGB")
     layout: str = key(one_of("NCHW", "NHWC"), "the axes of the model's input", "NCHW")
-    softmax: bool = key(
-        FLAG, "whether scores become probabilities, or stay as the model gives them", default=False
-    )
+    softmax: bool = key(FLAG, "whether scores become probabilities", default=False)
     input: str = key(TENSOR, "the input, where there are several", "")
     output: str = key(TENSOR, "the output, where there are several", "")
 

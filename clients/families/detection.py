@@ -57,23 +57,17 @@ ROTATED = (
 class DetectionKeys(Keys):
     """The keys of this family."""
 
-    output_layout: str = key(one_of(*LAYOUTS), "the meaning of the numbers of a box in the output")
+    output_layout: str = key(one_of(*LAYOUTS), "what the numbers of a box mean")
     labels: str = labels_key()
     size: int | tuple[int, int] | None = key(
-        SIZE,
-        "of the letterboxed picture; nothing means the size of the model's input, or of the "
-        "picture itself where the model decodes it",
-        None,
+        SIZE, "of the letterboxed picture; else that of the model's input", None
     )
     extra_columns: int | None = key(
-        COUNT,
-        "the count of numbers behind a box's classes, such as the keypoints of a pose; nothing "
-        "means none, or the coefficients of a model with masks",
-        None,
+        COUNT, "numbers behind a box's classes, such as the keypoints of a pose", None
     )
     normalised: bool = key(
         FLAG,
-        "whether boxes are parts of the letterboxed picture's sides, 0 to 1, not pixels",
+        "whether boxes are parts of the letterboxed picture's sides, not pixels",
         default=False,
     )
     input: str = key(TENSOR, "the input, where there are several", "")

@@ -24,8 +24,7 @@ class EmbeddingKeys(TextKeys):
 
     pooling: str = key(
         one_of("mean", "first", "none"),
-        "how tokens become the text's vector: their mean, the first one's, or none if the model's "
-        "output is the vector",
+        "how tokens' vectors become one; none if the output is one",
         "mean",
     )
     normalised: bool = key(FLAG, "whether vectors are scaled to length 1", default=True)

@@ -18,10 +18,8 @@ from clients.triton.server import TensorSpec
 class TextClassificationKeys(TextKeys):
     """The keys of this family."""
 
-    labels: str = labels_key("; without one a class is its number")
-    softmax: bool = key(
-        FLAG, "whether scores become probabilities, or stay as the model gives them", default=True
-    )
+    labels: str = labels_key()
+    softmax: bool = key(FLAG, "whether scores become probabilities", default=True)
 
 
 class TextClassification(TextFamily[TextClassificationKeys]):

@@ -88,7 +88,7 @@ NAMES = Kind(
 )
 TABLE = Kind("a table", lambda value: isinstance(value, dict))
 PAYLOADS = Kind(
-    "a list of payloads, or of texts or names of pictures for a model that takes those",
+    "a list of payloads, of texts or of names of pictures",
     lambda value: is_list(value, lambda one: TABLE.fits(one) or TENSOR.fits(one)) and bool(value),
 )
 
@@ -105,13 +105,10 @@ def key(kind: Kind, meaning: str, default: Any = MISSING) -> Any:
     return field(default=default, metadata={"kind": kind, "meaning": meaning})
 
 
-def labels_key(more: str = "") -> Any:
+def labels_key() -> Any:
     """Declare the key for the file of labels, of families that answer classes."""
-    meaning = (
-        "the file with a class name per line; nothing means the `label_filename` of config.pbtxt, "
-        "or else labels.txt"
-    )
-    return key(INSIDE, meaning + more, "")
+    meaning = "a class name per line; else config.pbtxt's `label_filename`, or labels.txt"
+    return key(INSIDE, meaning, "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,12 +116,12 @@ class Keys:
     """The keys of every `dispatch.toml`."""
 
     family: str = key(FAMILY, "the family that serves the model", "tensors")
-    aliases: tuple[str, ...] = key(NAMES, "other names for the same model", ())
+    aliases: tuple[str, ...] = key(NAMES, "other names", ())
     example: Mapping[str, Any] | None = key(
         TABLE, "a payload that works, in place of the family's own", None
     )
     examples: tuple[Mapping[str, Any] | str, ...] = key(
-        PAYLOADS, "several of these, in place of `example`; pictures are in the model's folder", ()
+        PAYLOADS, "several; pictures are files in the folder", ()
     )
     parameters: Mapping[str, Any] | None = key(
         TABLE, "defaults for what callers may set in `parameters`", None

@@ -38,13 +38,12 @@ class TextKeys(Keys):
 
     tokenizer: str = key(INSIDE, "the folder with the tokenizer", "tokenizer")
     max_tokens: int | None = key(
-        COUNT, "the longest text, in tokens; nothing means what the tokenizer says", None
+        COUNT, "the longest text, in tokens; else what the tokenizer says", None
     )
     output: str = key(TENSOR, "the output, where there are several", "")
     padding: bool = key(
         FLAG,
-        "whether texts of unequal lengths may share a run, the shorter ones padded, if the model "
-        "takes an `attention_mask` and a test shows that padding changes no answers",
+        "whether texts of unequal lengths may share a run, if that changes no answer",
         default=True,
     )
 

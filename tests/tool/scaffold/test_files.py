@@ -339,15 +339,17 @@ def test_a_step_that_takes_long_is_named(
     assert capsys.readouterr().err == "counting …\n"
 
 
-PAGE = (PROJECT / "docs" / "adding-a-model.md").read_text()
+PAGES = "".join(
+    (PROJECT / "docs" / f"{name}.md").read_text() for name in ("adding-a-model", "families")
+)
 
 
-def test_the_page_s_commands_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pages_commands_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All but `dev`, which goes on: see tests/tool/dev."""
     monkeypatch.chdir(tmp_path)
     scores(Path("parts.onnx"), ("n", 3, 24, 16), 5)
     Path("vocab.txt").write_bytes(VOCABULARY.read_bytes())
-    lines = re.findall(r"^dispatcher (new-model|tokenizer) (.*?) *#", PAGE, re.MULTILINE)
+    lines = re.findall(r"^dispatcher (new-model|tokenizer) (.*?) *#", PAGES, re.MULTILINE)
     assert len(lines) == 2
     for command, arguments in lines:
         assert main([command, *shlex.split(arguments)]) == 0
