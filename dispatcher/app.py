@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import shutil
 import time
 import uuid
 from collections.abc import Iterable
 from http import HTTPStatus
+from pathlib import Path
 
 from flask import Blueprint, Flask, Request, Response, g, request
 from werkzeug.datastructures import Headers
@@ -14,9 +16,13 @@ from werkzeug.exceptions import ClientDisconnected
 
 from dispatcher.auth.authorization import Authorizer
 from dispatcher.codecs import error_responses
-from dispatcher.errors import too_large
+from dispatcher.codecs.json_request import LARGE_BODY
+from dispatcher.errors import TooManyRequests, too_large
+from dispatcher.execution.slots import Caller
+from dispatcher.observability.memory import free_memory, lies_in_memory
 from dispatcher.observability.request_log import RequestRecord
 from dispatcher.observability.telemetry import Telemetry
+from dispatcher.settings import Settings
 
 CHUNK = 2**16
 INFERENCE_ID = "X-Amzn-SageMaker-Inference-Id"
@@ -27,22 +33,18 @@ START_HEADER = "X-Request-Start"  # when NGINX had the whole request, in seconds
 
 
 def create_app(
-    max_body: int,
-    longest_wait: float,
-    telemetry: Telemetry,
-    authorizer: Authorizer,
-    routes: Iterable[Blueprint],
+    settings: Settings, telemetry: Telemetry, authorizer: Authorizer, routes: Iterable[Blueprint]
 ) -> Flask:
     """Return the web application.
 
     Args:
-        max_body: the size of the largest request body, in bytes.
-        longest_wait: the seconds for which NGINX waits for a web worker at most, on any route.
+        settings: of the container.
         telemetry: counts and logs every request.
         authorizer: checks API keys.
         routes: the routes of all subjects.
 
     """
+    max_body, longest_wait, kept = settings.max_body, settings.managing_timeout, settings.run_dir
     app = Flask(__name__, static_folder=None)
     # `/infer//resnet` is no path: a redirect would be HTML, and lead away from https.
     app.url_map.merge_slashes = False
@@ -58,7 +60,7 @@ def create_app(
         record = telemetry.begin(
             request, request_id(request.headers), queue, counts=since is not None
         )
-        g.record = record
+        g.record, g.caller = record, Caller(request.environ.get("gunicorn.socket"))
         record.key = authorizer.check(request)
         if KEY_ALONE in request.headers:
             return Response(status=HTTPStatus.NO_CONTENT)
@@ -70,12 +72,14 @@ def create_app(
     @app.after_request
     def finish(response: Response) -> Response:
         drain(request)
+        if kept:
+            response = room_made(kept, response)
         record: RequestRecord = g.record
         response.headers.add("X-Request-Id", record.request_id)
         response.headers.add("Server-Timing", server_timing(record))
         status = response.status_code
-        for_service = error_responses.for_hosting_service(record)
-        if status >= HTTPStatus.BAD_REQUEST and for_service and KEY_ALONE not in request.headers:
+        failed = status >= HTTPStatus.BAD_REQUEST and KEY_ALONE not in request.headers
+        if failed and error_responses.for_hosting_service(record):
             text = response.get_data(as_text=True)
             response.set_data(error_responses.hosting_service_error(status, text))
             response.status_code = error_responses.SERVICE_STATUS
@@ -133,3 +137,33 @@ def drain(request: Request) -> None:
             pass
     except (OSError, ClientDisconnected):
         pass  # the caller is gone
+
+
+def room_made(kept: Path, response: Response) -> Response:
+    """Return a response, or 429 where the folder `kept` has no room for it."""
+    # (Tensors are a list of pieces, whose length is in no header yet.)
+    length = response.content_length or (response.is_sequence and sum(map(len, response.response)))
+    if not g.record.reported and length > LARGE_BODY:
+        try:
+            check_room(kept, length)
+        except TooManyRequests as error:
+            return error_responses.answer_inference_error(error)
+    return response
+
+
+def check_room(kept: Path, length: int) -> None:
+    """Check that an answer may wait in a folder until its caller has read it.
+
+    Raises:
+        TooManyRequests: it takes more than half of the memory, or disk, that is free.
+
+    """
+    # NGINX has unlinked the files that it keeps, so they cannot be counted.
+    free = shutil.disk_usage(kept).free
+    if lies_in_memory(kept):
+        free = min(free, free_memory())
+    if length > free / 2:
+        raise TooManyRequests(
+            f"there is no room for an answer of {length // 2**20} MiB until its caller has read it",
+            hint="read answers sooner, and try again after Retry-After seconds",
+        )

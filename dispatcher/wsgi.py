@@ -30,7 +30,6 @@ from dispatcher.execution.model_lookup import ModelLookup
 from dispatcher.execution.watchdog import Watchdog, grace_period, replace_worker
 from dispatcher.jobs.runner import Runner
 from dispatcher.jobs.store import JobStore
-from dispatcher.large_answers import room_made
 from dispatcher.log_lines import finished_lines
 from dispatcher.model_control.control import ModelControl
 from dispatcher.model_control.links import keep_listable
@@ -208,19 +207,18 @@ def assemble(  # noqa: PLR0913, PLR0917  all that the routes are made of
     lookup = ModelLookup(registry, environment, readiness.refuse, loader.is_wanted, control.find)
     executor = Executor(lookup, admission.calls, grace_period(settings.client_timeout))
     environment.others.find = executor.client
-    triton = TritonProxy(settings, executor, admission, control.using)
     s3 = Step(settings) if settings.s3_is_used else None
     later = Later(jobs, settings, s3) if jobs else None
-    inference = InferenceHandler(settings, executor, admission, telemetry, triton, s3, later)
-    app = create_app(
-        settings.max_body,
-        settings.managing_timeout,
+    inference = InferenceHandler(settings, executor, admission, telemetry, s3, later)
+    triton = TritonProxy(settings, lookup, admission, control.using, inference.enter)
+    return create_app(
+        settings,
         telemetry,
         Authorizer(keys, settings.cors_origins, management=settings.management_routes),
         (
             inference_routes(inference),
             job_routes(jobs),
-            inference_of_v2(settings, inference, readiness),
+            inference_of_v2(settings, inference, triton, readiness),
             models_of_v2(settings, triton, control, admission),
             management_routes(settings, listing, control, readiness, admission.management),
             openapi_routes(settings, registry),
@@ -228,9 +226,6 @@ def assemble(  # noqa: PLR0913, PLR0917  all that the routes are made of
             metrics_routes(settings, telemetry.metrics, readiness, keys, listing),
         ),
     )
-    if run_dir:
-        app.after_request(partial(room_made, run_dir))
-    return app
 
 
 def model_memory(

@@ -7,13 +7,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from clients.base import Client
-from clients.errors import BadParameter, BadPayload, InferenceError, ModelUnavailable
+from clients.errors import BadParameter, BadPayload, InferenceError
 from clients.plugins.family import Family
 from clients.request import Once, part_of_trace
 from clients.tensors.client import V2_FIELDS
@@ -22,16 +21,14 @@ from dispatcher.codecs.error_responses import error_item
 from dispatcher.codecs.metadata import Metadata, TimeLimit, names_sequence
 from dispatcher.errors import CallerGone, time_used_up
 from dispatcher.execution.model_lookup import ModelLookup
-from dispatcher.execution.prepared import PreparedRequest, prepare, stored_in
+from dispatcher.execution.prepared import PreparedRequest, first_objects, prepare, stored_in
 from dispatcher.execution.slots import Caller, Slot, Slots
 from dispatcher.model_request import ModelRequest
-from dispatcher.observability.request_log import RequestRecord
 from dispatcher.s3.reading import (
     Stored,
     ahead,
     error_of_s3,
     free,
-    wait_for_objects,
 )
 from dispatcher.s3.step import Output
 
@@ -91,50 +88,6 @@ class Executor:
         """
         self.calls.refuse_hanging(self.registry.name(name))
         return self.lookup.client(name, until)
-
-    def enter(  # noqa: PLR0913  each by its name
-        self,
-        slots: Slots,
-        first: ModelRequest | Exception | None,
-        deadline: float,
-        *,
-        record: RequestRecord,
-        caller: Caller,
-        on_timeout: Callable[[], None] | None = None,
-        only: bool = True,
-        kind: str = "",
-    ) -> Slot:
-        """Wait for the first objects of a request in S3, then for a slot.
-
-        Args:
-            slots: of calls, or of jobs.
-            first: the request, or the first one of several.
-            deadline: for both.
-            record: of the request.
-            caller: of the request.
-            on_timeout: as `Slots.enter`.
-            only: whether it is the only one, which fails at once where its model does not answer.
-            kind: of the request, for the slots: `STARTS` or nothing.
-
-        Raises:
-            InferenceError: the model does not answer; S3 or the slots have an error.
-
-        """
-        asked = first if isinstance(first, ModelRequest) else ModelRequest("", [])
-        objects = first_objects(asked)
-        if only:
-            self.lookup.refuse(asked.modelname)
-        if objects:
-            if only:
-                with suppress(ModelUnavailable):  # one to be loaded is loaded in its slot
-                    self.lookup.find(asked.modelname)  # an unknown model has nothing read
-            wait_for_objects(objects, deadline, alone=only and not asked.is_list)
-        record.begin_waiting()
-        try:
-            name = self.registry.name(asked.modelname) + kind
-            return slots.enter(name, deadline, caller, on_timeout)
-        finally:
-            record.end_waiting()
 
     def batches(self, prepared: PreparedRequest, job: Job) -> Iterator[list[Any]]:
         """Yield the results for a list of payloads, a batch at a time.
@@ -336,12 +289,6 @@ class Executor:
                 yield first()
         while under_way:
             yield first()
-
-
-def first_objects(one: ModelRequest | Exception) -> list[Stored]:
-    """Return the objects that a request waits for before it takes a slot."""
-    stored = [] if isinstance(one, Exception) else stored_in(one.payloads)
-    return stored[: stored[0].reads.objects.at_a_time] if stored else []
 
 
 def kept(asked: ModelRequest, answer: dict[str, Any], deadline: float) -> dict[str, Any]:

@@ -31,8 +31,8 @@ from dispatcher.errors import BadBody, ClientBug, client_bug, contract_class, wi
 from dispatcher.execution.model_lookup import ModelLookup
 from dispatcher.execution.sequences import sequence_of
 from dispatcher.model_request import ModelRequest
+from dispatcher.s3.places import FIELDS
 from dispatcher.s3.reading import Stored, free
-from dispatcher.s3.step import names_object
 
 T = TypeVar("T")
 
@@ -70,6 +70,12 @@ def is_contract_error(error: BaseException) -> bool:
 def stored_in(payloads: Iterable[Any]) -> list[Stored]:
     """Return those of some payloads that are in S3."""
     return [one for one in payloads if isinstance(one, Stored)]
+
+
+def first_objects(one: ModelRequest | Exception) -> list[Stored]:
+    """Return the objects that a request waits for before it takes a slot."""
+    stored = [] if isinstance(one, Exception) else stored_in(one.payloads)
+    return stored[: stored[0].reads.objects.at_a_time] if stored else []
 
 
 def check_results(results: Any, expected: int) -> list[Any]:
@@ -389,7 +395,7 @@ def refuse_without_bucket(asked: ModelRequest, client: Client) -> None:
 
     """
     by_key = isinstance(client, Family) and any(
-        names_object(one) for one in asked.payloads if isinstance(one, dict)
+        not FIELDS.isdisjoint(one) for one in asked.payloads if isinstance(one, dict)
     )
     if by_key or isinstance(asked.output, dict):
         raise BadBody(

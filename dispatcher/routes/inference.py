@@ -5,13 +5,19 @@ from __future__ import annotations
 import itertools
 import socket
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 
 from flask import Blueprint, Response, g, request
 
-from clients.errors import BadRequest, DeadlineExceeded, InferenceError, UnknownModel
+from clients.errors import (
+    BadRequest,
+    DeadlineExceeded,
+    InferenceError,
+    ModelUnavailable,
+    UnknownModel,
+)
 from clients.request import Timings
 from clients.tensors.client import TensorResult
 from dispatcher.auth.authorization import OF_JOB
@@ -46,17 +52,17 @@ from dispatcher.codecs.responses import (
 from dispatcher.errors import ANSWERS
 from dispatcher.execution.admission import Admission
 from dispatcher.execution.executor import Executor, Job, kept
-from dispatcher.execution.prepared import PreparedRequest, prepare
-from dispatcher.execution.slots import STARTS, Caller
+from dispatcher.execution.prepared import PreparedRequest, first_objects, prepare
+from dispatcher.execution.slots import STARTS, Slot, Slots
 from dispatcher.execution.watchdog import send_timeout, shut_down
 from dispatcher.model_request import InferenceRequest, ModelRequest, RequestList, SeveralModels
 from dispatcher.observability.request_log import RequestRecord
 from dispatcher.observability.telemetry import Telemetry
 from dispatcher.routes.jobs import Later
 from dispatcher.routes.streams import release_slot, spooled, stream_response, wants_lines
+from dispatcher.s3.reading import wait_for_objects
 from dispatcher.s3.step import Output, Step
 from dispatcher.settings import Settings
-from dispatcher.triton_protocol.proxy import TritonProxy
 
 
 def inference_routes(invocation: InferenceHandler) -> Blueprint:
@@ -109,7 +115,6 @@ class InferenceHandler:
         executor: runs the models.
         admission: limits concurrency.
         telemetry: counts and logs what was requested.
-        triton: takes requests to `generate`.
         s3: finds out what requests name in S3; `None` where no bucket is configured.
         later: accepts what is to be answered later; `None` where that is switched off.
 
@@ -121,7 +126,6 @@ class InferenceHandler:
         executor: Executor,
         admission: Admission,
         telemetry: Telemetry,
-        triton: TritonProxy,
         s3: Step | None,
         later: Later | None,
     ) -> None:
@@ -130,7 +134,6 @@ class InferenceHandler:
         self.executor = executor
         self.admission = admission
         self.telemetry = telemetry
-        self.triton = triton
         self.s3, self.later = s3, later
 
     def answer(self, path_model: str) -> Response:
@@ -149,7 +152,6 @@ class InferenceHandler:
         stream = request.mimetype in LINE_TYPES
         metadata = replace(metadata, time_limit=self.time_limit(metadata, stream=stream))
         record.modelname = metadata.modelname(None)
-        g.caller = Caller(request.environ.get("gunicorn.socket"))
         decompress_body(request, self.max_body, self.admission.bodies)
         if request.mimetype == SAGEMAKER_TYPE:
             return self.tensors(metadata)
@@ -173,7 +175,6 @@ class InferenceHandler:
     def tensors(self, metadata: Metadata) -> Response:
         """Answer a body of Triton's own protocol, whatever the caller accepts."""
         g.record.modelname, g.record.version = metadata.require_modelname(), metadata.modelversion
-        g.caller = Caller(request.environ.get("gunicorn.socket"))
         limit = self.time_limit(metadata, stream=False)
         metadata = replace(metadata, time_limit=limit, accept="")
         with ExitStack() as until_answered:
@@ -199,15 +200,8 @@ class InferenceHandler:
         on_timeout = None
         if connection:
             on_timeout = partial(self.answer_timeout, connection, record, modelname)
-        slot = self.executor.enter(
-            self.admission.calls,
-            model_request,
-            deadline,
-            record=record,
-            caller=g.caller,
-            on_timeout=on_timeout,
-            kind=STARTS if starts_sequence(model_request.parameters, metadata) else "",
-        )
+        kind = STARTS if starts_sequence(model_request.parameters, metadata) else ""
+        slot = self.enter(self.admission.calls, model_request, deadline, on_timeout, kind=kind)
         with slot:
             prepared = self.prepared(model_request, metadata, deadline)
             chosen = negotiate(metadata.accept, available_types(model_request, prepared.client))
@@ -312,14 +306,7 @@ class InferenceHandler:
     ) -> Response:
         """Answer with several calls, in a slot that is held until the response is sent."""
         time_limit = self.time_limit(metadata, stream=stream)
-        slot = self.executor.enter(
-            self.admission.jobs,
-            first,
-            time_limit.deadline(),
-            record=g.record,
-            caller=g.caller,
-            only=only,
-        )
+        slot = self.enter(self.admission.jobs, first, time_limit.deadline(), only=only)
         if stream and g.caller.connection:
             # A caller that reads too slowly is disconnected.
             slot.deadline = time_limit.ends + self.client_timeout
@@ -330,6 +317,46 @@ class InferenceHandler:
             until_sent.pop_all()
         response.call_on_close(partial(release_slot, slot))
         return response
+
+    def enter(  # noqa: PLR0913  each by its name
+        self,
+        slots: Slots,
+        first: ModelRequest | InferenceError | None,
+        deadline: float,
+        on_timeout: Callable[[], None] | None = None,
+        *,
+        only: bool = True,
+        kind: str = "",
+    ) -> Slot:
+        """Wait for the first objects of the current request in S3, then for a slot.
+
+        Args:
+            slots: of calls, or of jobs.
+            first: what it asks, or the first of several.
+            deadline: for both.
+            on_timeout: as `Slots.enter`.
+            only: whether that is all; then it fails at once where its model does not answer.
+            kind: of the request, for the slots: `STARTS` or nothing.
+
+        Raises:
+            InferenceError: the model does not answer; S3 or the slots have an error.
+
+        """
+        record, lookup = g.record, self.executor.lookup
+        asked = first if isinstance(first, ModelRequest) else ModelRequest("", [])
+        if only:
+            lookup.refuse(asked.modelname)
+        if objects := first_objects(asked):
+            if only:
+                with suppress(ModelUnavailable):  # one to be loaded is loaded in its slot
+                    lookup.find(asked.modelname)  # an unknown model has nothing read
+            wait_for_objects(objects, deadline, alone=only and not asked.is_list)
+        record.begin_waiting()
+        try:
+            name = lookup.registry.name(asked.modelname) + kind
+            return slots.enter(name, deadline, g.caller, on_timeout)
+        finally:
+            record.end_waiting()
 
     def prepared(
         self, model_request: ModelRequest, metadata: Metadata, deadline: float

@@ -18,7 +18,7 @@ from dispatcher.codecs.error_responses import error_response
 from dispatcher.codecs.json_request import parse_object
 from dispatcher.codecs.responses import json_response
 from dispatcher.errors import NOT_READY, STUCK, BadBody, BadClient
-from dispatcher.execution.slots import Caller, Slots
+from dispatcher.execution.slots import Slots
 from dispatcher.model_control.control import ModelControl
 from dispatcher.model_control.listing import ModelListing
 from dispatcher.readiness.health import health as state_of
@@ -156,11 +156,10 @@ def limit_concurrency(routes: Blueprint, slots: Slots, timeout: float) -> None:
     def wait() -> None:
         if request.endpoint in FROM_MEMORY:
             return
-        caller = Caller(request.environ.get("gunicorn.socket"))
         changes = required_scopes(request.endpoint, request.method) == (MANAGEMENT,)
         kind = WRITE if changes else READ
         try:
-            g.slot = slots.enter(kind, time.monotonic() + timeout, caller)
+            g.slot = slots.enter(kind, time.monotonic() + timeout, g.caller)
         except DeadlineExceeded as error:
             raise DeadlineExceeded(
                 f"other requests load, unload or list models; waited {timeout:.0f} s for them",

@@ -44,11 +44,10 @@ CLOSED: Final = frozenset(
 
 
 def inference_of_v2(
-    settings: Settings, inference: InferenceHandler, readiness: Readiness
+    settings: Settings, inference: InferenceHandler, proxy: TritonProxy, readiness: Readiness
 ) -> Blueprint:
     """Return the routes that run models by Triton's protocol, and those of health."""
     routes = Blueprint("v2", __name__)
-    proxy = inference.triton
 
     @routes.get("/v2/health/live")
     def live() -> Response:

@@ -16,7 +16,7 @@ from dispatcher.settings import Settings
 
 KEY_FIELD: Final = "s3_key"
 URI_FIELD: Final = "s3_uri"
-FIELDS: Final = (KEY_FIELD, URI_FIELD)
+FIELDS: Final = frozenset({KEY_FIELD, URI_FIELD})
 
 MAX_KEY: Final = 1024  # bytes in UTF-8; S3's own limit
 DEFAULT_RESULTS: Final = "results/"
@@ -54,7 +54,7 @@ class Places:
         if unknown := [name for name in fields if name not in FIELDS]:
             raise BadPayload(
                 f"`output` has an unknown field {brief(unknown[0])}",
-                hint=f"it may have {' or '.join(FIELDS)}, or nothing for the default name",
+                hint=f"it may have {KEY_FIELD} or {URI_FIELD}, or nothing for the default name",
             )
         return allowed(self.read(fields), self.outputs, "written", "S3_ALLOWED_OUTPUTS")
 
@@ -84,8 +84,8 @@ class Places:
         return allowed(location, self.outputs, "written", "S3_ALLOWED_OUTPUTS")
 
     def read(self, fields: Mapping[str, Any]) -> Location:
-        if all(name in fields for name in FIELDS):
-            raise BadPayload(f"both {' and '.join(FIELDS)} came", hint="send one of them")
+        if fields.keys() >= FIELDS:
+            raise BadPayload(f"both {KEY_FIELD} and {URI_FIELD} came", hint="send one of them")
         if KEY_FIELD in fields:
             return Location(self.own_bucket(), checked(fields[KEY_FIELD]))
         uri = fields.get(URI_FIELD)

@@ -133,7 +133,7 @@ class Step:
         return replace(asked, payloads=payloads, output=self.output(asked, payloads, reads, texts))
 
     def payload(self, payload: Payload | Media | Stored, reads: Reads) -> Payload | Media | Stored:
-        if not isinstance(payload, Mapping) or not names_object(payload):
+        if not isinstance(payload, Mapping) or FIELDS.isdisjoint(payload):
             return payload
         others = {name: value for name, value in payload.items() if name not in FIELDS}
         # (Several models may get it, and a client may change what it is given.)
@@ -167,7 +167,3 @@ class Step:
             )
             places.append(place)
         return Output(places, each=asked.is_list, asked=wanted, reads=reads)
-
-
-def names_object(payload: Mapping[str, Any]) -> bool:
-    return any(name in payload for name in FIELDS)

@@ -18,8 +18,8 @@ from dispatcher.codecs.json_request import parse_object, parse_version
 from dispatcher.codecs.metadata import Metadata, TimeLimit
 from dispatcher.codecs.responses import dumps
 from dispatcher.execution.admission import Admission
-from dispatcher.execution.executor import Executor
-from dispatcher.execution.slots import Caller, Slot, Slots
+from dispatcher.execution.model_lookup import ModelLookup
+from dispatcher.execution.slots import Slot, Slots
 from dispatcher.execution.watchdog import shut_down
 from dispatcher.model_request import ModelRequest
 from dispatcher.observability.request_log import RequestRecord
@@ -35,23 +35,25 @@ class TritonProxy:
 
     Args:
         settings: of the container.
-        executor: finds models by names and aliases, and gives slots.
+        lookup: finds models by names and aliases.
         admission: limits concurrency.
         using: keeps a model loaded meanwhile, until a deadline.
+        enter: waits for a slot for the current request, until a deadline.
 
     """
 
     def __init__(
         self,
         settings: Settings,
-        executor: Executor,
+        lookup: ModelLookup,
         admission: Admission,
         using: Callable[[str, float], AbstractContextManager[None]],
+        enter: Callable[[Slots, ModelRequest, float], Slot],
     ) -> None:
         self.settings = settings
-        self.executor, self.lookup = executor, executor.lookup
+        self.lookup = lookup
         self.admission = admission
-        self.using = using
+        self.using, self.enter = using, enter
         self.http = TritonHttp(settings)
 
     def generate(self, metadata: Metadata) -> Any:
@@ -69,7 +71,7 @@ class TritonProxy:
         done = self.admission.bodies.take_body(request)
         try:
             document = parse_object(request.get_data(), deadline, hint=FIELDS_EXPECTED)
-            with self.slot(self.admission.calls, asked, deadline):
+            with self.enter(self.admission.calls, ModelRequest(asked, []), deadline):
                 model = self.model(asked, deadline)
                 timings = record.timings = Timings()
                 timings.begin()
@@ -102,7 +104,7 @@ class TritonProxy:
         with ExitStack() as otherwise:
             otherwise.callback(done)
             document = parse_object(request.get_data(), until, hint=FIELDS_EXPECTED)
-            slot = self.slot(self.admission.jobs, asked, until)
+            slot = self.enter(self.admission.jobs, ModelRequest(asked, []), until)
             held = otherwise.enter_context(ExitStack())
             held.enter_context(suppress(DeadlineExceeded))
             held.callback(slot.release)
@@ -135,18 +137,6 @@ class TritonProxy:
         asked = record.modelname = metadata.require_modelname()
         record.version = parse_version(metadata.modelversion or None)
         return asked, record.since + min(self.settings.client_timeout, metadata.timeout)
-
-    def slot(self, slots: Slots, asked: str, deadline: float) -> Slot:
-        """Wait for a slot for the current request.
-
-        Raises:
-            InferenceError: there is none in time, or the queue is full.
-
-        """
-        caller = Caller(request.environ.get("gunicorn.socket"))
-        return self.executor.enter(
-            slots, ModelRequest(asked, []), deadline, record=g.record, caller=caller
-        )
 
     def send(
         self, call: str, model: str, document: Mapping[str, Any], deadline: float

@@ -10,8 +10,8 @@ import pytest
 from flask import Flask, Response, g
 
 from clients.triton.shared_memory import MIB, affordable
-from dispatcher import large_answers
-from dispatcher.large_answers import room_made
+from dispatcher import app as web
+from dispatcher.app import room_made
 from dispatcher.observability.memory import free_memory, lies_in_memory, total_memory
 from dispatcher.observability.request_log import RequestRecord
 from dispatcher.settings import read_settings
@@ -144,8 +144,8 @@ def test_the_workers_share_it_unless_it_is_given(monkeypatch: pytest.MonkeyPatch
 def test_answers_that_are_read_slowly_leave_memory_and_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_memory: bool, length: int, refused: bool
 ) -> None:
-    monkeypatch.setattr(large_answers, "lies_in_memory", lambda _: in_memory)
-    monkeypatch.setattr(large_answers, "free_memory", lambda: 60 * MIB)
+    monkeypatch.setattr(web, "lies_in_memory", lambda _: in_memory)
+    monkeypatch.setattr(web, "free_memory", lambda: 60 * MIB)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=100 * MIB))
     app = Flask(__name__)
     with app.test_request_context():

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.trip import BACKENDS, PAGE, Trip, files, traced, written
 
-MOST_FILES = 32  # in the web worker
+MOST_FILES = 30  # in the web worker
 
 
 @pytest.fixture(scope="module")
