@@ -53,7 +53,7 @@ class Job:
 
     time_limit: TimeLimit
     caller: Caller
-    slot: Slot | None = None
+    slot: Slot
     context: Context = field(default_factory=copy_context)
 
 
@@ -152,12 +152,16 @@ class Executor:
             most=self.calls.per_model,
             alone=alone,
         ):
-            if isinstance(one, ModelRequest) and "error" not in answer:
-                try:
-                    answer = kept(one, answer, job.time_limit.deadline())  # noqa: PLW2901
-                except Exception as error:
-                    answer = error_item(error, model(one))  # noqa: PLW2901
-            yield answer
+            yield self.kept(one, answer, job) if isinstance(one, ModelRequest) else answer
+
+    def kept(self, one: ModelRequest, answer: dict[str, Any], job: Job) -> dict[str, Any]:
+        """Store one of several answers where its request asks for it; return it, or the error."""
+        if "error" in answer:
+            return answer
+        try:
+            return kept(one, answer, job.time_limit.deadline())
+        except Exception as error:
+            return error_item(error, self.registry.name(one.modelname))
 
     def by_name(
         self, model_requests: list[ModelRequest], metadata: Metadata, job: Job
@@ -263,11 +267,12 @@ class Executor:
             finally:
                 free(objects(item))
 
-        for deadline, item in ahead(items, objects, job.time_limit.deadline):
+        for until, item in ahead(items, objects, job.time_limit.deadline):
+            deadline = until
             if alone(item):
                 while under_way:
                     yield first()
-                deadline = job.time_limit.deadline()  # noqa: PLW2901  its time begins now
+                deadline = job.time_limit.deadline()  # its time begins now
             if job.caller.disconnected():
                 raise CallerGone("the caller closed the connection before all models were asked")
             slot = self.calls.try_enter(model(item), deadline)

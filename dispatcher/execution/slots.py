@@ -184,7 +184,6 @@ class Slots:
         model: str,
         deadline: float,
         caller: Caller = Caller(),
-        on_timeout: Callable[[], None] | None = None,
         *,
         in_job: bool = False,
     ) -> Slot:
@@ -197,7 +196,7 @@ class Slots:
             ModelUnavailable: too many calls of the model hang.
 
         """
-        slot = Slot(self, model, deadline, caller, on_timeout, in_job)
+        slot = Slot(self, model, deadline, caller, in_job=in_job)
         with self._lock:
             self.refuse_hanging(model)
             if model not in self.queues and self._has_capacity_for(model):

@@ -23,7 +23,7 @@ from clients.tensors.client import TensorResult
 from dispatcher.auth.authorization import OF_JOB
 from dispatcher.codecs.binary_tensors import SAGEMAKER_TYPE, read_tensors, with_tensors
 from dispatcher.codecs.content_types import LINE_TYPES, decompress_body, read_body
-from dispatcher.codecs.error_responses import encode_item, encode_results
+from dispatcher.codecs.error_responses import encode_item
 from dispatcher.codecs.json_request import read_lines
 from dispatcher.codecs.metadata import (
     ATTRIBUTES,
@@ -41,7 +41,6 @@ from dispatcher.codecs.responses import (
     LINES,
     NPY,
     available_types,
-    encode,
     json_response,
     lines_response,
     negotiate,
@@ -59,7 +58,13 @@ from dispatcher.model_request import InferenceRequest, ModelRequest, RequestList
 from dispatcher.observability.request_log import RequestRecord
 from dispatcher.observability.telemetry import Telemetry
 from dispatcher.routes.jobs import Later
-from dispatcher.routes.streams import release_slot, spooled, stream_response, wants_lines
+from dispatcher.routes.streams import (
+    release_slot,
+    results_in_lines,
+    spooled,
+    stream_response,
+    wants_lines,
+)
 from dispatcher.s3.reading import wait_for_objects
 from dispatcher.s3.step import Output, Step
 from dispatcher.settings import Settings
@@ -193,15 +198,12 @@ class InferenceHandler:
 
     def one(self, model_request: ModelRequest, metadata: Metadata) -> Response:
         """Answer a request with one payload, in this thread."""
-        record: RequestRecord = g.record
-        connection, modelname = g.caller.connection, model_request.modelname
-        record.modelname = modelname
         deadline = metadata.time_limit.deadline()
-        on_timeout = None
-        if connection:
-            on_timeout = partial(self.answer_timeout, connection, record, modelname)
         kind = STARTS if starts_sequence(model_request.parameters, metadata) else ""
-        slot = self.enter(self.admission.calls, model_request, deadline, on_timeout, kind=kind)
+        slot = self.enter(self.admission.calls, model_request, deadline, kind=kind)
+        if connection := g.caller.connection:
+            name = model_request.modelname
+            slot.on_timeout = partial(self.answer_timeout, connection, g.record, name)
         with slot:
             prepared = self.prepared(model_request, metadata, deadline)
             chosen = negotiate(metadata.accept, available_types(model_request, prepared.client))
@@ -248,7 +250,6 @@ class InferenceHandler:
 
     def payloads(self, model_request: ModelRequest, metadata: Metadata) -> Response:
         """Answer a request with a list of payloads, a batch at a time."""
-        g.record.modelname = model_request.modelname
         stream = wants_lines(metadata)
         if stream:
             refuse_to_keep(model_request, LINES)
@@ -256,15 +257,9 @@ class InferenceHandler:
         def answer(job: Job) -> Response:
             prepared = self.prepared(model_request, metadata, job.time_limit.deadline())
             batches = self.executor.batches(prepared, job)
-            # The first batch before the first byte, so that an error in it has its own status.
-            first = next(batches)
             if stream:
-                encode(first)
-                items = self.telemetry.items(
-                    encode_results(first, batches, model_request.modelname), g.record
-                )
-                return lines_response(one.text for one in items)
-            body = prepared.body(list(itertools.chain(first, *batches)))
+                return results_in_lines(batches, prepared, LINES, self.telemetry)
+            body = prepared.body(list(itertools.chain.from_iterable(batches)))
             body = kept(model_request, body, job.time_limit.deadline())
             return with_attributes(json_response(body), prepared)
 
@@ -286,7 +281,7 @@ class InferenceHandler:
                 made = (encode_item(one, name) for name, one in results.items())
                 each = list(self.telemetry.items(made, g.record))
                 return lines_response(one.text for one in each) if stream else results_by_name(each)
-            every = itertools.chain([first] if first else [], requests)
+            every = itertools.chain([first] if first is not None else [], requests)
             encoded = map(encode_item, self.executor.items(every, metadata, job))
             items = self.telemetry.items(encoded, g.record)
             if stream:
@@ -318,12 +313,11 @@ class InferenceHandler:
         response.call_on_close(partial(release_slot, slot))
         return response
 
-    def enter(  # noqa: PLR0913  each by its name
+    def enter(
         self,
         slots: Slots,
         first: ModelRequest | InferenceError | None,
         deadline: float,
-        on_timeout: Callable[[], None] | None = None,
         *,
         only: bool = True,
         kind: str = "",
@@ -334,7 +328,6 @@ class InferenceHandler:
             slots: of calls, or of jobs.
             first: what it asks, or the first of several.
             deadline: for both.
-            on_timeout: as `Slots.enter`.
             only: whether that is all; then it fails at once where its model does not answer.
             kind: of the request, for the slots: `STARTS` or nothing.
 
@@ -345,6 +338,7 @@ class InferenceHandler:
         record, lookup = g.record, self.executor.lookup
         asked = first if isinstance(first, ModelRequest) else ModelRequest("", [])
         if only:
+            record.modelname = asked.modelname
             lookup.refuse(asked.modelname)
         if objects := first_objects(asked):
             if only:
@@ -354,7 +348,7 @@ class InferenceHandler:
         record.begin_waiting()
         try:
             name = lookup.registry.name(asked.modelname) + kind
-            return slots.enter(name, deadline, g.caller, on_timeout)
+            return slots.enter(name, deadline, g.caller)
         finally:
             record.end_waiting()
 

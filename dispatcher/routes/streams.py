@@ -48,31 +48,35 @@ def stream_response(
     several = result if isinstance(result, Iterator) else iter([result])
     steps = prepared.steps(several)
     results = ([prepared.body(one)] for one in each_in_time(steps, prepared, job))
-    # As of a list: an error in the first one has its own status.
-    first = next(results, [])
-    encode(first)
-    made = encode_results(first, results, prepared.model_request.modelname)
-    items = telemetry.items(made, g.record)
-    response = lines_response((one.text for one in items), form)
+    response = results_in_lines(results, prepared, form, telemetry)
     response.call_on_close(prepared.request.cancel)
     return response
 
 
+def results_in_lines(
+    batches: Iterator[list[Any]], prepared: PreparedRequest, form: str, telemetry: Telemetry
+) -> Response:
+    """Answer with the results of some batches as they come, each on a line."""
+    # The first batch before the first byte, so that an error in it has its own status.
+    first = next(batches, [])
+    encode(first)
+    made = encode_results(first, batches, prepared.model_request.modelname)
+    return lines_response((one.text for one in telemetry.items(made, g.record)), form)
+
+
 def each_in_time(steps: Iterator[Any], prepared: PreparedRequest, job: Job) -> Iterator[Any]:
     """Yield results; end the model's run where the next one is late, or the caller gone."""
-    slot = job.slot
 
     def stop() -> None:
         if not prepared.request.cancel() and job.caller.connection:
             shut_down(job.caller.connection)
 
-    if slot:
-        slot.deadline, slot.on_timeout, slot.until_gone = job.time_limit.deadline(), stop, True
+    slot = job.slot
+    slot.deadline, slot.on_timeout, slot.until_gone = job.time_limit.deadline(), stop, True
     try:
         for one in steps:
             yield one
-            if slot:
-                slot.deadline = job.time_limit.deadline()
+            slot.deadline = job.time_limit.deadline()
     except DeadlineExceeded as error:
         if job.caller.disconnected():
             raise CallerGone("the caller closed the connection before all results") from error

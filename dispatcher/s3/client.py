@@ -1,4 +1,4 @@
-"""The S3 client: get, head, put and list, with errors in the dispatcher's own words.
+"""The S3 client: get, download, put and list, with errors in the dispatcher's own words.
 
 boto3 is imported at the first call, so a container that uses no S3 never loads it. A text of S3's
 own is passed on without the credentials that it may quote.
@@ -155,12 +155,6 @@ class S3:
                     f"{location} has not come as it was sent: its MD5 is not its ETag",
                     hint="try again",
                 )
-
-    def head(self, location: Location, deadline: float) -> StoredObject:
-        """Return the size and ETag of an object."""
-        with self._call(location, deadline) as client:
-            answer = client.head_object(Bucket=location.bucket, Key=location.key)
-        return StoredObject(location, answer["ContentLength"], etag_of(answer))
 
     def put(self, location: Location, content: bytes, content_type: str, deadline: float) -> None:
         """Write an object; replace one that is there."""

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 # The permission that each call needs; an S3 of another maker has them by the same names.
 ACTIONS: Final[Mapping[str, str]] = {
     "GetObject": "s3:GetObject",
-    "HeadObject": "s3:GetObject",
     "PutObject": "s3:PutObject",
     "ListObjectsV2": "s3:ListBucket",
 }
@@ -71,7 +70,7 @@ BY_CLASS: Final[Mapping[tuple[type[Exception], ...], Row]] = {
     ),
 }
 
-# By the codes of S3's answers. (One to HEAD has its status in the place of the code.)
+# By the codes of S3's answers. (One without a body has its status in the place of the code.)
 MISSING_KEY: Final[Row] = (ObjectNotFound, "the bucket {bucket!r} has no object {key!r}", KEY)
 EXPIRED: Final[Row] = (StorageFailed, "the container's AWS credentials have expired", RENEWED)
 WRONG_KEYS: Final[Row] = (

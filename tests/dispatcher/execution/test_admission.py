@@ -338,7 +338,8 @@ def test_a_caller_who_cannot_be_answered_keeps_nobody_waiting() -> None:
     def fail() -> None:
         raise OSError("no answer was written")
 
-    turn = calls.enter("a", soon(0.5), on_timeout=fail)
+    turn = calls.enter("a", soon(0.5))
+    turn.on_timeout = fail
     calls.answer_overdue(time.monotonic() + 1)
     ended = threading.Thread(target=lambda: suppressed(turn), daemon=True)
     ended.start()

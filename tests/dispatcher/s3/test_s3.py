@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sys
 import time
@@ -44,13 +45,13 @@ def test_what_is_written_is_read_and_listed(client: S3, s3: S3Server) -> None:
     assert s3.read(place.key) == (content, "application/x-test")
     assert client.get(place, soon(), len(content)) == content
     listed = list(client.list(Location(BUCKET, "round trip/"), soon()))
-    assert listed == [StoredObject(place, 256_000, client.head(place, soon()).etag)]
+    etag = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    assert listed == [StoredObject(place, 256_000, etag)]
 
 
 def test_a_missing_key_and_bucket_are_named(client: S3) -> None:
-    for call in (lambda at: client.get(at, soon(), 9), lambda at: client.head(at, soon())):
-        with pytest.raises(ObjectNotFound, match=r"no object 'nowhere\.jpg'"):
-            call(Location(BUCKET, "nowhere.jpg"))
+    with pytest.raises(ObjectNotFound, match=r"no object 'nowhere\.jpg'"):
+        client.get(Location(BUCKET, "nowhere.jpg"), soon(), 9)
     with pytest.raises(ObjectNotFound, match="no bucket 'no-such-bucket'"):
         client.get(Location("no-such-bucket", "a"), soon(), 9)
 
