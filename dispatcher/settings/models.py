@@ -19,30 +19,23 @@ class ModelSettings:
     # fmt: off
     repositories: tuple[Path | str, ...] = setting("MODEL_REPOSITORY",
         str(PROJECT / "model_repository"), read.repositories,
-        "Triton's model repository: a folder with one folder per model, or s3://BUCKET/PREFIX; or "
-        "several: if more than one has a model of a name, the first wins")
+        "Triton's model repositories; the first wins for equal names")
     required_models: tuple[str, ...] = setting("REQUIRED_MODELS", "", read.names,
-        "models, or client classes by their modelname, without which /ping is 503; nothing means "
-        "every model in the repository, with LOAD_ON_DEMAND those of PINNED_MODELS, and with "
-        "TRITON_URL none")
+        "models or classes without which /ping is 503, if not every model")
     load_on_demand: bool = setting("LOAD_ON_DEMAND", "false", read.truth,
-        "start with no model but those of PINNED_MODELS and REQUIRED_MODELS, and load "
-        "each other one at its first request")
+        "load each model at its first request, but for PINNED_MODELS and REQUIRED_MODELS")
     model_memory_mb: int | None = setting("MODEL_MEMORY_MB", "",
         read.or_nothing(read.whole(1, 2**30)),
-        "memory that loaded models may take, in MiB; where another one needs room, the least "
-        "recently used are unloaded; needs LOAD_ON_DEMAND; nothing means no limit")
+        "MiB for models on demand; the least recently used are unloaded")
     model_idle: float | None = setting("MODEL_IDLE_TIMEOUT", "",
         read.or_nothing(read.seconds(1, 31_536_000)),
-        "seconds without a request after which a model is unloaded; needs LOAD_ON_DEMAND; nothing "
-        "means never")
+        "seconds without a request after which LOAD_ON_DEMAND unloads")
     pinned_models: tuple[str, ...] = setting("PINNED_MODELS", "", read.names,
-        "models that LOAD_ON_DEMAND loads at the start, and never unloads; those of "
-        "REQUIRED_MODELS are pinned too")
+        "models that LOAD_ON_DEMAND loads at the start and keeps, like REQUIRED_MODELS")
     model_cache: Path = setting("MODEL_CACHE", str(Path(sys.prefix) / "models"), read.path,
-        "folder for copies of the models in S3; for this container alone")
+        "folder for copies of models in S3, for this container alone")
     model_cache_mb: int = setting("MODEL_CACHE_MB", "20480", read.whole(1, 2**30),
-        "size of MODEL_CACHE, in MiB; copies that MODEL_REPOSITORY no longer has are removed first")
+        "its size, in MiB")
     # fmt: on
 
     @property

@@ -14,27 +14,23 @@ class StorageSettings:
 
     # fmt: off
     s3_bucket: str | None = setting("S3_BUCKET_NAME", "", read.or_nothing(read.bucket),
-        "bucket of the keys that requests name; nothing means that they name a whole s3_uri, in "
-        "a bucket of S3_ALLOWED_INPUTS")
+        "bucket of the keys that requests name")
     s3_endpoint_url: str = setting("S3_ENDPOINT_URL", "", read.url,
-        "URL of an S3 server that is not AWS's; nothing means AWS_ENDPOINT_URL_S3, or AWS")
+        "S3 server, if not AWS_ENDPOINT_URL_S3 or AWS")
     s3_region: str = setting("AWS_REGION", "", read.region,
-        "region of the buckets; nothing means AWS_DEFAULT_REGION, or that of boto3's configuration")
+        "region of the buckets, if not AWS_DEFAULT_REGION or boto3's")
     s3_timeout: float = setting("S3_TIMEOUT", "20", read.seconds(0.1, 3600),
-        "how long reading or writing one object in S3 may take, within the time of the request")
+        "how long reading or writing one object may take")
     s3_max_concurrency: int = setting("S3_MAX_CONCURRENCY", "8", read.whole(1, 256),
-        "objects that are read from S3 at a time, per worker")
+        "objects that are read at a time, per worker")
     s3_max_object_mb: int = setting("S3_MAX_OBJECT_MB", "25", read.whole(1, 2048),
-        "largest object that a request may have read from S3, in MiB")
+        "largest object that is read, in MiB")
     s3_allowed_inputs: tuple[str, ...] = setting("S3_ALLOWED_INPUTS", "", read.s3_places,
-        "buckets, or BUCKET/PREFIX, from which requests may have objects read; nothing means "
-        "S3_BUCKET_NAME")
+        "places from which requests may read, if not S3_BUCKET_NAME")
     s3_allowed_outputs: tuple[str, ...] = setting("S3_ALLOWED_OUTPUTS", "", read.s3_places,
-        "buckets, or BUCKET/PREFIX, into which requests may have answers written; nothing means "
-        "S3_RESULTS_PREFIX, else results/, in S3_BUCKET_NAME")
+        "places into which requests may write, if not S3_RESULTS_PREFIX, else results/")
     s3_results_prefix: str = setting("S3_RESULTS_PREFIX", "", read.s3_prefix,
-        "prefix of the keys below which the answer to every request by key is stored in "
-        "S3_BUCKET_NAME; nothing means only the answers whose requests ask for it")
+        "stores every answer to a request by key below this prefix of S3_BUCKET_NAME")
     # fmt: on
 
     @property

@@ -69,7 +69,7 @@ class Settings(TraceSettings, JobSettings, StorageSettings, ModelSettings):
     port: int = setting("SAGEMAKER_BIND_TO_PORT", "8080", read.port, "port that NGINX listens on")
     safe_ports: range | None = setting("SAGEMAKER_SAFE_PORT_RANGE", "",
         read.or_nothing(read.port_range),
-        "range for Triton's three ports, unless they are set themselves")
+        "range for Triton's three ports")
     triton_http_port: int = setting("TRITON_HTTP_PORT", "8000", read.port,
         "Triton's HTTP port, on loopback")
     triton_grpc_port: int = setting("TRITON_GRPC_PORT", "8001", read.port,
@@ -78,88 +78,71 @@ class Settings(TraceSettings, JobSettings, StorageSettings, ModelSettings):
         "Triton's metrics port, on loopback")
     public_http_port: int | None = setting("TRITON_PUBLIC_HTTP_PORT", "",
         read.or_nothing(read.port),
-        "port of all addresses that leads to Triton's HTTP port, without keys or limits; nothing "
-        "means closed")
+        "opens Triton's HTTP port to all, without keys or limits")
     public_grpc_port: int | None = setting("TRITON_PUBLIC_GRPC_PORT", "",
         read.or_nothing(read.port),
-        "port of all addresses that leads to Triton's gRPC port, without keys or limits; nothing "
-        "means closed")
+        "opens Triton's gRPC port to all, without keys or limits")
     triton_url: str | None = setting("TRITON_URL", "", read.or_nothing(remote.grpc_url),
-        "gRPC address of a Triton elsewhere, which serves in place of one of this container")
+        "gRPC address of a Triton elsewhere, in place of this container's")
     triton_http_url: str | None = setting("TRITON_HTTP_URL", "", read.or_nothing(remote.http_url),
-        "HTTP address of that Triton, for /v2 but infer; nothing means that the rest answers 501")
+        "its HTTP address, for /v2 but infer, which otherwise answers 501")
     triton_ca_file: Path | None = setting("TRITON_CA_FILE", "", read.or_nothing(read.file),
-        "certificates (PEM) of that Triton's authorities; nothing means the usual ones")
+        "certificates (PEM) of its authorities, if not the usual ones")
     triton_certificate_file: Path | None = setting("TRITON_CERTIFICATE_FILE", "",
-        read.or_nothing(read.file), "certificate and key (PEM) that are shown to that Triton")
+        read.or_nothing(read.file), "certificate and key (PEM) that are shown to it")
     triton_metadata: str = setting("TRITON_METADATA", "", remote.metadata,
-        "what is sent with every call, such as `authorization: Bearer …`", secret=True)
+        "sent to it with every call, such as `authorization: Bearer …`", secret=True)
     canary_interval: float = setting("CANARY_INTERVAL", "8", read.seconds(0.1, 3600),
-        "how often each required model is probed with its example, for /ping")
+        "how often each required model is probed with its example")
     model_dir: Path = setting("MODEL_DIR", MODEL_DIR, read.place,
-        "folder with your own models, where the platform unpacks them; it need not exist")
+        "folder with your own models, where the platform unpacks them")
     model_dir_use: str = setting("MODEL_DIR_USE", "beside",
         read.one_of("beside", "instead", "ignore"),
-        "whether the models in MODEL_DIR are served beside those of MODEL_REPOSITORY, instead of "
-        "them, or not at all; for equal names the model in MODEL_DIR is used")
+        "whether they are served beside MODEL_REPOSITORY's, and win; instead; or not")
     multi_model: bool = setting("SAGEMAKER_MULTI_MODEL", "false", read.truth,
-        "start with no model loaded and none required: the platform loads them by POST /models")
+        "start with no model: the platform loads them by POST /models")
     model_url_roots: tuple[Path, ...] = setting("MODEL_URL_ROOTS", "", read.folders,
-        "folders from which POST /models may load models; nothing means any folder")
+        "the only folders from which POST /models may load")
     default_model: str = setting("SAGEMAKER_TRITON_DEFAULT_MODEL_NAME", "", read.name,
         "model for requests that name none")
     clients_path: tuple[Path, ...] = setting("CLIENTS_PATH", "", read.folders,
         "folders with your own client classes")
     clients_watch: float | None = setting("CLIENTS_WATCH", "",
         read.or_nothing(read.seconds(0.5, 3600)),
-        "how often new and changed client classes are looked for and loaded; nothing means only "
-        "on POST /reload")
+        "how often changed classes are loaded, beside POST /reload")
     triton_home: Path = setting("TRITON_HOME", "/opt/tritonserver", read.path,
-        "folder of Triton in NVIDIA's image; tried before PATH and the embedded Triton")
+        "folder of NVIDIA's Triton, tried before the embedded one")
     tensorrt_engines: Path | None = setting("TENSORRT_ENGINES", "", read.or_nothing(read.path),
-        "folder for TensorRT engines, which are built at the start where none fits this GPU; "
-        "nothing means that the models run as they are")
+        "folder for TensorRT engines, built at the start for this GPU")
     triton_options: str = setting("TRITON_OPTIONS", "", read.words,
-        "options of tritonserver, --name=value each; those that this container decides are refused")
+        "options of tritonserver, --name=value each")
     gpu_configs: str = setting("GPU_CONFIGS", "keep", read.one_of("keep", ADAPT),
-        "what is done on a machine without a GPU with a model whose configuration asks for one: "
-        "keep gives it to Triton as it is, which may refuse it; adapt serves it on the CPU from a "
-        "changed copy of its configuration")
+        "without a GPU, leave models that ask for one, or adapt them to the CPU")
     run_dir: Path | None = setting("RUN_DIR", "", read.or_nothing(read.run_dir),
-        "folder for sockets and temporary files, in its subfolder dispatch-run, which is emptied "
-        "at the start; nothing means a new folder, removed at the end")
+        "folder for sockets and temporary files, if not a new one")
     shared_memory_mb: int | None = setting("SHARED_MEMORY_MB", "",
         read.or_nothing(read.whole(16, 2**20)),
-        "how much of /dev/shm the models of the embedded Triton may use, in MiB; nothing means "
-        "what is free at the start")
+        "MiB of /dev/shm for the embedded Triton's models, if not all that is free")
     tensors_shared_memory_mb: int | None = setting("TENSORS_SHARED_MEMORY_MB", "",
         read.or_nothing(read.whole(0, 2**20)),
-        "how much of /dev/shm the web workers may use to pass large tensors to Triton, in MiB; 0 "
-        "means by gRPC only; nothing means an eighth of /dev/shm or of the container's memory, "
-        "whichever is smaller, at most 512, and 0 where the smaller one is below 1 GiB or with "
-        "TRITON_URL")
+        "MiB of /dev/shm for tensors to Triton, if not an eighth, at most 512; 0: gRPC only")
     workers: int = setting("MODEL_SERVER_WORKERS", AUTO, read.workers,
-        "number of web workers; auto means one for every four CPUs of the container, at least one "
-        "and at most four")
+        "web workers; auto: one for every four CPUs, at most four")
     threads: int = setting("MODEL_SERVER_THREADS", "16", read.whole(1, 256),
-        "requests of one model that run at a time, per worker; half as many again are kept for "
-        "other models")
+        "requests of one model at a time, per worker; half as many more for others")
     queue: int = setting("MODEL_SERVER_QUEUE", "64", read.whole(0, 10_000),
-        "requests that may wait in the queue, per worker; further ones are answered 429")
+        "requests that may wait, per worker, before 429")
     timeout: float = setting("MODEL_SERVER_TIMEOUT", "60", read.seconds(2, 3600),
-        "how long the platform waits for a response; model calls and NGINX give up a little "
-        "earlier, in this order; a response in lines may take eight times as long")
+        "how long the platform waits for a response; eight times as long for lines")
     max_body_mb: int = setting("MODEL_SERVER_MAX_BODY_MB", "25", read.whole(1, 2048),
         "largest request body, in MiB")
     batch_payload_mb: int | None = setting("SAGEMAKER_MAX_PAYLOAD_IN_MB", "",
         read.or_nothing(read.whole(1, 2048)),
-        "largest payload of a batch transform job, in MB; raises MODEL_SERVER_MAX_BODY_MB where "
-        "it is larger")
+        "the same for a batch transform job, where it is larger")
     serverless: bool = setting("SERVERLESS", "false", read.truth,
-        "for SageMaker Serverless: bodies of at most 4 MB, and a folder in RUN_DIR in place of "
-        "/dev/shm")
+        "for SageMaker Serverless: bodies of at most 4 MB, no /dev/shm")
     max_megapixels: int = setting("MODEL_SERVER_MAX_MEGAPIXELS", "50", read.whole(1, 1000),
-        "largest picture, in millions of pixels, checked before it is decoded")
+        "largest picture, in millions of pixels, before it is decoded")
     max_batch: int = setting("MODEL_SERVER_MAX_BATCH", "1000", read.whole(1, 100_000),
         "most payloads in one request")
     load_timeout: float = setting("MODEL_LOAD_TIMEOUT", "300", read.seconds(1, 3600),
@@ -167,36 +150,29 @@ class Settings(TraceSettings, JobSettings, StorageSettings, ModelSettings):
     start_timeout: float = setting("SERVE_START_TIMEOUT", "480", read.seconds(1, 3600),
         "how long Triton, gunicorn and NGINX may take to start")
     stop_timeout: float = setting("SERVE_STOP_TIMEOUT", "27", read.seconds(1, 3600),
-        "time from SIGTERM to SIGKILL for processes that still run")
+        "time from SIGTERM to SIGKILL")
     model_precision: str = setting("MODEL_PRECISION", "exact", read.one_of("exact", "auto"),
-        "precision of models on a CPU: exact gives the results of ONNX Runtime in single "
-        "precision; auto computes in bf16 where the processor supports it and a comparison shows "
-        "that the results agree")
+        "on a CPU: single precision, or bf16 where the results agree")
     engine_cache: Path = setting("ENGINE_CACHE", str(Path(sys.prefix) / "engines"), read.path,
-        "folder that stores which engine runs a model best on this machine")
+        "folder that stores which engine runs a model best")
     restarts: int = setting("SERVE_RESTARTS", "10", read.whole(0, 1_000_000),
-        "how often Triton, gunicorn and NGINX each may be restarted within ten minutes; the next "
-        "failure ends the container")
+        "restarts of a program within ten minutes before the container ends")
     log_level: str = setting("MODEL_SERVER_LOG_LEVEL", "info",
         read.one_of("debug", "info", "warning", "error"),
         "lowest level that is logged")
     api_keys_file: Path | None = setting("API_KEYS_FILE", "", read.or_nothing(read.path),
-        "file with the accepted API keys, read again when it changes; nothing means that no key "
-        "is needed")
+        "file with the accepted API keys, read again when it changes")
     management_routes: bool = setting("MANAGEMENT_ROUTES", "true", read.truth,
-        "whether models can be loaded, unloaded and reloaded over HTTP; false answers 403")
+        "whether HTTP may load, unload and reload models; otherwise 403")
     page: str = setting("PAGE", AUTO, read.one_of(AUTO, "on", "off"),
-        "whether / is a page on which models are tried in a browser, and /docs Swagger UI; auto "
-        "means on where no API key is needed")
+        "whether / is a page and /docs Swagger UI; auto: where no key is needed")
     cors_origins: tuple[str, ...] = setting("CORS_ORIGINS", "", read.origins,
-        "sites whose pages may read this container's answers in a browser (CORS); nothing means no "
-        "other site")
+        "sites whose pages may read answers in a browser")
     access_log: str = setting("MODEL_SERVER_ACCESS_LOG", "json",
         read.one_of("json", "errors", "off"),
-        "log a line for every request, for those that are not answered 2xx, or for none")
+        "log a line for every request, for failures, or for none")
     log_format: str = setting("LOG_FORMAT", "text", read.one_of("text", "json"),
-        "form of all other log lines: text as the programs write it, after the program's name, or "
-        "JSON objects")
+        "form of all other log lines")
     # fmt: on
 
     @property

@@ -16,29 +16,27 @@ class TraceSettings:
 
     # fmt: off
     otlp_endpoint: str = setting("OTEL_EXPORTER_OTLP_ENDPOINT", "", read.url,
-        "address of the collector that gets traces (OTLP over HTTP, mostly port 4318), to which "
-        "/v1/traces is added; nothing means no traces")
+        "collector of traces (OTLP over HTTP), without /v1/traces")
     otlp_traces_endpoint: str = setting("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "", read.url,
-        "the same with its path, in place of OTEL_EXPORTER_OTLP_ENDPOINT")
+        "the same with its path")
     otlp_protocol: str = setting("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf",
         read.one_of("http/protobuf"),
-        "how traces are sent; gRPC (mostly port 4317) is not supported")
+        "how traces are sent")
     otlp_headers: str = setting("OTEL_EXPORTER_OTLP_HEADERS", "", read.attributes,
-        "headers that are sent to the collector, such as `authorization=Bearer%20…`", secret=True)
+        "sent to the collector, such as `authorization=Bearer%20…`", secret=True)
     otel_service_name: str = setting("OTEL_SERVICE_NAME", "", read.service,
-        "name of this service in traces; nothing means service.name of OTEL_RESOURCE_ATTRIBUTES, "
-        f"else {SERVICE}")
+        "name in traces, if not service.name of OTEL_RESOURCE_ATTRIBUTES")
     otel_resource_attributes: str = setting("OTEL_RESOURCE_ATTRIBUTES", "", read.attributes,
-        "what else traces say about this service, such as deployment.environment.name=test")
+        "what else traces say about this service")
     otel_traces_sampler: str = setting("OTEL_TRACES_SAMPLER", "parentbased_always_on",
         read.one_of("always_on", "always_off", "traceidratio", "parentbased_always_on",
             "parentbased_always_off", "parentbased_traceidratio"),
-        "which requests have a trace; parentbased means: if a request names one, as that one says")
+        "which requests have a trace; parentbased: as the request's own says")
     otel_traces_sampler_arg: float | None = setting("OTEL_TRACES_SAMPLER_ARG", "",
         read.or_nothing(read.share),
-        "for traceidratio, the share of requests that have a trace; nothing means all")
+        "share of requests for traceidratio, if not all")
     otel_sdk_disabled: bool = setting("OTEL_SDK_DISABLED", "false", read.truth,
-        "true means no traces, whatever the others are")
+        "no traces at all")
     # fmt: on
 
     @property
