@@ -42,8 +42,8 @@ def block(words: str, language: str = "python") -> str:
 
 
 def test_every_block_is_run() -> None:
-    """Those below are all there are, and the one that runs two models, in test_four_models.py."""
-    assert len(blocks("python")) == 6
+    """Those below are all there are."""
+    assert len(blocks("python")) == 5
     assert len(blocks("toml")) == 1
     assert len(blocks("sh")) == 3
 

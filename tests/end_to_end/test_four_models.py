@@ -44,9 +44,40 @@ pytestmark = pytest.mark.slow
 
 
 PAGE = "".join(
-    (PROJECT / "docs" / f"{name}.md").read_text()
-    for name in ("adding-a-model", "families", "classes")
+    (PROJECT / "docs" / f"{name}.md").read_text() for name in ("adding-a-model", "families")
 )
+CLOSER = """
+import numpy as np
+
+from clients.base import Client
+from clients.families.detection import Letterbox, best_objects, yolov5_candidates
+from clients.images.pictures import EXAMPLE
+from clients.images.resizing import resized
+
+
+class Closer(Client):
+    modelname = "closer"
+    model = "yolov5"
+    example = {"img": EXAMPLE}
+    media = {"picture": "img"}
+
+    def inference(self, payload):
+        picture = self.picture(payload)
+        box = Letterbox.around(picture)
+        rows = self.infer({"images": box.pixels[None]})["output"][0]
+        _, _, corners = best_objects(*yolov5_candidates(rows, 0.5), confidence=0.5, iou=0.45)
+        found = box.back(corners).round().astype(int).tolist()
+        return [
+            {"corners": [x1, y1, x2, y2], "index": self.closer(picture[y1:y2, x1:x2])}
+            for x1, y1, x2, y2 in found
+            if x2 > x1 and y2 > y1  # of a box at the very edge nothing may be left
+        ]
+
+    def closer(self, part):
+        pixels = np.asarray(resized(part, (224, 224), (224, 224)), np.float32) / 255
+        logits = self.infer({"input": pixels.transpose(2, 0, 1)[None]}, model="resnet")["output"]
+        return int(logits[0].argmax())
+"""
 # A block whose first line is a comment with the path of the file that it is.
 FILES = [(path, text) for path, text in re.findall(r"(?ms)^```\w*\n# (\S+/\S+)\n(.*?)^```$", PAGE)]
 LABELS = (PROJECT / "model_repository" / "resnet" / "labels.txt").read_text().splitlines()
@@ -105,13 +136,15 @@ def parts_yolov8(path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def folder(models: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the page tells its reader to write, and beside it the models."""
+    """What the pages say to write, a class that runs two models, and the models beside them."""
     folder = tmp_path_factory.mktemp("page")
     for path, text in FILES:
-        if path.startswith(("densenet_onnx", "parts_yolov8", "minilm", "clients")):
-            file = folder / ("" if path.startswith("clients") else "repository") / path
+        if path.startswith(("densenet_onnx", "parts_yolov8", "minilm")):
+            file = folder / "repository" / path
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
+    (folder / "clients").mkdir()
+    (folder / "clients" / "closer.py").write_text(CLOSER)
     repository = folder / "repository"
     for name in ("resnet", "yolov5"):
         shutil.copytree(PROJECT / "model_repository" / name, repository / name)
@@ -301,15 +334,9 @@ def test_every_file_on_the_page_is_right(tmp_path: Path) -> None:
         model = tmp_path / str(place) / Path(path).parent
         model.mkdir(parents=True)
         (model / Path(path).name).write_text(text)
-        if path.startswith("clients/"):
-            registry = load_clients(Environment(FakeTriton(), tmp_path), [model])
-            (model / Path(path).name).unlink()
-        else:
-            (model / "labels.txt").write_text("a\nb\n")
-            (model / "tokenizer").symlink_to(
-                PROJECT / "model_repository" / "bert_base" / "tokenizer"
-            )
-            registry = load_clients(Environment(FakeTriton(), model.parent))
+        (model / "labels.txt").write_text("a\nb\n")
+        (model / "tokenizer").symlink_to(PROJECT / "model_repository" / "bert_base" / "tokenizer")
+        registry = load_clients(Environment(FakeTriton(), model.parent))
         assert registry.broken == {}, path
         assert path.endswith(".pbtxt") == (not registry.clients), path
 
