@@ -146,7 +146,8 @@ def listed(trip: Trip) -> str:
         lines = [f"In the {where}, {len(names)} files:\n"]
         for number, name in enumerate(names, first):
             docstring = ast.get_docstring(ast.parse((PROJECT / name).read_text())) or ""
-            lines.append(f"{number}. [`{name}`](../{name}): {docstring.partition(chr(10))[0]}")
+            first_line = docstring.partition(chr(10))[0]
+            lines.append(f"{number}. [`{name}`](../{name}):\n   {first_line}")
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
 
