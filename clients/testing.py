@@ -25,9 +25,9 @@ import numpy.typing as npt
 
 from clients.base import Client, Environment, Payload
 from clients.errors import ClientDisabled, ModelFailed, TensorsRefused, UnknownModel, UnknownVersion
+from clients.families.base.dispatch_toml import FILE
+from clients.families.base.family import client_class
 from clients.plugins.discovery import classes_of_file, sources
-from clients.plugins.dispatch_toml import FILE
-from clients.plugins.family import client_class
 from clients.plugins.registry import Registry, found_in, take
 from clients.plugins.validation import declaration_fault, object_fault
 from clients.repository.config_text import read

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -17,16 +18,23 @@ CODE = ("clients", "dispatcher", "container", "tool", "bench", "triton_dispatche
 # What the files of a room (a folder) may import of others: the files of a room, or one module.
 ARROWS = {
     # Payload to tensors to result. The top level is the author's contract.
-    "clients": "",
-    "clients/families": (
-        "clients clients/images clients/plugins clients/tensors clients/text clients/triton"
+    "clients": (
+        "clients/families/base clients/images clients/plugins clients/repository"
+        " clients/tensors clients/triton"
     ),
-    "clients/images": "clients clients/triton",
-    "clients/plugins": "clients clients/repository clients/tensors clients/triton",
+    "clients/families/base": (
+        "clients clients/families clients/images clients/repository clients/tensors"
+        " clients/text clients/triton"
+    ),
+    "clients/families": (
+        "clients clients/families/base clients/images clients/tensors clients/triton"
+    ),
+    "clients/images": "clients",
+    "clients/plugins": "clients clients/families/base clients/repository clients/tensors",
     "clients/repository": "",
     "clients/tensors": "clients clients/repository clients/triton",
-    "clients/text": "clients clients/triton",
-    "clients/triton": "clients clients/repository",
+    "clients/text": "",
+    "clients/triton": "clients clients/repository clients/tensors",
     # HTTP in, HTTP out. `wsgi.py` and `app.py` put the parts together; the other files of the top
     # level (settings, errors, version) are there for every room.
     "dispatcher": (
@@ -38,40 +46,42 @@ ARROWS = {
     "dispatcher/settings": "clients clients/repository",
     "dispatcher/auth": "clients/repository dispatcher",
     "dispatcher/codecs": (
-        "clients dispatcher dispatcher/settings dispatcher/observability/memory.py"
-        " dispatcher/observability/request_log.py"
+        "clients clients/images clients/tensors dispatcher dispatcher/observability"
+        " dispatcher/observability/request_log.py dispatcher/settings"
     ),
     "dispatcher/execution": (
-        "clients clients/plugins clients/triton dispatcher dispatcher/settings dispatcher/codecs"
-        " dispatcher/observability dispatcher/s3"
+        "clients clients/families/base clients/images clients/plugins clients/tensors"
+        " clients/triton dispatcher dispatcher/codecs dispatcher/observability dispatcher/s3"
+        " dispatcher/settings"
     ),
     "dispatcher/gunicorn": "dispatcher/observability",
     # Requests that are answered later: kept on disk, and asked of the application itself.
     "dispatcher/jobs": ("dispatcher dispatcher/auth dispatcher/codecs dispatcher/execution"),
     "dispatcher/model_control": (
-        "clients clients/plugins clients/repository clients/tensors clients/triton dispatcher"
-        " dispatcher/settings"
-        " dispatcher/observability dispatcher/readiness dispatcher/s3"
+        "clients clients/families/base clients/plugins clients/repository clients/tensors"
+        " clients/triton dispatcher dispatcher/observability dispatcher/readiness"
+        " dispatcher/s3 dispatcher/settings"
     ),
-    "dispatcher/observability": "clients dispatcher",
+    "dispatcher/observability": "clients dispatcher dispatcher/codecs",
     "dispatcher/readiness": (
-        "clients clients/plugins clients/tensors clients/triton dispatcher dispatcher/settings"
-        " dispatcher/observability"
+        "clients clients/families/base clients/images clients/plugins clients/tensors"
+        " clients/triton dispatcher dispatcher/codecs dispatcher/execution"
+        " dispatcher/observability dispatcher/settings"
     ),
     # Models and metrics count CPUs in the same way.
     "dispatcher/routes": (
-        "clients clients/plugins clients/tensors container/triton_backends/machine/cpu_share.py"
-        " dispatcher dispatcher/settings dispatcher/auth"
-        " dispatcher/codecs"
-        " dispatcher/execution dispatcher/jobs dispatcher/model_control dispatcher/observability"
-        " dispatcher/readiness dispatcher/s3 dispatcher/triton_protocol"
+        "clients clients/families/base clients/plugins clients/tensors"
+        " container/triton_backends/machine/cpu_share.py dispatcher dispatcher/auth"
+        " dispatcher/codecs dispatcher/execution dispatcher/jobs dispatcher/model_control"
+        " dispatcher/observability dispatcher/readiness dispatcher/s3 dispatcher/settings"
+        " dispatcher/triton_protocol"
     ),
     "dispatcher/s3": (
-        "clients clients/plugins clients/repository clients/tensors dispatcher dispatcher/settings"
-        " dispatcher/codecs dispatcher/observability/request_log.py"
+        "clients clients/families/base clients/repository clients/tensors dispatcher"
+        " dispatcher/codecs dispatcher/observability/request_log.py dispatcher/settings"
     ),
     "dispatcher/on_demand": (
-        "clients clients/plugins clients/repository clients/triton dispatcher dispatcher/settings"
+        "clients clients/families/base clients/repository clients/triton dispatcher"
         " dispatcher/model_control dispatcher/readiness"
     ),
     # Triton's own protocol, for callers who know it.
@@ -111,7 +121,9 @@ ARROWS = {
     "container/image/weights/converters": "container/image/weights",
     # These run inside of Triton.
     "container/triton_backends": (
-        "clients/repository container/triton_backends/batching container/triton_backends/machine"
+        "clients/repository container/triton_backends/batching"
+        " container/triton_backends/machine container/triton_backends/onnxruntime"
+        " container/triton_backends/openvino"
     ),
     "container/triton_backends/batching": (
         "clients/triton/server.py container/triton_backends/machine"
@@ -132,36 +144,36 @@ ARROWS = {
     ),
     # The tool looks at what the others would do; none of them imports it.
     "tool": (
-        "clients clients/plugins clients/repository clients/tensors clients/triton"
-        " container/repository container/triton_backends dispatcher/settings"
-        " dispatcher/version.py tool/checks"
+        "clients clients/plugins clients/repository clients/triton container/repository"
+        " container/triton_backends dispatcher/settings dispatcher/version.py tool/checks"
     ),
     "tool/checks": (
-        "clients clients/plugins clients/repository clients/tensors clients/triton"
-        " container/programs/find_triton.py"
-        " container/triton_backends container/triton_backends/onnxruntime"
-        " container/triton_backends/openvino dispatcher/readiness/checks.py dispatcher/settings"
-        " tool"
+        "clients clients/families/base clients/plugins clients/repository clients/tensors"
+        " clients/triton container/programs/find_triton.py container/triton_backends"
+        " container/triton_backends/onnxruntime container/triton_backends/openvino"
+        " dispatcher/readiness/checks.py dispatcher/settings tool"
     ),
     "tool/commands": (
-        "clients/plugins clients/repository clients/triton container/triton_backends"
-        " dispatcher/auth/api_keys.py dispatcher/settings tool tool/checks tool/engines"
-        " tool/scaffold"
+        "clients/families/base clients/plugins clients/repository clients/triton"
+        " container/triton_backends dispatcher/auth/api_keys.py dispatcher/settings tool"
+        " tool/checks tool/engines tool/scaffold"
     ),
     # Writes what an author begins with, by what a model's files show.
     "tool/scaffold": (
-        "clients clients/images clients/plugins clients/repository clients/tensors clients/text"
-        " clients/triton container/triton_backends container/triton_backends/onnxruntime"
-        " dispatcher/settings tool tool/checks tool/tokenizer"
+        "clients clients/families/base clients/images clients/repository clients/tensors"
+        " clients/text clients/triton container/triton_backends"
+        " container/triton_backends/onnxruntime dispatcher/settings tool tool/checks"
+        " tool/tokenizer"
     ),
     "tool/tokenizer": "clients/repository clients/text tool",
     # The server, as its author's folder changes.
     "tool/dev": "clients/repository container/supervisor dispatcher/settings tool",
     "tool/pack": "clients/repository tool tool/checks",
     "tool/engines": (
-        "clients clients/plugins clients/repository clients/tensors container/triton_backends"
-        " container/triton_backends/batching container/triton_backends/onnxruntime"
-        " container/triton_backends/openvino dispatcher/settings tool tool/checks"
+        "clients clients/families/base clients/repository clients/tensors"
+        " container/triton_backends container/triton_backends/batching"
+        " container/triton_backends/onnxruntime container/triton_backends/openvino"
+        " dispatcher/settings tool tool/checks"
     ),
     # The hosting service on a laptop, and its contract as checks of any container.
     EMULATOR: f"{EMULATOR}/commands",
@@ -175,46 +187,16 @@ ARROWS = {
     "triton_dispatcher": "",
     # The benchmark runs the project's own work beside others.
     "bench": "bench/load bench/servers",
-    "bench/load": ("bench/servers clients/families clients/images clients/text container/programs"),
+    "bench/load": (
+        "bench/servers clients/families clients/families/base clients/images clients/text"
+        " container/programs"
+    ),
     "bench/nothing": "clients",
     "bench/rivals": "bench/load clients/triton dispatcher/observability",
     "bench/servers": (
         "bench/load container/programs container/triton_backends/machine"
         " container/triton_backends/openvino"
     ),
-}
-
-# Arrows that are to go. One that is not needed any more has to be taken out.
-FOR_NOW = {
-    ("clients", "clients/images"): "`Client.picture` decodes pictures",
-    ("clients", "clients/plugins"): "clients.testing checks a class as the registry does",
-    ("clients", "clients/repository"): "clients.testing reads a model's configuration",
-    ("clients", "clients/tensors"): "errors show values in short; clients.testing compares scores",
-    ("clients", "clients/triton"): "the contract names the model server's interface",
-    ("clients/images", "clients/plugins"): "a picture input is a part of a family",
-    ("clients/plugins", "clients/families"): "the registry of families imports each of them",
-    ("clients/text", "clients/plugins"): "a text input is a part of a family",
-    ("clients/triton", "clients/tensors"): "the client of Triton reads labels and makes zeros",
-    ("container/triton_backends", "container/triton_backends/onnxruntime"): (
-        "the choice of an engine asks what only ONNX Runtime can do"
-    ),
-    ("container/triton_backends", "container/triton_backends/openvino"): (
-        "the choice of an engine reads the properties of OpenVINO"
-    ),
-    (
-        "dispatcher/codecs",
-        "clients/images",
-    ): "a picture that lost its line ends is refused with a hint",
-    (
-        "dispatcher/codecs",
-        "clients/tensors",
-    ): "errors show values in short; tensors are written as NumPy",
-    ("dispatcher/execution", "clients/images"): "the watchdog frees the room of pictures",
-    ("dispatcher/execution", "clients/tensors"): "the executor knows the results that are tensors",
-    ("dispatcher/observability", "dispatcher/codecs"): "the observer counts the items of an answer",
-    ("dispatcher/readiness", "clients/images"): "the prober frees the room of pictures",
-    ("dispatcher/readiness", "dispatcher/codecs"): "the prober encodes the answer to an example",
-    ("dispatcher/readiness", "dispatcher/execution"): "the prober shares limits with the watchdog",
 }
 
 SHELF, TEST_SHELF = 9, 10
@@ -237,10 +219,14 @@ def room(path: Path) -> str:
 
 
 @cache
-def imports(path: Path) -> frozenset[str]:
-    """Return the dotted names that a module imports."""
+def imports(path: Path, *, for_types: bool = True) -> frozenset[str]:
+    """Return the dotted names that a module imports; not `for_types` those when it runs."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse((PROJECT / path).read_text())):
+    tree = ast.parse((PROJECT / path).read_text())
+    for node in tree.body:
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not for_types:
+            node.body = []
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -260,12 +246,16 @@ def module_of(name: str) -> Path | None:
     return None
 
 
+def modules(names: Iterable[str]) -> dict[str, Path]:
+    """Return those of some imported names that are modules of the project, or in one."""
+    tops = {folder.rpartition("/")[2] for folder in CODE}
+    ours = [name for name in names if name.partition(".")[0] in tops]
+    return {name: target for name in ours if (target := module_of(name))}
+
+
 def arrows(path: Path) -> dict[str, Path]:
     """Return the modules of other rooms that a module imports, by their names."""
-    tops = {folder.rpartition("/")[2] for folder in CODE}
-    names = [name for name in imports(path) if name.partition(".")[0] in tops]
-    targets = {name: target for name in names if (target := module_of(name))}
-    return {name: target for name, target in targets.items() if room(target) != room(path)}
+    return {name: to for name, to in modules(imports(path)).items() if room(to) != room(path)}
 
 
 def test_the_rooms_are_those_that_there_are() -> None:
@@ -282,18 +272,36 @@ def test_imports_follow_the_arrows(name: str) -> None:
         for path in files(name)
         if room(path) == name
         for what, target in arrows(path).items()
-        if not {room(target), target.as_posix()} & allowed and (name, room(target)) not in FOR_NOW
+        if not {room(target), target.as_posix()} & allowed
     ]
     assert not against
 
 
-@pytest.mark.parametrize("arrow", FOR_NOW, ids="{0[0]} to {0[1]}".format)
-def test_an_arrow_that_is_not_needed_any_more_is_taken_out(arrow: tuple[str, str]) -> None:
-    source, target = arrow
-    there = {
-        room(to) for path in files(source) if room(path) == source for to in arrows(path).values()
+def circles() -> list[set[str]]:
+    """Return the groups of modules that import each other when they run, directly or not."""
+    reached = {
+        path: set(modules(imports(path, for_types=False)).values()) - {path}
+        for folder in CODE
+        for path in files(folder)
     }
-    assert target in there
+    for middle, further in reached.items():
+        for targets in reached.values():
+            if middle in targets:
+                targets.update(further)
+    inside = [path for path, targets in reached.items() if path in targets]
+    groups = {
+        frozenset(
+            other.as_posix()
+            for other in inside
+            if other in reached[path] and path in reached[other]
+        )
+        for path in inside
+    }
+    return [set(group) for group in groups]
+
+
+def test_no_module_imports_one_that_imports_it() -> None:
+    assert not circles()
 
 
 def shelves() -> dict[str, int]:

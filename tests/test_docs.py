@@ -259,8 +259,8 @@ def test_what_contributors_are_pointed_at_is_there() -> None:
         ("dispatcher/settings/table.py", ["class Settings"]),
         ("dispatcher/errors.py", ["ANSWERS"]),
         ("dispatcher/routes/openapi.py", ["ERRORS"]),
-        ("clients/plugins/family.py", ["class Family", "def fit"]),
-        ("clients/text/batch.py", ["class TextKeys", "class TextFamily"]),
+        ("clients/families/base/family.py", ["class Family", "def fit"]),
+        ("clients/families/base/text_input.py", ["class TextKeys", "class TextFamily"]),
     ):
         for name in names:
             assert name.split()[-1] in CONTRIBUTING

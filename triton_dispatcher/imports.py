@@ -13,10 +13,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import triton_dispatcher
-from triton_dispatcher import PARTS
-
-OWN = f"{triton_dispatcher.__name__}."
+OWN = f"{__package__}."
+PARTS: frozenset[str] = sys.modules[__package__].PARTS  # this package is loaded by now
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE if (HERE / "clients").is_dir() else HERE.parent

@@ -138,7 +138,7 @@ class Bert(Work):
         self.mask = backend.token_to_id("[MASK]")
 
     def prepare(self, payload: Mapping[str, Any]) -> tuple[Tensors, Any]:
-        from clients.text.batch import padded
+        from clients.families.base.text_input import padded
 
         text = payload["text"]
         ids = padded([self.tokenizer.backend.encode(text).ids], 0)

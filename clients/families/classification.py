@@ -11,10 +11,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from clients.base import FORMAT, Environment, Parameter, Payload
-from clients.images.model_input import FileInput, PictureInput, both, picture_input
-from clients.images.pictures import EXAMPLE, Picture
-from clients.images.resizing import FILTERS, planes, resized
-from clients.plugins.dispatch_toml import (
+from clients.families.base.dispatch_toml import (
     COLOUR,
     FLAG,
     SIZE,
@@ -25,7 +22,10 @@ from clients.plugins.dispatch_toml import (
     labels_key,
     one_of,
 )
-from clients.plugins.family import Family, shown
+from clients.families.base.family import Family, shown
+from clients.families.base.picture_input import FileInput, PictureInput, both, picture_input
+from clients.images.pictures import EXAMPLE, Picture
+from clients.images.resizing import FILTERS, planes, resized
 from clients.tensors.scores import best, class_text, likeliest
 from clients.triton.server import Signature
 

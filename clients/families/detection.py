@@ -11,6 +11,18 @@ import numpy as np
 
 from clients.base import FORMAT, Environment, Parameter, Payload
 from clients.errors import ClientDisabled, ModelFailed
+from clients.families.base.dispatch_toml import (
+    COUNT,
+    FLAG,
+    SIZE,
+    TENSOR,
+    Keys,
+    key,
+    labels_key,
+    one_of,
+)
+from clients.families.base.family import Family, shown
+from clients.families.base.picture_input import FileInput, PictureInput, picture_input
 from clients.images.boxes import (
     LAYOUTS,
     MOST_QUERIES,
@@ -32,11 +44,8 @@ from clients.images.boxes import (
     yolov8_candidates,
 )
 from clients.images.drawing import Box, as_object, draw_boxes, without_box
-from clients.images.model_input import FileInput, PictureInput, picture_input
 from clients.images.pictures import EXAMPLE
 from clients.images.resizing import Letterbox
-from clients.plugins.dispatch_toml import COUNT, FLAG, SIZE, TENSOR, Keys, key, labels_key, one_of
-from clients.plugins.family import Family, shown
 from clients.triton.server import Hints, Signature, Tensors, TensorSpec
 
 # What the authors of classes import from here.

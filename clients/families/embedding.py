@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from clients.base import Payload
-from clients.plugins.dispatch_toml import FLAG, key, one_of
-from clients.plugins.family import shown
-from clients.text.batch import TextFamily, TextKeys
+from clients.families.base.dispatch_toml import FLAG, key, one_of
+from clients.families.base.family import shown
+from clients.families.base.text_input import TextFamily, TextKeys
 from clients.triton.server import TensorSpec
 
 LEAST_LENGTH = 1e-12  # as in PyTorch's `normalize`; a vector of zeros stays zero

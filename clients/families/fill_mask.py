@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from clients.base import FORMAT, Environment, Parameter, Payload
 from clients.errors import BadPayload
-from clients.plugins.family import shown
+from clients.families.base.family import shown
+from clients.families.base.text_input import TextFamily, TextKeys
 from clients.tensors.scores import likeliest
-from clients.text.batch import TextFamily, TextKeys
 from clients.triton.server import TensorSpec
 
 # In characters: a text of 500 masks with 1000 words for each would be 1.5 GB.

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from clients.base import Payload
-from clients.images.model_input import FileInput, picture_input
+from clients.families.base.dispatch_toml import TENSOR, Keys, key
+from clients.families.base.family import Family
+from clients.families.base.picture_input import FileInput, picture_input
 from clients.images.pictures import EXAMPLE
-from clients.plugins.dispatch_toml import TENSOR, Keys, key
-from clients.plugins.family import Family
 from clients.tensors.client import TensorResult
 from clients.triton.server import Signature
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from clients.base import Payload
-from clients.plugins.dispatch_toml import Keys
-from clients.plugins.family import Family
+from clients.families.base.dispatch_toml import Keys
+from clients.families.base.family import Family
 from clients.tensors.client import TensorClient
 from clients.triton.server import Signature
 

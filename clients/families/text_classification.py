@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from clients.base import FORMAT, Environment, Parameter, Payload
-from clients.plugins.dispatch_toml import FLAG, key, labels_key
-from clients.plugins.family import shown
+from clients.families.base.dispatch_toml import FLAG, key, labels_key
+from clients.families.base.family import shown
+from clients.families.base.text_input import TextFamily, TextKeys
 from clients.tensors.scores import best, likeliest
-from clients.text.batch import TextFamily, TextKeys
 from clients.triton.server import TensorSpec
 
 

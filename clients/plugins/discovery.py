@@ -23,9 +23,9 @@ from typing import TypeAlias
 import clients
 from clients.base import Client
 from clients.errors import ClientDisabled
+from clients.families.base.dispatch_toml import FILE, is_inside, read_table
+from clients.families.base.family import client_class
 from clients.plugins import imports as beside
-from clients.plugins.dispatch_toml import FILE, is_inside, read_table
-from clients.plugins.family import client_class
 from clients.repository.files import is_litter
 
 OWN_FOLDER = Path(clients.__file__).parent

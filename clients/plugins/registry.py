@@ -18,8 +18,8 @@ from typing import Any
 
 from clients.base import Client, Environment
 from clients.errors import ClientDisabled, UnknownModel
+from clients.families.base.dispatch_toml import authors, remedy
 from clients.plugins.discovery import Mark, Source, changes, names_in, sources
-from clients.plugins.dispatch_toml import authors, remedy
 from clients.plugins.imports import PREFIX
 from clients.plugins.validation import declaration_fault, object_fault
 from clients.repository.model_folders import NAME

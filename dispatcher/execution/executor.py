@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from clients.base import Client
 from clients.errors import BadParameter, BadPayload, InferenceError
-from clients.plugins.family import Family
+from clients.families.base.family import Family
 from clients.request import Once, part_of_trace
 from clients.tensors.client import V2_FIELDS
 from clients.tensors.quoting import brief

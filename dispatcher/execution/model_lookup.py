@@ -9,7 +9,7 @@ from pathlib import Path
 
 from clients.base import Client
 from clients.errors import ClientDisabled, InferenceError, ModelUnavailable, UnknownModel
-from clients.plugins.dispatch_toml import FILE, copied, remedy
+from clients.families.base.dispatch_toml import FILE, copied, remedy
 from clients.plugins.registry import Registry
 from clients.tensors.client import TensorClient
 from clients.tensors.quoting import brief

@@ -21,7 +21,7 @@ from clients.errors import (
     UnknownModel,
     UnsupportedMedia,
 )
-from clients.plugins.family import Family
+from clients.families.base.family import Family
 from clients.request import SEQUENCE_NAMES, Media, Once, Request, Timings, current
 from clients.tensors.client import TensorClient, TensorResult
 from clients.tensors.nested import unshared

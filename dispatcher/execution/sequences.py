@@ -7,7 +7,7 @@ from typing import Any
 
 from clients.base import Client
 from clients.errors import BadParameter
-from clients.plugins.family import Family
+from clients.families.base.family import Family
 from clients.request import SEQUENCE_NAMES, SequencePart
 from clients.tensors.client import TensorClient
 from dispatcher.codecs.metadata import Metadata, names_sequence, read_sequence

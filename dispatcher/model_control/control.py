@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
 from clients.errors import UnknownModel
-from clients.plugins.dispatch_toml import FILE as CLIENT_FILE
-from clients.plugins.dispatch_toml import aliases
+from clients.families.base.dispatch_toml import FILE as CLIENT_FILE
+from clients.families.base.dispatch_toml import aliases
 from clients.tensors.quoting import brief
 from dispatcher.errors import AlreadyLoaded, BadClient, BadModel
 from dispatcher.model_control.load_unload import ModelLoader

@@ -10,8 +10,8 @@ from typing import Any
 
 from clients.base import Client
 from clients.errors import InferenceError
+from clients.families.base.dispatch_toml import aliases, authors
 from clients.parameters import Parameter
-from clients.plugins.dispatch_toml import aliases, authors
 from clients.plugins.registry import Registry
 from clients.repository.model_folders import authors_folder
 from clients.tensors.client import examples_of

@@ -22,8 +22,8 @@ from types import MappingProxyType
 from typing import Any
 
 from clients.errors import ClientDisabled, InferenceError, ModelFailed, TooLargeAtOnce
-from clients.plugins.dispatch_toml import FILE as CLIENT_FILE
-from clients.plugins.family import client_class
+from clients.families.base.dispatch_toml import FILE as CLIENT_FILE
+from clients.families.base.family import client_class
 from clients.repository.config_text import Field, NotReadable, line_of, read
 from clients.repository.files import is_litter, text_of
 from clients.repository.model_folders import (

@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 
 from clients.errors import InferenceError
+from clients.families.base.dispatch_toml import authors, copied
 from clients.plugins.discovery import Mark, Source, changes, sources
-from clients.plugins.dispatch_toml import authors, copied
 from clients.plugins.registry import Registry, Verdict, owners, take, verdict_of
 from clients.triton.client import TritonEnvironment
 from dispatcher.model_control.sandbox import try_sources

@@ -19,8 +19,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from clients.errors import ModelFailed, UnknownModel
-from clients.plugins.dispatch_toml import COPIED, Copied, aliases, note_copied
-from clients.plugins.dispatch_toml import FILE as CLIENT_FILE
+from clients.families.base.dispatch_toml import COPIED, Copied, aliases, note_copied
+from clients.families.base.dispatch_toml import FILE as CLIENT_FILE
 from clients.repository.files import locked
 from clients.repository.model_folders import (
     CONFIG,

@@ -24,8 +24,8 @@ from functools import partial
 from pathlib import Path
 
 from clients.base import Client
+from clients.families.base.dispatch_toml import authors
 from clients.plugins.discovery import Source, names_in, sources, tried
-from clients.plugins.dispatch_toml import authors
 from clients.plugins.registry import Loaded, Registry, Verdict, found_in, load
 from clients.triton.client import Triton, TritonEnvironment, Tritons
 from clients.triton.connection import Address

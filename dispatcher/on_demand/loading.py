@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from typing import Any
 
 from clients.errors import BadRequest, InferenceError, ModelUnavailable
-from clients.plugins.dispatch_toml import FILE as CLIENT_FILE
+from clients.families.base.dispatch_toml import FILE as CLIENT_FILE
 from clients.repository.model_folders import NAME
 from clients.request import Stream
 from clients.triton.server import Inference, ModelServer, Signature, Tensors

@@ -25,7 +25,7 @@ from clients.errors import (
     TensorsRefused,
     TooLargeAtOnce,
 )
-from clients.plugins.family import Family
+from clients.families.base.family import Family
 from clients.plugins.registry import Registry, described
 from clients.request import Request, SequencePart
 from clients.tensors.client import named_examples

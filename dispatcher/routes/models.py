@@ -10,7 +10,7 @@ from typing import Any
 from flask import Blueprint, Response, g, request
 
 from clients.errors import DeadlineExceeded, UnknownModel
-from clients.plugins.dispatch_toml import authors, copied, remedy
+from clients.families.base.dispatch_toml import authors, copied, remedy
 from clients.tensors.quoting import brief
 from dispatcher.auth.api_keys import MANAGEMENT
 from dispatcher.auth.authorization import required_scopes

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from clients.errors import UnknownModel
-from clients.plugins.dispatch_toml import FILE as CLIENT_FILE
+from clients.families.base.dispatch_toml import FILE as CLIENT_FILE
 from dispatcher.errors import StorageUnavailable
 from dispatcher.s3.client import S3, Location
 from dispatcher.s3.model_cache import MIB, RECORD, ModelCache, StoredModel

@@ -21,12 +21,12 @@ from PIL import Image
 
 from clients.base import Environment
 from clients.errors import ClientDisabled
+from clients.families.base import family
+from clients.families.base.dispatch_toml import Keys
+from clients.families.base.text_input import TextKeys
 from clients.images.pictures import EXAMPLE
-from clients.plugins import family
-from clients.plugins.dispatch_toml import Keys
 from clients.plugins.registry import load_clients
 from clients.request import Request
-from clients.text.batch import TextKeys
 from clients.triton.server import Signature, TensorSpec
 from tests.conftest import (
     PICTURES,

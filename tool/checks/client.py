@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from clients.base import Client
+from clients.families.base.dispatch_toml import FILE
 from clients.older_class import OlderClass
 from clients.plugins.discovery import sources
-from clients.plugins.dispatch_toml import FILE
 from clients.plugins.registry import Loaded
 from clients.repository.files import is_litter
 from clients.repository.model_folders import models_in

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clients.errors import ClientDisabled
-from clients.plugins.dispatch_toml import FILE, Keys, read_table
+from clients.families.base.dispatch_toml import FILE, Keys, read_table
 from clients.repository.config_text import Field, Message, NotReadable, read, whole
 from clients.repository.crash_causes import TRUE, Fault, crash_causes
 from clients.repository.files import text_of

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from clients.plugins.dispatch_toml import authors
+from clients.families.base.dispatch_toml import authors
 from clients.plugins.registry import Registry
 from clients.repository.model_folders import authors_folder
 from tool.offline import composed, load_offline, settings_here

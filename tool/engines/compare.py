@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from clients.base import Client, Parameter
-from clients.plugins.family import Family
+from clients.families.base.family import Family
 from clients.tensors.agreement import (
     LEAST_COSINE,
     LEAST_IOU,

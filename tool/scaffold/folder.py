@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from clients.plugins.dispatch_toml import FILE
-from clients.plugins.family import LABELS
+from clients.families.base.dispatch_toml import FILE
+from clients.families.base.family import LABELS
 from clients.repository.config_text import read
 from clients.repository.model_folders import CONFIG
 from clients.tensors.signature import DTYPES

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from clients.errors import ClientDisabled, InferenceError
-from clients.plugins.dispatch_toml import FILE
+from clients.families.base.dispatch_toml import FILE
 from clients.repository.model_folders import NAME, NAMED
 from clients.testing import answer, clients_in
 from clients.text.tokenizer import load_tokenizer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from clients.text.batch import DTYPES, PARTS
+from clients.families.base.text_input import DTYPES, PARTS
 from clients.text.tokenizer import Tokenizer
 from clients.triton.server import TensorSpec
 from tool.scaffold.plan import CHECK, SCORES, Misfit, Plan, quoted, several, shown

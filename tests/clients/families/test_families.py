@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clients.plugins import family
+from clients.families.base import family
 from clients.triton.server import Signature, Tensors
 from tests.support.fake_triton import Arrays
 from tests.support.family_bench import (

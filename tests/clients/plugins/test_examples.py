@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from clients.base import Client, Environment
+from clients.families.base.family import client_class
 from clients.families.detection import Detection
 from clients.images.pictures import EXAMPLE
-from clients.plugins.family import client_class
 from clients.plugins.validation import declaration_fault
 from clients.request import Request
 from clients.tensors.client import TensorClient, examples_of, named_examples

@@ -13,7 +13,7 @@ import dispatcher.model_control.repository
 from clients.errors import (
     UnknownModel,
 )
-from clients.plugins.dispatch_toml import aliases
+from clients.families.base.dispatch_toml import aliases
 from clients.triton.configuration import renamed_config
 from dispatcher.errors import BadModel
 from dispatcher.model_control.load_unload import ModelLoader

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from clients.errors import InferenceError
-from clients.plugins.dispatch_toml import authors
+from clients.families.base.dispatch_toml import authors
 from clients.repository.model_folders import authors_folder, link, models_in
 from clients.triton.client import Triton
 from container.repository.compose import compose

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from clients.families.base.dispatch_toml import aliases
 from clients.plugins.discovery import changes, model_source, tried
-from clients.plugins.dispatch_toml import aliases
 from clients.plugins.registry import Verdict
 from clients.repository.model_folders import link
 from clients.triton.server import ModelState

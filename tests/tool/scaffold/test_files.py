@@ -17,7 +17,7 @@ import pytest
 from onnx import external_data_helper
 from onnxruntime import InferenceSession
 
-from clients.plugins.family import names
+from clients.families.base.family import names
 from clients.testing import OnnxModels, answer, clients_in
 from container.triton_backends.onnxruntime.session import ModelFile, OnnxSession
 from container.triton_backends.onnxruntime.session_settings import session_settings

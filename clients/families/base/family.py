@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 from clients import families
 from clients.base import Client, Environment, Payload
 from clients.errors import BadParameter, BadPayload, ClientDisabled
-from clients.plugins.dispatch_toml import (
+from clients.families.base.dispatch_toml import (
     INSIDE,
     Keys,
     copied,

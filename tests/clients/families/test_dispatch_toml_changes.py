@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from clients.errors import ClientDisabled
+from clients.families.base.family import client_class
 from clients.plugins.discovery import model_source
-from clients.plugins.family import client_class
 from clients.request import Request
 from tests.support.family_bench import (
     PICTURES,

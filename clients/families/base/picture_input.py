@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from clients.families.base.family import Family, shown
 from clients.images.picture_file import PictureFile
-from clients.plugins.family import Family, shown
 from clients.triton.server import Signature, TensorSpec
 
 DTYPES: Mapping[str, type[np.generic]] = {

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from clients.base import Environment, Payload
 from clients.errors import BadPayload, ClientDisabled, InferenceError, TensorsRefused
-from clients.plugins.dispatch_toml import COUNT, FLAG, INSIDE, TENSOR, Keys, key
-from clients.plugins.family import Family, shown
+from clients.families.base.dispatch_toml import COUNT, FLAG, INSIDE, TENSOR, Keys, key
+from clients.families.base.family import Family, shown
 from clients.text.tokenizer import NotReadable, load_tokenizer
 from clients.triton.server import TOLERANCES, Hints, Padding, Signature, Tensors, TensorSpec
 
