@@ -93,10 +93,8 @@ class Server:
         self.has_started = False  # all programs run, and Triton has tried to load every model
         settings = {name: value for name, value in DEFAULTS.items() if name not in os.environ}
         settings |= {BIND_TO_PORT: str(port), "LOG_FORMAT": "json", "MODEL_DIR": str(folder)}
-        beside = folder / "code" / "clients"
-        if not beside.is_dir():  # it may come later, and is read only if it is named
-            others = os.environ.get("CLIENTS_PATH", "")
-            settings["CLIENTS_PATH"] = os.pathsep.join(filter(None, (others, str(beside))))
+        with suppress(OSError):  # the server looks for new classes in folders that were there
+            (folder / "code" / "clients").mkdir(parents=True, exist_ok=True)
         self.settings = settings
         self.program = project / "serve"
         self.process: subprocess.Popen[str] | None = None

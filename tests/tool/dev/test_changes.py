@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from dispatcher.settings import read_settings
+from tests.conftest import PROJECT
 from tool.__main__ import main
 from tool.commands.new_client import contents
 from tool.dev.changes import Changes, changes, look
@@ -102,6 +104,11 @@ def test_each_change_is_loaded_as_it_must_be(folder: Path, name: str) -> None:
     found = changes(before, look(folder, [folder / CLASSES]))
     assert Changes(found.engines, found.described, found.gone, found.classes) == expected
     assert bool(found) == (expected != Changes())
+
+
+def test_models_without_classes_are_served_and_classes_that_come_later(tmp_path: Path) -> None:
+    server = Server(PROJECT, tmp_path, 8080, print, everything=False)
+    assert read_settings(server.settings).client_folders == (tmp_path / CLASSES,)
 
 
 def test_a_folder_that_comes_later_is_seen(tmp_path: Path) -> None:
