@@ -196,6 +196,19 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(found), f"{target}#{anchor}"
 
 
+NOT_YET = {"README.md", "deploy-image.md", "http.md", "sagemaker.md"}  # have longer lines
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.name not in NOT_YET], ids=lambda page: page.name
+)
+def test_lines_can_be_read_on_a_phone(page: Path) -> None:
+    """But for tables, whose rows are one line each, and for code."""
+    prose = re.sub(r"(?ms)^ *```.*?^ *```$", "", page.read_text())
+    text = [line for line in prose.splitlines() if not line.lstrip().startswith("|")]
+    assert [line for line in text if len(line) > 130] == []
+
+
 def test_every_make_command_that_is_named_exists() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (PROJECT / "Makefile").read_text(), re.MULTILINE))
     pages = [page.read_text() for page in PAGES if page.name != "NOTES.md"]
