@@ -17,7 +17,7 @@ from pathlib import Path
 
 from clients.errors import InferenceError
 from clients.families.base.dispatch_toml import authors, copied
-from clients.plugins.discovery import Mark, Source, changes, sources
+from clients.plugins.discovery import Source, changes, sources
 from clients.plugins.registry import Registry, Verdict, owners, take, verdict_of
 from clients.triton.client import TritonEnvironment
 from dispatcher.model_control.sandbox import try_sources
@@ -101,7 +101,7 @@ class Reloader:
     _taking: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self, number: int) -> None:
-        """Follow the other workers in a thread, and look for changes where that is set.
+        """Follow the other workers in a thread.
 
         Args:
             number: of the last reload before this worker's clients were loaded.
@@ -253,43 +253,11 @@ class Reloader:
             time.sleep(LOOK_S / 10)
 
     def follow(self) -> None:
-        """Take up the reloads of others; reload what has changed where that is set."""
-        interval = self.settings.clients_watch
-        due, before = time.monotonic(), self.news()
+        """Take up the reloads of others."""
         while True:
             time.sleep(LOOK_S)
             try:
                 if self.verdicts.read().number != self._number:
                     self.take_up()
-                if interval is not None and time.monotonic() >= due + interval:
-                    due, now = time.monotonic(), self.news()
-                    # Twice the same: the author has finished writing.
-                    if now and now == before:
-                        self.renew_if_alone()
-                    before = now
             except Exception:
                 log.exception("cannot look for changed clients")
-
-    def renew_if_alone(self) -> None:
-        """Reload, unless another worker does: that one waits for this thread."""
-        with self.verdicts.alone_or_not() as mine:
-            if not mine:
-                return
-            if self.verdicts.read().number != self._number:
-                self.take_up()  # another worker has just done it
-            if self.news():
-                self.renew()
-
-    def news(self) -> dict[str, Mark]:
-        """Return the changes, by source: what is new, changed since it was tried, or gone."""
-        loaded, noted = self.registry.loaded, self.verdicts.read().by_source
-        found = self.sources()
-        now = {source.where: source.mark for source in found}
-        news: dict[str, Mark] = {where: {} for where in loaded.keys() - now.keys()}
-        for where, mark in now.items():
-            known = [one[where].mark for one in (loaded, noted) if where in one]
-            differ = [changes(one, mark) for one in known] or [mark]
-            if all(differ):
-                news[where] = differ[0]
-        waiting = self.waiting(source for source in found if source.where in news)
-        return {where: mark for where, mark in news.items() if where not in waiting}

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO
 
 from clients.errors import DeadlineExceeded
 from clients.plugins.registry import Verdict
@@ -66,22 +65,13 @@ class Verdicts:
             DeadlineExceeded: another reload went on until then.
 
         """
-        with self.lock_file() as lock:
+        self.workers.mkdir(parents=True, exist_ok=True)
+        with self.lock.open("w", encoding="utf-8") as lock:
             while not locked(lock):
                 if time.monotonic() >= until:
                     raise others_reload()
                 time.sleep(LOOK_S)
             yield
-
-    @contextmanager
-    def alone_or_not(self) -> Iterator[bool]:
-        """Exclude other reloads unless there is one now; yield whether there is none."""
-        with self.lock_file() as lock:
-            yield locked(lock)
-
-    def lock_file(self) -> IO[str]:
-        self.workers.mkdir(parents=True, exist_ok=True)
-        return self.lock.open("w", encoding="utf-8")
 
     def read(self) -> Noted:
         """Return the newest content; the file is parsed only where it was replaced."""

@@ -107,9 +107,6 @@ class Settings(TraceSettings, JobSettings, StorageSettings, ModelSettings):
         "model for requests that name none")
     clients_path: tuple[Path, ...] = setting("CLIENTS_PATH", "", read.folders,
         "folders with your own client classes")
-    clients_watch: float | None = setting("CLIENTS_WATCH", "",
-        read.or_nothing(read.seconds(0.5, 3600)),
-        "how often changed classes are loaded, beside POST /reload")
     triton_home: Path = setting("TRITON_HOME", "/opt/tritonserver", read.path,
         "folder of NVIDIA's Triton, tried before the embedded one")
     tensorrt_engines: Path | None = setting("TENSORRT_ENGINES", "", read.or_nothing(read.path),
@@ -289,6 +286,7 @@ INNER_PORTS = ("triton_http_port", "triton_grpc_port", "triton_metrics_port")
 # Settings of earlier versions, and what to do in place of each.
 GONE = {
     "CANARY_TIMEOUT": "it is 8 s",
+    "CLIENTS_WATCH": "POST /reload loads changed classes, and `dispatcher dev` does at each change",
     "JOBS_AT_A_TIME": "it is 1 a worker: set MODEL_SERVER_WORKERS",
     "MODEL_KEEP": "it is 5 s",
     "MODEL_SERVER_STREAM_TIMEOUT": "it is eight times MODEL_SERVER_TIMEOUT",

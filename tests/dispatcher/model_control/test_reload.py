@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,12 @@ import pytest
 
 from clients.plugins.registry import Verdict
 from clients.triton.server import Signature, TensorSpec
-from dispatcher.model_control import sandbox as trial
 from dispatcher.model_control.verdicts import Noted, Verdicts
 from dispatcher.readiness.prober import Prober
 from dispatcher.settings import Settings
 from tests.support.fake_triton import FakeTriton
 from tests.support.probing import probed, triton
-from tests.support.reloading import FINE, Worker, folder, until, write
+from tests.support.reloading import FINE, Worker, folder, write
 from tests.support.stand_ins import assert_error
 
 __all__ = ["folder"]
@@ -162,45 +160,6 @@ def test_a_name_of_another_client_is_refused(folder: Path) -> None:
     response = worker.reload()
     assert "the name 'kept' belongs to the client in " in response.json["error"]["message"]
     assert worker.ask("kept") == "kept"
-
-
-def test_with_a_watch_nobody_has_to_ask(folder: Path) -> None:
-    tried: list[list[str]] = []
-
-    def noting(found: Any, kept: Any, settings: Settings) -> Any:
-        found = list(found)
-        tried.append([Path(source.where).name for source in found])
-        return trial.try_sources(found, kept, settings)
-
-    worker = Worker(folder, CLIENTS_WATCH="0.5")
-    worker.reloader.trial = noting
-    gone = worker.reloader.verdicts.workers / "99999999"
-    gone.parent.mkdir(parents=True)
-    gone.touch()
-    worker.reloader.start(0)
-    assert not gone.exists(), "else a later process of this number would be waited for"
-    write(folder / "clients", "mine", "1 / 0")
-    until(lambda: tried)
-    write(folder / "clients", "mine", "'new'")
-    until(lambda: worker.ask("mine") == "new")
-    count = len(tried)
-    time.sleep(2.5)
-    assert tried[0] == ["mine.py"]
-    assert len(tried) == count, "what was tried is not tried again"
-
-
-def test_a_watch_leaves_a_change_to_the_worker_that_is_at_it(folder: Path) -> None:
-    """One that waited for the lock could not take up what it is waited for."""
-    worker, other = Worker(folder, CLIENTS_WATCH="0.5"), Worker(folder)
-    write(folder / "clients", "mine", "'new'")
-    with worker.reloader.verdicts.alone():
-        worker.reloader.renew_if_alone()
-        assert worker.reloader.verdicts.read() == Noted(), "it left it to the one who is at it"
-    assert other.reload().status_code == 200
-    worker.reloader.trial = lambda *_: pytest.fail("what another has tried is not tried again")
-    worker.reloader.renew_if_alone()
-    assert worker.ask("mine") == "new"
-    assert worker.reloader.verdicts.read().number == 1
 
 
 def test_an_installed_package_that_has_changed_needs_a_restart(

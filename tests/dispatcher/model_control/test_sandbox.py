@@ -172,17 +172,6 @@ def test_a_package_that_writes_into_its_own_folder_is_taken_up_like_any_other(
     assert [one.ask("packed") for one in (first, second)] == ["twonew"] * 2
 
 
-def test_with_a_watch_what_a_package_writes_is_no_news(folder: Path, packed: Path) -> None:
-    worker = Worker(folder, try_at_start)
-    assert worker.reloader.news() == {}
-    (packed / "labels.json").write_text("two")
-    assert list(worker.reloader.news()) == [str(packed / "__init__.py")]
-    worker.reloader.renew_if_alone()
-    assert worker.ask("packed") == "twoRESULT"
-    assert worker.ask("packed") == "twoRESULT"
-    assert worker.reloader.news() == {}
-
-
 @pytest.mark.parametrize("file", ["log.txt", "made.py"])
 def test_what_writes_a_file_before_it_ends_the_process_is_left_out_too(
     folder: Path, file: str
