@@ -33,11 +33,19 @@ def test_the_readme_has_a_request_per_model() -> None:
         assert name in commands
 
 
-@pytest.mark.parametrize(("command", "shown"), readme.requests())
+@pytest.mark.parametrize(("command", "shown"), readme.requests()[:-1])
 def test_the_readme_s_requests_are_answered_as_it_shows(
     endpoint: Endpoint, command: str, shown: Any
 ) -> None:
     came = readme.run(command, f"http://127.0.0.1:{endpoint.port}")
+    assert readme.same(came, shown), came
+
+
+def test_the_reader_s_own_model_answers_as_it_shows(endpoint: Endpoint, tmp_path: Path) -> None:
+    """Written by `new-model`, with the options that stand there."""
+    command, shown = readme.requests()[-1]
+    came = readme.run_with_own_model(command, f"http://127.0.0.1:{endpoint.port}", tmp_path)
+    assert endpoint.call("/models/photos", method="DELETE").status == 200
     assert readme.same(came, shown), came
 
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from onnx import TensorProto, helper, save
 
 from tests.conftest import PROJECT, Endpoint
 from tests.support.docker import TAG, build, docker, skip_without_engine
 from tests.support.front import front
 from tests.support.sequences import ask, container, lay_out
+from tool.commands.new_client import contents
 
 
 @pytest.fixture
@@ -27,22 +27,13 @@ def write_small_repository(folder: Path) -> Path:
 
 
 def write_own_client(folder: Path, repository: Path) -> None:
-    """Write the README's example as it stands there, and its model, which doubles numbers."""
-    blocks = (PROJECT / "README.md").read_text().split("```")
-    source = next(b.removeprefix("python\n") for b in blocks if b.startswith("python\n"))
-    config = next(b.partition("\n")[2] for b in blocks if 'name: "double"' in b)
-    (folder / "clients").mkdir()
-    (folder / "clients" / "double.py").write_text(source)
-    (repository / "double" / "1").mkdir(parents=True)
-    (repository / "double" / "config.pbtxt").write_text(config)
-    graph = helper.make_graph(
-        [helper.make_node("Add", ["INPUT", "INPUT"], ["OUTPUT"])],
-        "double",
-        [helper.make_tensor_value_info("INPUT", TensorProto.FLOAT, ["batch", "n"])],
-        [helper.make_tensor_value_info("OUTPUT", TensorProto.FLOAT, ["batch", "n"])],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    save(model, repository / "double" / "1" / "model.onnx")
+    """Write the class of `new-client`, which adding-a-model.md shows, and its model."""
+    for path, content in contents("double").items():
+        place = (
+            repository / path if path.parts[0] == "double" else folder / path.relative_to("code")
+        )
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(content)
 
 
 @pytest.fixture(scope="module")

@@ -1,16 +1,19 @@
 """The requests in the README and the answers it shows for them.
 
-usage: python -m tests.support.readme ENDPOINT     runs each against a container and compares
+usage: python -m tests.support.readme ENDPOINT     runs each against a server here, and compares
 """
 
 from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 PROJECT = Path(__file__).resolve().parents[2]
 SHOWN = re.compile(r"```sh\n([^`]*?curl .*?)```\n```json\n(.*?)```", re.DOTALL)
@@ -21,6 +24,18 @@ def requests() -> list[tuple[str, Any]]:
     """Return each command and the answer that stands below it."""
     found = SHOWN.findall((PROJECT / "README.md").read_text())
     return [(command, json.loads(answer)) for command, answer in found]
+
+
+def run_with_own_model(command: str, endpoint: str, folder: Path) -> Any:
+    """Write the reader's own model into a folder, load it, and run the command that asks it."""
+    page = (PROJECT / "README.md").read_text().replace("\\\n", "")
+    (line,) = re.findall(r"^\.venv/bin/dispatcher (new-model .*) --into mine$", page, re.MULTILINE)
+    words = shlex.split(line)
+    program = [sys.executable, "-m", "tool", *words, "--into", folder]
+    subprocess.run(program, cwd=PROJECT, capture_output=True, check=True)
+    body = json.dumps({"model_name": words[1], "url": str(folder / words[1])}).encode()
+    with urlopen(f"{endpoint}/models", body):
+        return run(command, endpoint)
 
 
 def run(command: str, endpoint: str) -> Any:
@@ -55,8 +70,11 @@ def same(came: Any, shown: Any) -> bool:
 def main(endpoint: str) -> int:
     """Run all; return how many answers differ."""
     wrong = 0
-    for command, shown in requests():
-        came = run(command, endpoint)
+    *all_but_own, (last, of_last) = requests()
+    found = [(run(command, endpoint), shown) for command, shown in all_but_own]
+    with tempfile.TemporaryDirectory() as folder:
+        found.append((run_with_own_model(last, endpoint, Path(folder)), of_last))
+    for came, shown in found:
         wrong += not same(came, shown)
         sys.stdout.write(f"{'ok' if same(came, shown) else 'DIFFERS'}: {json.dumps(came)[:200]}\n")
     return wrong
