@@ -23,7 +23,6 @@ from container.triton_backends.onnxruntime import session as onnxruntime
 from container.triton_backends.onnxruntime.execution_providers import CPU, execution_providers
 from container.triton_backends.onnxruntime.session_settings import own_settings, session_settings
 from container.triton_backends.openvino import session as openvino
-from container.triton_backends.openvino.mapped_file import WEIGHTS
 from container.triton_backends.openvino.properties import KEYS, properties
 from tool.checks.findings import Findings
 from tool.checks.refused import KINDS, of_warmups, undescribed
@@ -127,7 +126,7 @@ class FileCheck:
         """Look into the model's file, as far as it can be read without running it."""
         with file.open("rb") as start:
             begin = start.read(256)
-        weights = file.with_suffix(WEIGHTS)
+        weights = file.with_suffix(openvino.WEIGHTS)
         if file.suffix == ".xml" and weights.is_file():
             with weights.open("rb") as start:
                 if start.read(len(LFS)) == LFS:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,3 +61,15 @@ def give_back() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, others need not
     if trim is not None:
         trim(0)
+
+
+def forget(file: Path) -> None:
+    """Drop a mapped file from this process's memory; later reads come from the disk."""
+    madvise = getattr(ctypes.CDLL(None), "madvise", None) if sys.platform == "linux" else None
+    if madvise is None:
+        return
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    mapped = rf"(?m)^(\w+)-(\w+) r\S+ .*{re.escape(str(file))}(?: \(deleted\))?$"
+    for begin, end in re.findall(mapped, maps):
+        start = int(begin, 16)
+        madvise(ctypes.c_void_p(start), ctypes.c_size_t(int(end, 16) - start), mmap.MADV_DONTNEED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import hashlib
 import sys
 from functools import cache, partial
 from importlib.metadata import version
@@ -15,14 +16,15 @@ import numpy as np
 from container.triton_backends.batching.tensor_shapes import Scalars, conform
 from container.triton_backends.machine import allocator
 from container.triton_backends.machine.allocator import WORTHWHILE
+from container.triton_backends.machine.shared_folder import locked
 from container.triton_backends.model_config import (
     DYNAMIC,
     NUMPY_TYPES,
     ModelConfigError,
     Signature,
     TensorSpec,
+    files_of,
 )
-from container.triton_backends.openvino.mapped_file import WEIGHTS, MappedFile
 from container.triton_backends.openvino.properties import EXACT, computing_in
 from container.triton_backends.openvino.rows import SHAPE, numbers_of, of_all_or_rows, take_rows
 
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
 
 DEFAULT_FILES = ("model.xml", "model.onnx")
 """Triton writes the first into a configuration that names no file."""
+
+WEIGHTS = ".bin"
+"""The suffix of the file beside `model.xml` that has the weights."""
 
 TELEMETRY = "openvino_telemetry"
 
@@ -76,22 +81,21 @@ class OpenVinoSession:
         signature: Signature | None = None,
         shared: Path | None = None,
     ) -> None:
-        self._mapped = MappedFile(file, shared, _save)
+        model, self._mapped = read_mapped(file, shared)
+        self._made = None if self._mapped == file else self._mapped
         try:
-            file = self._mapped.file
-            model = read(file)
             self.signature = signature or signature_of(model, file)
             try:
                 self.by_rows = take_rows(model)
             except Exception as error:  # it can do without
                 sys.stderr.write(f"'{file}' is not run by rows: {error}\n")
-                self.by_rows, model = (), read(file)
+                self.by_rows, model = (), read(self._mapped)
             self._compiled = core().compile_model(model, "CPU", dict(properties))
-        except BaseException as error:
-            self._mapped.close()
-            if isinstance(error, Exception) and not isinstance(error, ModelConfigError):
-                raise unreadable(file, error) from error
-            raise
+        except Exception as error:
+            self._remove_made()
+            if isinstance(error, ModelConfigError):
+                raise
+            raise unreadable(file, error) from error
         del model
         self._order = [port.any_name for port in self._compiled.inputs]
         self._places = {
@@ -106,7 +110,7 @@ class OpenVinoSession:
         self._is_warm = False
         self._sizes, self._lean = allocator.Sizes(), sys.maxsize
         allocator.give_back()
-        self._mapped.forget()
+        allocator.forget(self._mapped.with_suffix(WEIGHTS))
 
     def run(
         self, inputs: Tensors, outputs: Sequence[str], rows: Mapping[str, Rows] = ALL
@@ -138,7 +142,7 @@ class OpenVinoSession:
                 self._is_warm = False
         if not (self._is_warm or shrinks):  # it packs weights when it runs for the first time
             self._is_warm = True
-            self._mapped.forget()
+            allocator.forget(self._mapped.with_suffix(WEIGHTS))
             self._lean = min(self._lean, allocator.resident())
         for name in by_rows:
             answer[name] = of_all_or_rows(answer[name], answer.pop(SHAPE + name), rows.get(name))
@@ -147,7 +151,13 @@ class OpenVinoSession:
     def close(self) -> None:
         self._free = LifoQueue()
         self._compiled = None
-        self._mapped.close()
+        self._remove_made()
+
+    def _remove_made(self) -> None:
+        """Remove what was made for all instances; those that have it open keep it."""
+        if self._made:
+            for file in (self._made, self._made.with_suffix(WEIGHTS)):
+                file.unlink(missing_ok=True)
 
 
 class OpenVinoFile:
@@ -211,6 +221,30 @@ def read(file: Path) -> Any:
         return core().read_model(file)
     except Exception as error:
         raise unreadable(file, error) from error
+
+
+def read_mapped(file: Path, shared: Path | None) -> tuple[Any, Path]:
+    """Return a model whose weights are mapped where that is possible, and the file that it is in.
+
+    Weights of ONNX files are read into each process's own memory; those in OpenVINO's own format
+    are mapped, are there once for all instances, and need not stay in memory once they are packed
+    for the processor. So it is made once in the folder that instances share.
+    """
+    if shared is None or file.suffix == ".xml":
+        return read(file), file
+    known = [
+        (str(f), s.st_size, s.st_mtime_ns, s.st_ino) for f in files_of(file) if (s := f.stat())
+    ]
+    made = shared / "ir" / f"{hashlib.sha256(repr(known).encode()).hexdigest()[:16]}.xml"
+    try:
+        made.parent.mkdir(parents=True, exist_ok=True)
+        with locked(made.with_suffix(".lock")):  # until it is open: another may remove it
+            if not made.exists():
+                _save(file, made)
+            return read(made), made
+    except OSError as error:
+        sys.stderr.write(f"the weights of '{file}' are not mapped: {error}\n")
+        return read(file), file
 
 
 def unreadable(file: Path, error: Exception) -> ModelConfigError:

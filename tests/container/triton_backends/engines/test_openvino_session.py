@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import mmap
-import os
 import re
 import subprocess
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,11 +15,15 @@ import pytest
 from onnx import TensorProto, helper
 
 from container.triton_backends.batching.item import RequestError
+from container.triton_backends.machine import allocator
 from container.triton_backends.model_config import ModelConfigError, TensorSpec
-from container.triton_backends.openvino import mapped_file
 from container.triton_backends.openvino import session as module
-from container.triton_backends.openvino.mapped_file import MappedFile
-from container.triton_backends.openvino.session import OpenVinoFile, OpenVinoSession, model_file
+from container.triton_backends.openvino.session import (
+    OpenVinoFile,
+    OpenVinoSession,
+    model_file,
+    read_mapped,
+)
 from tests.support.models import onnx_models, openvino_models
 
 PROPERTIES = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 2, "NUM_STREAMS": 2}
@@ -65,13 +66,12 @@ class TestWeights:
         for session in sessions:
             np.testing.assert_allclose(session.run({"x": X}, ["y"])["y"], EXPECTED, atol=1e-4)
 
-    def test_they_are_removed_with_the_last_instance(
+    def test_what_an_instance_removes_another_still_has(
         self, file: Path, tmp_path: Path, saved: list[Path]
     ) -> None:
         first, last = (OpenVinoSession(file, PROPERTIES, {}, shared=tmp_path / "s") for _ in "ab")
         first.close()
         np.testing.assert_allclose(last.run({"x": X}, ["y"])["y"], EXPECTED, atol=1e-4)
-        assert saved[0].is_file()
         last.close()
         assert [path.suffix for path in saved[0].parent.iterdir()] == [".lock"]
         again = OpenVinoSession(file, PROPERTIES, {}, shared=tmp_path / "s")
@@ -81,9 +81,9 @@ class TestWeights:
     def test_another_file_in_its_place_is_written_too(
         self, file: Path, tmp_path: Path, saved: list[Path]
     ) -> None:
-        before = MappedFile(file, tmp_path / "s", module._save).file
+        _, before = read_mapped(file, tmp_path / "s")
         onnx_models.plus_one(file)
-        after = MappedFile(file, tmp_path / "s", module._save).file
+        _, after = read_mapped(file, tmp_path / "s")
         assert saved == [before, after]
         assert before != after
         assert OpenVinoFile(after).signature.inputs == (TensorSpec("x", "TYPE_FP32", (-1, 3)),)
@@ -109,14 +109,14 @@ class TestWeights:
             raise RuntimeError("Exception from src/x.cpp:1:\nNo space left on device")
 
         monkeypatch.setattr("openvino.save_model", full)
-        assert MappedFile(file, tmp_path / "s", module._save).file == file
+        assert read_mapped(file, tmp_path / "s")[1] == file
         assert "No space left on device" in capfd.readouterr().err
         assert [path.suffix for path in (tmp_path / "s" / "ir").iterdir()] == [".lock"]
 
     def test_a_model_of_openvino_is_taken_as_it_is(self, tmp_path: Path) -> None:
         openvino_models.line(tmp_path / "model.xml")
-        taken = MappedFile(tmp_path / "model.xml", tmp_path / "s", module._save)
-        assert taken.file == tmp_path / "model.xml"
+        _, taken = read_mapped(tmp_path / "model.xml", tmp_path / "s")
+        assert taken == tmp_path / "model.xml"
         assert not (tmp_path / "s").exists()
 
     def test_a_mapped_file_goes_out_of_memory_and_can_still_be_read(self, tmp_path: Path) -> None:
@@ -126,12 +126,12 @@ class TestWeights:
         with weights.open("rb") as opened, mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as it:
             assert it[:] == content
             assert resident(weights) == 4096
-            mapped_file.forget(weights)
+            allocator.forget(weights)
             assert resident(weights) == 0
             assert it[:] == content
 
     def test_what_is_not_mapped_is_no_matter(self, tmp_path: Path) -> None:
-        mapped_file.forget(tmp_path / "none.bin")
+        allocator.forget(tmp_path / "none.bin")
 
 
 def resident(file: Path) -> int:
@@ -141,25 +141,6 @@ def resident(file: Path) -> int:
         rf"(?ms)^\w+-\w+ .{{4}} [^\n]* {re.escape(str(file))}$.*?^Rss: +(\d+) kB", maps
     )
     return sum(map(int, found))
-
-
-def test_an_instance_does_not_wait_for_one_that_keeps_the_file_open(tmp_path: Path) -> None:
-    """Both found no file at the same time; one made it, and has its model open from then on."""
-    made, lock = tmp_path / "made.xml", tmp_path / "made.lock"
-    first, second = (os.open(lock, os.O_RDWR | os.O_CREAT) for _ in range(2))
-    fcntl.flock(first, fcntl.LOCK_SH)
-    made_twice: list[str] = []
-    arguments = second, made, lambda: made_twice.append("made")
-    waits = threading.Thread(target=mapped_file._lock_shared, args=arguments, daemon=True)
-    waits.start()
-    waits.join(0.2)
-    assert waits.is_alive(), "there is no file yet"
-    made.touch()
-    waits.join(10)
-    assert not waits.is_alive()
-    assert not made_twice
-    os.close(first)
-    os.close(second)
 
 
 class TestRuns:
