@@ -1,4 +1,4 @@
-"""What the backends of ONNX Runtime and OpenVINO have in common towards Triton."""
+"""What the backends have in common towards Triton."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import triton_python_backend_utils as pb_utils
 
 from container.triton_backends import config_check, model_config, triton_requests
-from container.triton_backends.batching.item import ByRows
 from container.triton_backends.completion import completed
 from container.triton_backends.engine_choice import CACHE_VARIABLE, hide, show
 from container.triton_backends.machine import allocator
@@ -21,11 +20,9 @@ from container.triton_backends.machine.shared_folder import shared_folder
 from container.triton_backends.machine.shared_memory import Share, fit
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from numpy.typing import NDArray
-
-    from container.triton_backends.batching.item import Rows, Tensors
+    from container.triton_backends.batching.item import ByRows, Run, Tensors
     from container.triton_backends.completion import ModelFile
     from container.triton_backends.engine_choice import EngineChoice
     from container.triton_backends.triton_requests import TritonRequest
@@ -34,20 +31,27 @@ if TYPE_CHECKING:
 class Session(Protocol):
     """An open model of any engine."""
 
-    signature: model_config.Signature
-    by_rows: tuple[str, ...]
-    """The outputs of which rows can be computed alone."""
     on_cpu: bool
-    at_once: int
-    """Runs that are best on their way at a time; 1 where each has all cores."""
 
-    def prepare(self, inputs: Tensors) -> Tensors:
+    @property
+    def signature(self) -> model_config.Signature | None:
+        """What the file says of its tensors, if anything."""
+
+    @property
+    def by_rows(self) -> ByRows | None:
+        """Runs that compute some rows alone, where the model can."""
+
+    @property
+    def at_once(self) -> int:
+        """Runs that are best on their way at a time; 1 where each has all cores."""
+
+    @property
+    def prepare(self) -> Callable[[Tensors], Tensors]:
         """Return a request's tensors as the file has them; raise RequestError."""
 
-    def run(
-        self, inputs: Tensors, outputs: Sequence[str], rows: Mapping[str, Rows] = ...
-    ) -> dict[str, NDArray[Any]]:
-        """Return the named outputs; raise what the engine raises."""
+    @property
+    def run(self) -> Run:
+        """Run the model once."""
 
     def close(self) -> None:
         """Free the model."""
@@ -73,8 +77,8 @@ class PythonModel(ABC):
     @abstractmethod
     def open(
         self, config: Mapping[str, Any], file: Path, args: Mapping[str, str]
-    ) -> tuple[EngineChoice, Session]:
-        """Return what runs the model, and the open model.
+    ) -> tuple[EngineChoice | None, Session]:
+        """Return which engine was chosen, where there are several, and the open model.
 
         Raises:
             ModelConfigError: with one sentence on what does not fit.
@@ -122,9 +126,11 @@ class PythonModel(ABC):
         config = json.loads(args["model_config"])
         config_check.refuse_unsupported(config)
         found, session = self.open(config, self._file(config), args)
-        pb_utils.Logger.log_info(f"model '{config['name']}': {found.sentence()}")
+        if found:
+            pb_utils.Logger.log_info(f"model '{config['name']}': {found.sentence()}")
         try:
-            config_check.check(config, session.signature)
+            if session.signature:
+                config_check.check(config, session.signature)
             share = Share.of(config, os.environ)
         except BaseException:
             session.close()
@@ -137,15 +143,16 @@ class PythonModel(ABC):
             model_config.max_batch_size(config),
             share,
             session.on_cpu,
-            ByRows(session.by_rows, session.run) if session.by_rows else None,
+            session.by_rows,
             model_config.is_cached(config),
         )
         if session.at_once > 1:
             self._threads = ThreadPoolExecutor(session.at_once)
         self._free = Semaphore(session.at_once)
         self._session = session
-        shared = shared_folder(os.environ) if session.on_cpu else None
-        self._shown = show(found, shared, config["name"], args["model_version"])
+        if found and session.on_cpu:
+            shared = shared_folder(os.environ)
+            self._shown = show(found, shared, config["name"], args["model_version"])
         allocator.give_back()
 
     def execute(self, requests: Sequence[Any]) -> list[Any] | None:

@@ -321,7 +321,7 @@ def as_served(file: Path, precision: str, signature: Signature) -> Run | None:
         None where there is no such output: see `container.triton_backends.openvino.rows`.
 
     """
-    if not take_rows(openvino.read(file)):
+    if not (of_rows := take_rows(openvino.read(file))):
         return None
     options = {**computing_in(precision), "INFERENCE_NUM_THREADS": 1}
     session = openvino.OpenVinoSession(file, options, {}, signature)
@@ -329,7 +329,7 @@ def as_served(file: Path, precision: str, signature: Signature) -> Run | None:
 
     def run(given: Mapping[str, npt.NDArray[Any]]) -> Arrays:
         texts, places = next(iter(given.values())).shape[:2]
-        rows = {name: Rows((texts, places), [0]) for name in session.by_rows}
+        rows = {name: Rows((texts, places), [0]) for name in of_rows}
         return session.run(given, names, rows)
 
     return run

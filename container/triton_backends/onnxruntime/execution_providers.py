@@ -30,50 +30,6 @@ _TENSORRT_RENAMED = {
     "int8_calibration_table_name": "trt_int8_calibration_table_name",
     "int8_use_native_calibration_table": "trt_int8_use_native_calibration_table",
 }
-_TENSORRT_INTS = frozenset(
-    {
-        "max_workspace_size_bytes",
-        "trt_max_partition_iterations",
-        "trt_min_subgraph_size",
-        "trt_dla_core",
-        "trt_builder_optimization_level",
-        "trt_auxiliary_streams",
-        "trt_ep_context_embed_mode",
-    }
-)
-_TENSORRT_BOOLS = frozenset(
-    {
-        "int8_use_native_calibration_table",
-        "trt_dla_enable",
-        "trt_engine_cache_enable",
-        "trt_dump_subgraphs",
-        "trt_force_sequential_engine_build",
-        "trt_context_memory_sharing_enable",
-        "trt_layer_norm_fp32_fallback",
-        "trt_timing_cache_enable",
-        "trt_force_timing_cache",
-        "trt_detailed_build_log",
-        "trt_build_heuristics_enable",
-        "trt_sparsity_enable",
-        "trt_cuda_graph_enable",
-        "trt_dump_ep_context_model",
-    }
-)
-_TENSORRT_TEXTS = frozenset(
-    {
-        "int8_calibration_table_name",
-        "trt_engine_cache_path",
-        "trt_engine_cache_prefix",
-        "trt_timing_cache_path",
-        "trt_tactic_sources",
-        "trt_extra_plugin_lib_paths",
-        "trt_profile_min_shapes",
-        "trt_profile_max_shapes",
-        "trt_profile_opt_shapes",
-        "trt_ep_context_file_path",
-    }
-)
-_CUDA_BOOLS = frozenset({"do_copy_in_default_stream", "use_ep_level_unified_stream"})
 _CUDA_CHOICES = {
     "cudnn_conv_algo_search": ("EXHAUSTIVE", "HEURISTIC", "DEFAULT"),
     "arena_extend_strategy": ("kNextPowerOfTwo", "kSameAsRequested"),
@@ -118,9 +74,10 @@ def execution_providers(
         for accelerator in accelerators.get("gpu_execution_accelerator") or []:
             options = accelerator.get("parameters") or {}
             if accelerator["name"] == "tensorrt":
-                add(TENSORRT, _tensorrt_options(options, device_id), "tensorrt")
+                options = {**_tensorrt_options(options), "device_id": str(device_id)}
+                add(TENSORRT, options, "tensorrt")
             elif accelerator["name"] == "cuda":
-                cuda = _cuda_options(options)
+                cuda = dict(options)
             else:
                 raise _unknown("GPU", accelerator["name"], "'tensorrt' or 'cuda'")
         providers.append(
@@ -139,34 +96,16 @@ def _unknown(kind: str, name: str, expected: str) -> ModelConfigError:
     )
 
 
-def _tensorrt_options(given: Mapping[str, str], device_id: int) -> dict[str, str]:
-    options: dict[str, str] = {}
-    for key, text in given.items():
-        if key == "precision_mode":
-            if text not in _PRECISIONS:
-                raise ModelConfigError(
-                    f"parameter 'precision_mode' of the accelerator 'tensorrt' is '{text}', but "
-                    f"expected is one of {', '.join(_PRECISIONS)}."
-                )
-            options |= _PRECISIONS[text]
-            continue
-        if key in _TENSORRT_INTS:
-            parameters.parsed_int(key, text)
-        elif key in _TENSORRT_BOOLS:
-            parameters.parsed_bool(key, text)
-        elif key not in _TENSORRT_TEXTS:
+def _tensorrt_options(given: Mapping[str, str]) -> dict[str, str]:
+    options = {_TENSORRT_RENAMED.get(key, key): text for key, text in given.items()}
+    if precision := options.pop("precision_mode", ""):
+        if precision not in _PRECISIONS:
             raise ModelConfigError(
-                f"parameter '{key}' of the accelerator 'tensorrt' is unknown, but expected is one "
-                "of those that NVIDIA's onnxruntime backend documents."
+                f"parameter 'precision_mode' of the accelerator 'tensorrt' is '{precision}', but "
+                f"expected is one of {', '.join(_PRECISIONS)}."
             )
-        options[_TENSORRT_RENAMED.get(key, key)] = text
-    return {**options, "device_id": str(device_id)}
-
-
-def _cuda_options(given: Mapping[str, str]) -> dict[str, str]:
-    for key in _CUDA_BOOLS & given.keys():
-        parameters.parsed_bool(key, given[key])
-    return dict(given)
+        options |= _PRECISIONS[precision]
+    return options
 
 
 def _deprecated_cuda_options(config: Mapping[str, Any]) -> dict[str, str]:

@@ -21,7 +21,7 @@ from container.triton_backends.model_config import (
     files_of,
     has_operator,
 )
-from container.triton_backends.onnxruntime.execution_providers import CPU
+from container.triton_backends.onnxruntime.execution_providers import CPU, TENSORRT
 from container.triton_backends.onnxruntime.session_settings import ARENA_SHRINKAGE
 from container.triton_backends.onnxruntime.unknown_ranks import unknown_ranks
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from container.triton_backends.batching.item import Rows, Tensors
+    from container.triton_backends.batching.item import Tensors
     from container.triton_backends.onnxruntime.execution_providers import Provider
     from container.triton_backends.onnxruntime.session_settings import SessionSettings
 
@@ -45,8 +45,6 @@ SCALED_BY_THREAD = (b"DynamicQuantizeLSTM",)
 by 3 % of an output's range between one thread and two."""
 
 ERROR, FATAL = 3, 4  # ONNX Runtime's numbers of these levels of its log
-
-ALL: Mapping[str, Rows] = {}
 
 _OWN_NAMES = {"float32": "float", "float64": "double"}
 DATA_TYPES = {
@@ -156,7 +154,7 @@ class OnnxSession:
 
     """
 
-    by_rows: tuple[str, ...] = ()
+    by_rows = None
 
     def __init__(
         self,
@@ -183,12 +181,7 @@ class OnnxSession:
         specs = (*self.signature.inputs, *self.signature.optional)
         self.prepare = partial(conform, specs={spec.name: spec for spec in specs})
 
-    def run(
-        self,
-        inputs: Tensors,
-        outputs: Sequence[str],
-        rows: Mapping[str, Rows] = ALL,  # noqa: ARG002  of none alone
-    ) -> dict[str, NDArray[Any]]:
+    def run(self, inputs: Tensors, outputs: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Return the named outputs.
 
         ONNX Runtime's inference builds compute the whole graph all the same; outputs that
@@ -265,8 +258,12 @@ def _import_onnxruntime() -> Any:
 
 def _opened(file: Path, options: Any, providers: Sequence[Provider]) -> Any:
     onnxruntime = _import_onnxruntime()
+    # Who asks for TensorRT gets an error where an option is wrong, instead of another provider.
+    falls_back = all(name != TENSORRT for name, _ in providers)
     try:
-        return onnxruntime.InferenceSession(str(file), options, providers=list(providers))
+        return onnxruntime.InferenceSession(
+            str(file), options, providers=list(providers), enable_fallback=falls_back
+        )
     except Exception as error:
         reason = str(error).strip().split("\n")[0]
         what = f"ONNX Runtime cannot open '{file}': {reason}"

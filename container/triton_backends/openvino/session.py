@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from container.triton_backends.batching.item import ByRows
 from container.triton_backends.batching.tensor_shapes import Scalars, conform
 from container.triton_backends.machine import allocator
 from container.triton_backends.machine.allocator import WORTHWHILE
@@ -86,10 +87,10 @@ class OpenVinoSession:
         try:
             self.signature = signature or signature_of(model, file)
             try:
-                self.by_rows = take_rows(model)
+                self._of_rows = take_rows(model)
             except Exception as error:  # it can do without
                 sys.stderr.write(f"'{file}' is not run by rows: {error}\n")
-                self.by_rows, model = (), read(self._mapped)
+                self._of_rows, model = (), read(self._mapped)
             self._compiled = core().compile_model(model, "CPU", dict(properties))
         except Exception as error:
             self._remove_made()
@@ -97,6 +98,7 @@ class OpenVinoSession:
                 raise
             raise unreadable(file, error) from error
         del model
+        self.by_rows = ByRows(self._of_rows, self.run) if self._of_rows else None
         self._order = [port.any_name for port in self._compiled.inputs]
         self._places = {
             name: place for place, port in enumerate(self._compiled.outputs) for name in port.names
@@ -122,8 +124,8 @@ class OpenVinoSession:
             Exception: what OpenVINO raises.
 
         """
-        by_rows = [name for name in self.by_rows if name in outputs]
-        fed = {**inputs, **numbers_of(self.by_rows, rows)} if self.by_rows else inputs
+        by_rows = [name for name in self._of_rows if name in outputs]
+        fed = {**inputs, **numbers_of(self._of_rows, rows)}
         shrinks = self._sizes.shrinks(inputs)
         request = self._free.get()
         try:

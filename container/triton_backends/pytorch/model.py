@@ -6,85 +6,56 @@ file by its path and starts one process of it for each model instance.
 
 from __future__ import annotations
 
-import json
-import os
 import sys
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import triton_python_backend_utils as pb_utils
 
 # Triton finds this file, perhaps through a symbolic link, but not the package it belongs to. The
 # package's home goes last, so that it hides nothing that is installed.
 sys.path.append(str(Path(__file__).resolve().parents[3]))
 
-from container.triton_backends import config_check, model_config, triton_requests
-from container.triton_backends.machine import allocator
-from container.triton_backends.machine.shared_memory import Share, fit
+from container.triton_backends.model_config import ModelConfigError, asked_kind
+from container.triton_backends.python_model import PythonModel
 from container.triton_backends.pytorch import torchscript, torchscript_settings
+from container.triton_backends.triton_requests import log_warnings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
+
+    from container.triton_backends.completion import ModelFile
 
 
-class TritonPythonModel:
+class TritonPythonModel(PythonModel):
     """One model instance, as Triton's Python backend expects it."""
 
     @staticmethod
-    def auto_complete_config(auto_complete_model_config: Any) -> Any:
+    def model_file(folder: Path, configured: str) -> Path:
+        """Return the model's file in its version folder."""
+        return folder / (configured or torchscript.DEFAULT_FILE)
+
+    @staticmethod
+    def read(file: Path) -> ModelFile:
         """Refuse a configuration without inputs or outputs: the file cannot complete it.
 
         Raises:
-            ModelConfigError: the configuration lists no inputs or no outputs, or wants ragged
-                batches.
+            ModelConfigError: always.
 
         """
-        config = auto_complete_model_config.as_dict()
-        torchscript_settings.check_listed(config)
-        config_check.refuse_ragged(config)
-        fit(config, os.environ)
-        return auto_complete_model_config
+        raise ModelConfigError(
+            f"the configuration has no input or no output, but '{file.name}', a TorchScript file, "
+            "holds no shapes: config.pbtxt is expected to list every input and output."
+        )
 
-    def initialize(self, args: Mapping[str, str]) -> None:
-        """Load the module and match its arguments with the configuration.
-
-        Raises:
-            ModelConfigError: with one sentence on what does not fit.
-
-        """
-        config = json.loads(args["model_config"])
-        config_check.refuse_unsupported(config)
-        torchscript_settings.check_listed(config)
+    def open(
+        self, config: Mapping[str, Any], file: Path, args: Mapping[str, str]
+    ) -> tuple[None, torchscript.TorchScriptModule]:
+        """Load the module and match its arguments with the configuration."""
         settings, warnings = torchscript_settings.torch_settings(config)
-        triton_requests.log_warnings(config["name"], warnings)
-        name = PurePath(config.get("default_model_filename") or torchscript.DEFAULT_FILE).name
-        self._module: torchscript.TorchScriptModule | None = torchscript.TorchScriptModule(
-            Path(pb_utils.get_model_dir()) / name,
+        log_warnings(config["name"], warnings)
+        return None, torchscript.TorchScriptModule(
+            file,
             torchscript_settings.configured_signature(config),
             settings,
-            model_config.asked_kind(
-                args["model_instance_kind"], Path(pb_utils.get_model_dir()).parent
-            ),
+            asked_kind(args["model_instance_kind"], self.folder()),
             int(args["model_instance_device_id"]),
         )
-        self._answering = triton_requests.RequestHandler(
-            config["name"],
-            [tensor["name"] for tensor in config["output"]],
-            self._module.prepare,
-            self._module.run,
-            model_config.max_batch_size(config),
-            Share.of(config, os.environ),
-            self._module.on_cpu,
-            cached=model_config.is_cached(config),
-        )
-        allocator.give_back()
-
-    def execute(self, requests: Sequence[Any]) -> list[Any]:
-        """Answer the requests of one dynamic batch, in as few runs as their shapes allow."""
-        if self._module is None:
-            raise RuntimeError("the module was freed, but a request came after it.")
-        return self._answering.responses(self._answering.asked(requests))
-
-    def finalize(self) -> None:
-        """Free the module and its memory."""
-        self._module = None

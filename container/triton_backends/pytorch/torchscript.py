@@ -82,6 +82,10 @@ def device_of(torch: Any, kind: str, device_id: int) -> Any:
 class TorchScriptModule:
     """The loaded module; one thread at a time may run it."""
 
+    at_once = 1
+    by_rows = None
+    signature = None  # the configuration alone says what its tensors are
+
     def __init__(
         self, file: Path, signature: Signature, settings: TorchSettings, kind: str, device_id: int
     ) -> None:
@@ -136,6 +140,9 @@ class TorchScriptModule:
         if self._settings.cache_cleaning and self._device.type == "cuda":
             self._torch.cuda.empty_cache()
         return answer
+
+    def close(self) -> None:
+        self._module = None
 
     def _forward(self, arguments: Mapping[str, Any]) -> Any:
         try:

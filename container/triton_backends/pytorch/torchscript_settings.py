@@ -21,7 +21,6 @@ from container.triton_backends.model_config import (
     dims_of,
     instance_count,
     max_batch_size,
-    unable,
 )
 
 if TYPE_CHECKING:
@@ -89,16 +88,6 @@ def torch_settings(
         tensor_fuser=parameters.bool_of(config, "ENABLE_TENSOR_FUSER"),
     )
     return settings, warnings
-
-
-def check_listed(config: Mapping[str, Any]) -> None:
-    """Raise ModelConfigError where inputs or outputs are missing."""
-    for field in ("input", "output"):
-        if not config.get(field):
-            raise ModelConfigError(
-                f"{unable(config)}: the configuration has no {field}, but a TorchScript file holds "
-                "no shapes: config.pbtxt is expected to list every input and output."
-            )
 
 
 def configured_signature(config: Mapping[str, Any]) -> Signature:

@@ -8,7 +8,6 @@ import pytest
 
 from container.triton_backends.model_config import ModelConfigError
 from container.triton_backends.pytorch.torchscript_settings import (
-    check_listed,
     configured_signature,
     input_order,
     output_indices,
@@ -76,10 +75,6 @@ class TestTorchScript:
     def test_outputs_are_numbered_by_name_or_order(self) -> None:
         assert output_indices(["out__1", "out__0"]) == {"out__1": 1, "out__0": 0}
         assert output_indices(["a", "out__0"]) == {"a": 0, "out__0": 1}
-
-    def test_every_tensor_has_to_be_listed(self) -> None:
-        with pytest.raises(ModelConfigError, match="has no output, but a TorchScript file holds"):
-            check_listed({"name": "m", "input": [{}]})
 
     @pytest.mark.parametrize(
         ("data_type", "message"),

@@ -34,7 +34,7 @@ def test_without_torch_the_refusal_says_how_to_mend_it(triton: Triton) -> None:
 
 def test_a_configuration_without_tensors_is_refused(triton: Triton) -> None:
     reason = triton.states()[torchscript_models.BARE][1]
-    assert "the configuration has no input, but a TorchScript file holds no shapes" in reason
+    assert "the configuration has no input or no output, but 'model.pt', a TorchScript" in reason
 
 
 @needs_torch
