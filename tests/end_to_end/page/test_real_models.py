@@ -108,7 +108,7 @@ def test_the_pictures_of_the_documentation_can_be_made(
 ) -> None:
     made = make(browser, endpoint, tmp_path)
     assert sum(path.stat().st_size for path in made) < 150_000
-    pages = (PROJECT / "README.md").read_text() + (PROJECT / "docs" / "http.md").read_text()
+    pages = (PROJECT / "README.md").read_text() + (PROJECT / "docs" / "routes.md").read_text()
     for path in made:
         with Image.open(path) as now, Image.open(PLACE / path.name) as shown:
             assert now.size == shown.size
