@@ -18,6 +18,7 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, ClassVar, Never, TypeVar
 
@@ -26,7 +27,7 @@ import numpy.typing as npt
 
 from clients.asking import ask
 from clients.environment import Environment
-from clients.errors import BadPayload, InferenceError, UnknownModel, UnsupportedMedia, about, placed
+from clients.errors import BadPayload, InferenceError, UnknownModel, UnsupportedMedia, placed
 from clients.images.picture_file import PictureFile, checked_file
 from clients.images.pictures import EXPECTED, EXPECTED_BYTES, Picture, decode_base64, decode_picture
 from clients.parameters import FORMAT, Parameter
@@ -398,3 +399,13 @@ class Client(ABC):
 
         """
         return values_of(cls.parameters, given, texts or {})
+
+
+@contextmanager
+def about(model: str) -> Iterator[None]:
+    """Note in an error of the contract which model was asked."""
+    try:
+        yield
+    except InferenceError as error:
+        error.model = model
+        raise

@@ -23,8 +23,6 @@ exception is a bug in the client: the caller gets a constant text, the log gets 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from copy import copy
 from typing import Any, Self
 
@@ -137,13 +135,3 @@ def placed(error: InferenceError, position: int | None) -> InferenceError:
     copied = copy(error)
     copied.position = position
     return copied
-
-
-@contextmanager
-def about(model: str) -> Iterator[None]:
-    """Note in an error of the contract which model was asked."""
-    try:
-        yield
-    except InferenceError as error:
-        error.model = model
-        raise
