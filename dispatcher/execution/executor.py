@@ -21,10 +21,11 @@ from dispatcher.codecs.error_responses import error_item
 from dispatcher.codecs.metadata import Metadata, TimeLimit, names_sequence
 from dispatcher.errors import CallerGone, time_used_up
 from dispatcher.execution.model_lookup import ModelLookup
-from dispatcher.execution.prepared import PreparedRequest, first_objects, prepare, stored_in
+from dispatcher.execution.prepared import PreparedRequest, prepare, stored_in
 from dispatcher.execution.slots import Caller, Slot, Slots
 from dispatcher.model_request import ModelRequest
 from dispatcher.s3.reading import (
+    RUNNING,
     Stored,
     ahead,
     error_of_s3,
@@ -139,6 +140,11 @@ class Executor:
         def model(one: ModelRequest | Exception) -> str:
             return "" if isinstance(one, Exception) else self.registry.name(one.modelname)
 
+        def objects(one: ModelRequest | Exception) -> list[Stored]:
+            stored = [] if isinstance(one, Exception) else stored_in(one.payloads)
+            few = stored and len(stored) <= stored[0].reads.objects.at_a_time
+            return stored if few else []  # a longer list is read in its call, a batch at a time
+
         def alone(one: ModelRequest | Exception) -> bool:
             return isinstance(one, ModelRequest) and names_sequence(one.parameters, metadata)
 
@@ -146,7 +152,7 @@ class Executor:
             model_requests,
             job,
             model=model,
-            objects=first_objects,
+            objects=objects,
             call=call,
             failed=failed,
             most=self.calls.per_model,
@@ -286,6 +292,8 @@ class Executor:
             except InferenceError as error:
                 yield refused(item, error)
                 continue
+            if read := objects(item):
+                read[0].reads.begin(read, deadline, RUNNING)
             context = job.context.copy()  # two threads cannot be inside the same one
             future = self._pool.submit(context.run, run, slot, item, deadline)
             under_way.append((item, deadline, future))

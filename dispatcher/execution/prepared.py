@@ -32,7 +32,7 @@ from dispatcher.execution.model_lookup import ModelLookup
 from dispatcher.execution.sequences import sequence_of
 from dispatcher.model_request import ModelRequest
 from dispatcher.s3.places import FIELDS
-from dispatcher.s3.reading import Stored, free
+from dispatcher.s3.reading import RUNNING, Stored, free
 
 T = TypeVar("T")
 
@@ -70,12 +70,6 @@ def is_contract_error(error: BaseException) -> bool:
 def stored_in(payloads: Iterable[Any]) -> list[Stored]:
     """Return those of some payloads that are in S3."""
     return [one for one in payloads if isinstance(one, Stored)]
-
-
-def first_objects(one: ModelRequest | Exception) -> list[Stored]:
-    """Return the objects that a request waits for before it takes a slot."""
-    stored = [] if isinstance(one, Exception) else stored_in(one.payloads)
-    return stored[: stored[0].reads.objects.at_a_time] if stored else []
 
 
 def check_results(results: Any, expected: int) -> list[Any]:
@@ -256,7 +250,7 @@ class PreparedRequest:
 
         """
         if stored := stored_in(payloads):
-            stored[0].reads.begin(stored, deadline, until=deadline)
+            stored[0].reads.begin(stored, deadline, RUNNING, until=deadline)
         taken = []
         for position, one in enumerate(payloads, start):
             try:

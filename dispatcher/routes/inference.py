@@ -51,7 +51,7 @@ from dispatcher.codecs.responses import (
 from dispatcher.errors import ANSWERS
 from dispatcher.execution.admission import Admission
 from dispatcher.execution.executor import Executor, Job, kept
-from dispatcher.execution.prepared import PreparedRequest, first_objects, prepare
+from dispatcher.execution.prepared import PreparedRequest, prepare, stored_in
 from dispatcher.execution.slots import STARTS, Slot, Slots
 from dispatcher.execution.watchdog import send_timeout, shut_down
 from dispatcher.model_request import InferenceRequest, ModelRequest, RequestList, SeveralModels
@@ -65,7 +65,7 @@ from dispatcher.routes.streams import (
     stream_response,
     wants_lines,
 )
-from dispatcher.s3.reading import wait_for_objects
+from dispatcher.s3.reading import RUNNING, wait_for_objects
 from dispatcher.s3.step import Output, Step
 from dispatcher.settings import Settings
 
@@ -322,7 +322,7 @@ class InferenceHandler:
         only: bool = True,
         kind: str = "",
     ) -> Slot:
-        """Wait for the first objects of the current request in S3, then for a slot.
+        """Wait for the first object of the current request in S3, then for a slot.
 
         Args:
             slots: of calls, or of jobs.
@@ -340,17 +340,21 @@ class InferenceHandler:
         if only:
             record.modelname = asked.modelname
             lookup.refuse(asked.modelname)
-        if objects := first_objects(asked):
+        alone = only and not asked.is_list
+        if objects := stored_in(asked.payloads):
             if only:
                 with suppress(ModelUnavailable):  # one to be loaded is loaded in its slot
                     lookup.find(asked.modelname)  # an unknown model has nothing read
-            wait_for_objects(objects, deadline, alone=only and not asked.is_list)
+            wait_for_objects(objects[0], deadline, alone=alone)
         record.begin_waiting()
         try:
             name = lookup.registry.name(asked.modelname) + kind
-            return slots.enter(name, deadline, g.caller)
+            slot = slots.enter(name, deadline, g.caller)
         finally:
             record.end_waiting()
+        if objects and alone:
+            objects[0].reads.begin(objects, deadline, RUNNING)
+        return slot
 
     def prepared(
         self, model_request: ModelRequest, metadata: Metadata, deadline: float

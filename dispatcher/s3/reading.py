@@ -23,7 +23,10 @@ from dispatcher.s3.client import S3, Location
 from dispatcher.settings import Settings
 
 GRACE_S = 0.2  # for S3's own, more specific error
-IN_MEMORY = 3  # times as many objects as are read at a time: in models, waiting and being read
+# What objects in memory are for: requests that wait for a slot, the next calls of those that have
+# one, and calls that run. Up to each stage there are 1, 2 and 3 times as many as are read at a
+# time: those who wait leave room for those whom they wait for.
+WAITING, AHEAD, RUNNING = range(3)
 JSON_TYPE = "application/json"
 
 T = TypeVar("T")
@@ -35,12 +38,19 @@ class Objects:
     def __init__(self, settings: Settings) -> None:
         self.s3, self.most = S3.of(settings), settings.s3_max_object
         self.at_a_time = settings.s3_max_concurrency
-        self.room = IN_MEMORY * self.at_a_time
-        """How many further objects may be in memory."""
+        self.held = [0, 0, 0]
+        """How many objects are in memory, by their stages."""
         self.freed = threading.Condition()
-        """Guards `room` and what the requests read."""
+        """Guards `held` and what the requests read."""
         self._waiting = threading.BoundedSemaphore(settings.queue + self.at_a_time)
         self._pool = ThreadPoolExecutor(self.at_a_time, thread_name_prefix="s3")
+
+    def has_room(self, count: int, stage: int) -> bool:
+        """Whether further objects of a stage may be in memory."""
+        return all(
+            sum(self.held[: upto + 1]) + count <= (upto + 1) * self.at_a_time
+            for upto in range(stage, RUNNING + 1)
+        )
 
     def get(self, location: Location, deadline: float) -> Call[bytes]:
         """Begin to read an object."""
@@ -84,6 +94,7 @@ class Call(Generic[T]):
     until: float
     future: Future[T]
     users: int = 0
+    stage: int = WAITING
 
     def result(self, deadline: float) -> T:
         """Return its result.
@@ -128,7 +139,7 @@ class Stored:
             InferenceError: one of those of `S3`.
 
         """
-        self.reads.begin([self], deadline, until=deadline)
+        self.reads.begin([self], deadline, RUNNING, until=deadline)
         if self.call is None:
             raise DeadlineExceeded(
                 f"S3 took too long for {self.location}: other objects left no room for it",
@@ -151,12 +162,15 @@ class Reads:
     record: RequestRecord
     _calls: dict[Location, Call[bytes]] = field(default_factory=dict)
 
-    def begin(self, payloads: Sequence[Stored], deadline: float, *, until: float) -> bool:
+    def begin(
+        self, payloads: Sequence[Stored], deadline: float, stage: int, *, until: float = 0.0
+    ) -> bool:
         """Begin to read what is not being read yet; return whether there was room for it.
 
         Args:
             payloads: that belong together; at most as many as are read at a time.
             deadline: for the objects.
+            stage: that they are in from now on.
             until: how long to wait for room, for all of them together.
 
         """
@@ -164,25 +178,29 @@ class Reads:
 
         def fit() -> bool:
             missing = {one.location for one in payloads if one.call is None} - self._calls.keys()
-            return len(missing) <= objects.room
+            return objects.has_room(len(missing), stage)
 
         with objects.freed:
             if not objects.freed.wait_for(fit, max(0.0, until - time.monotonic())):
                 return False
             for one in payloads:
-                if one.call is not None:
-                    continue
-                if one.location not in self._calls:
-                    self._calls[one.location] = objects.get(one.location, deadline)
-                    objects.room -= 1
-                one.call = self._calls[one.location]
-                one.call.users += 1
+                if one.call is None:
+                    if one.location not in self._calls:
+                        self._calls[one.location] = objects.get(one.location, deadline)
+                        objects.held[WAITING] += 1
+                    one.call = self._calls[one.location]
+                    one.call.users += 1
+                if one.call.stage < stage:
+                    objects.held[one.call.stage] -= 1
+                    objects.held[stage] += 1
+                    one.call.stage = stage
+            objects.freed.notify_all()
         return True
 
-    def wait(self, payloads: Sequence[Stored], deadline: float) -> None:
+    def wait(self, payloads: Sequence[Stored], deadline: float, stage: int) -> None:
         """Wait until the objects were read, or were not: `content` says which."""
         since = time.monotonic()
-        self.begin(payloads, deadline, until=deadline)
+        self.begin(payloads, deadline, stage, until=deadline)
         for one in payloads:
             if one.call:
                 with suppress(InferenceError):
@@ -209,7 +227,7 @@ class Reads:
         if self._calls.get(call.location) is call:  # else `close` has freed it
             del self._calls[call.location]
             call.future.cancel()
-            self.objects.room += 1
+            self.objects.held[call.stage] -= 1
             self.objects.freed.notify_all()
 
 
@@ -230,25 +248,23 @@ def error_of_s3(stored: Sequence[Stored]) -> InferenceError | None:
     return None
 
 
-def wait_for_objects(stored: Sequence[Stored], deadline: float, *, alone: bool) -> None:
-    """Wait for the first objects of a request before it takes a slot.
+def wait_for_objects(first: Stored, deadline: float, *, alone: bool) -> None:
+    """Wait for the first object of a request before it takes a slot.
 
     Args:
-        stored: the objects; at least one.
-        deadline: for them.
-        alone: whether nothing else of the request may be answered without them.
+        first: the object. (More of them would wait for others while they keep others waiting.)
+        deadline: for it.
+        alone: whether it is the only one.
 
     Raises:
         InferenceError: too many requests wait for S3; the only object was not read, or none was
             until the deadline.
 
     """
-    reads = stored[0].reads
-    with reads.objects.place_to_wait():
-        reads.wait(stored, deadline)
+    with first.reads.objects.place_to_wait():
+        first.reads.wait([first], deadline, WAITING)
     if alone or time.monotonic() >= deadline:
-        for one in stored:
-            one.content(deadline)
+        first.content(deadline)
 
 
 def ahead(
@@ -278,8 +294,8 @@ def ahead(
             return
         for item in window:
             # Only the first one waits for room, while nothing is held that is not in use.
-            if (mine := payloads(item)) and not mine[0].reads.begin(mine, until, until=0):
+            if (mine := payloads(item)) and not mine[0].reads.begin(mine, until, AHEAD):
                 break
         if mine := payloads(item := window.popleft()):
-            mine[0].reads.wait(mine, until)
+            mine[0].reads.wait(mine, until, AHEAD)
         yield until, item
