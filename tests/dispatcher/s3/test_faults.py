@@ -246,7 +246,7 @@ def test_nothing_is_kept_in_memory_after_the_requests(make: MakeClient, pictures
 
 
 def test_requests_that_wait_leave_room_for_those_they_wait_for(make: MakeClient) -> None:
-    """Six objects may be in memory, and two calls and two jobs of a model run at a time."""
+    """Six objects may be in memory, and fifteen requests want more than a hundred."""
     client = make(S3_MAX_CONCURRENCY="2", MODEL_SERVER_THREADS="2", MODEL_SERVER_TIMEOUT="40")
     keys = [{"s3_key": f"images/{name}.png"} for name in ("red", "lime", "blue")] * 5
     requests = [{"modelname": "colour", **one} for one in keys]
