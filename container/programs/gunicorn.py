@@ -57,8 +57,9 @@ def gunicorn_program(
         else f"--bind=unix:{socket_path}",
         f"--timeout={WORKER_SILENT_S}",
         "--config=python:dispatcher.gunicorn.hooks",
-        # For workers that are replaced while they answer; at a stop no request is left.
-        f"--graceful-timeout={math.ceil(settings.proxy_timeout)}",
+        # For workers that are replaced while they answer, or load a model; at a stop no request
+        # is left.
+        f"--graceful-timeout={math.ceil(max(settings.stream_timeout, settings.managing_timeout))}",
         # Longer than NGINX keeps a connection, so that this side never closes it first.
         "--keep-alive=75",
         f"--worker-tmp-dir={run_dir}",

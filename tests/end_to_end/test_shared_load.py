@@ -33,11 +33,13 @@ def replace_the_workers(gunicorn: int, _: int) -> None:
     os.kill(gunicorn, signal.SIGHUP)
 
 
-def ask_until(stop: threading.Event, endpoint: Endpoint, seen: deque[int]) -> None:
+def ask_until(stop: threading.Event, endpoint: Endpoint, seen: deque[int], lost: list[str]) -> None:
     while not stop.is_set():
         answer = endpoint.ask(**REQUEST)
         if answer.status == 200:
             seen.append(answer.json["result"])
+        else:
+            lost.append(answer.body.decode())
 
 
 @pytest.mark.parametrize(
@@ -46,13 +48,17 @@ def ask_until(stop: threading.Event, endpoint: Endpoint, seen: deque[int]) -> No
 def test_new_web_workers_get_requests_while_the_load_lasts(
     happens: Callable[[int, int], None], count: int, tmp_path: Path
 ) -> None:
-    """NGINX keeps its connections to the workers, each of which leads to one of them."""
-    seen = deque[int](maxlen=RECENT)
+    """NGINX keeps its connections to the workers, each of which leads to one of them.
+
+    No request is lost but those of a worker that is killed.
+    """
+    seen, lost = deque[int](maxlen=RECENT), list[str]()
     stop = threading.Event()
     with front(tmp_path, MODEL_SERVER_WORKERS="2") as endpoint:
         gunicorn = endpoint.process.pid
         callers = [
-            threading.Thread(target=ask_until, args=(stop, endpoint, seen)) for _ in range(CALLERS)
+            threading.Thread(target=ask_until, args=(stop, endpoint, seen, lost))
+            for _ in range(CALLERS)
         ]
         for caller in callers:
             caller.start()
@@ -64,6 +70,7 @@ def test_new_web_workers_get_requests_while_the_load_lasts(
             stop.set()
             for caller in callers:
                 caller.join()
+    assert happens is kill_a_worker or lost == []
 
 
 def wait_for_shares(seen: deque[int], gunicorn: int, count: int, before: set[int]) -> set[int]:

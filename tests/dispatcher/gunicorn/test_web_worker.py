@@ -177,3 +177,40 @@ def test_gunicorn_s_own_lines_have_a_level_in_json(
     line = json.loads((tmp_path / "log").read_bytes())
     assert (line["program"], line["level"]) == ("gunicorn", "warning")
     assert line["message"] == "it is late"
+
+
+def test_old_workers_answer_until_all_new_ones_have_booted(tmp_path: Path) -> None:
+    """And one that dies meanwhile is replaced by a new one, not by an old one that stays."""
+    workers: dict[int, Any] = {}
+    ended: list[int] = []
+
+    def spawn() -> None:
+        server.worker_age += 1
+        tmp = (tmp_path / str(server.worker_age)).open("w")
+        workers[server.worker_age] = SimpleNamespace(
+            pid=server.worker_age, age=server.worker_age, tmp=tmp
+        )
+
+    server = SimpleNamespace(
+        worker_age=0,
+        num_workers=2,
+        WORKERS=workers,
+        spawn_worker=spawn,
+        kill_worker=lambda pid, _: ended.append(pid),
+    )
+    generations = hooks.Generations(server)
+    generations.manage()
+    assert list(workers) == [1, 2]
+    for old in workers.values():
+        hooks.post_worker_init(old)
+    generations.begin()
+    assert list(workers) == [1, 2, 3, 4]
+    hooks.post_worker_init(workers[3])
+    workers.pop(4).tmp.close()
+    generations.manage()
+    assert (list(workers), ended) == ([1, 2, 3, 5], [])
+    hooks.post_worker_init(workers[5])
+    generations.manage()
+    assert ended == [1, 2]
+    for one in workers.values():
+        one.tmp.close()
