@@ -19,12 +19,12 @@ RUN := $(VENV)/bin/python -m
 serve: weights
 	PYTHON=$(VENV)/bin/python exec ./serve
 
-# In two processes, since much of the time is waiting; each file's tests stay together.
+# In two processes, since much of the time is waiting; tests of one file or one server stay together.
 test: weights $(VENV)/.dev
-	$(RUN) pytest -m "not slow and not image" --numprocesses 2 --dist loadfile
+	$(RUN) pytest -m "not slow and not image" --numprocesses 2 --dist loadgroup
 
 test-slow: weights $(VENV)/.dev
-	$(RUN) pytest -m slow --numprocesses 2 --dist loadfile
+	$(RUN) pytest -m slow --numprocesses 2 --dist loadgroup
 
 image:
 	docker build --tag triton-dispatcher \

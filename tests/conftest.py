@@ -242,6 +242,22 @@ def shut() -> Iterator[Path]:
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# Servers that all tests of a run share. Each takes up to a minute to start.
+SHARED_SERVERS = ("endpoint", "triton", "stateful")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
+    """Keep the files that share a server in one process of `--dist loadgroup`, each other alone."""
+    groups: dict[Path, str] = {}
+    for item in items:
+        fixtures = item._fixtureinfo.name2fixturedefs  # noqa: SLF001  there is no public way
+        for name in SHARED_SERVERS:
+            if name in fixtures and fixtures[name][-1].scope == "session":
+                groups.setdefault(item.path, name)
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(groups.get(item.path, str(item.path))))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _tokenizers_are_read_once(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Keep them for other tests: to read one takes a process and a second."""
