@@ -250,7 +250,7 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
     """Keep the files that share a server in one process of `--dist loadgroup`, each other alone."""
     groups: dict[Path, str] = {}
     for item in items:
-        fixtures = item._fixtureinfo.name2fixturedefs  # noqa: SLF001  there is no public way
+        fixtures = item._fixtureinfo.name2fixturedefs
         for name in SHARED_SERVERS:
             if name in fixtures and fixtures[name][-1].scope == "session":
                 groups.setdefault(item.path, name)

@@ -187,37 +187,6 @@ def test_a_version_is_chosen(endpoint: Endpoint, version: int | str) -> None:
 # What goes wrong
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "words"),
-    [
-        ({"modelname": "restnet", "payload": {}}, 404, ["'restnet'", "resnet, "]),
-        (
-            {"modelname": "bert_base", "modelversion": 7, "payload": {"text": "[MASK]"}},
-            404,
-            ["no version '7'", "1, 2"],
-        ),
-        ({"modelname": "resnet", "payload": {"img": "%%%"}}, 400, ["base64"]),
-        (
-            {"modelname": "yolov5", "payload": {"img": "aGVsbG8="}},
-            400,
-            ["JPEG, PNG, WebP, BMP or GIF"],
-        ),
-        ({"modelname": "bert_base", "payload": {"text": "no blank"}}, 400, ["[MASK]"]),
-        ({"modelname": "resnet", "payload": {}}, 400, ["`img` is missing"]),
-        ({"payload": {}}, 400, ["`modelname` is missing"]),
-    ],
-)
-def test_a_wrong_request_is_told_what_was_expected(
-    endpoint: Endpoint, body: dict[str, Any], status: int, words: list[str]
-) -> None:
-    answer = endpoint.call("/invocations", json.dumps(body))
-    assert answer.status == status
-    error = answer.json["error"]
-    for word in words:
-        assert word in f"{error['message']} | {error['hint']}"
-    assert endpoint.call("/ping").status == 200
-
-
 def test_nginx_refuses_with_the_same_json(endpoint: Endpoint) -> None:
     answer = endpoint.call("/invocations", b" " * (26 * 2**20))
     assert answer.status == 413
@@ -241,12 +210,6 @@ def test_nginx_refuses_with_the_same_json(endpoint: Endpoint) -> None:
     assert answer.status == 400
     assert set(answer.json["error"]) == {"code", "message", "hint", "request_id"}
     assert "nginx/" not in str(answer.headers), "the version is nobody's business"
-
-
-def test_the_routing_404_is_json(endpoint: Endpoint) -> None:
-    answer = endpoint.call("/nowhere")
-    assert answer.status == 404
-    assert answer.json["error"]["code"] == "not_found"
 
 
 # Health and life

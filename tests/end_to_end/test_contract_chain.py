@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import http.client
 import io
 import json
 import socket
@@ -36,13 +35,6 @@ def invoke(runtime: Any, **arguments: Any) -> Any:
     return runtime.invoke_endpoint(EndpointName="any", **arguments)
 
 
-def test_boto3_asks_with_json(runtime: Any) -> None:
-    answer = invoke(runtime, Body=json.dumps(BERT), ContentType="application/json")
-    assert answer["ContentType"] == "application/json"
-    result = json.loads(answer["Body"].read())["result"]
-    assert result[0]["token"] == "The world has many people."
-
-
 def test_boto3_asks_with_a_picture_and_attributes(runtime: Any) -> None:
     answer = invoke(
         runtime,
@@ -66,26 +58,6 @@ def test_boto3_asks_by_target_model_for_a_drawn_picture(runtime: Any) -> None:
     )
     assert answer["ContentType"] == "image/jpeg"
     assert Image.open(io.BytesIO(answer["Body"].read())).size == (600, 400)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "status", "code"),
-    [
-        ({"Body": b"{", "ContentType": "application/json"}, 400, "bad_body"),
-        ({"Body": b"{}", "TargetModel": "nosuch"}, 400, "bad_body"),
-        ({"Body": b'{"payload": {}}', "TargetModel": "nosuch"}, 404, "unknown_model"),
-        ({"Body": b" " * (26 * 2**20)}, 413, "too_large"),
-    ],
-    ids=["bad JSON", "no payload", "unknown model", "too large"],
-)
-def test_boto3_says_what_was_wrong(runtime: Any, arguments: Any, status: int, code: str) -> None:
-    with pytest.raises(runtime.exceptions.ModelError) as caught:
-        invoke(runtime, **arguments)
-    response = caught.value.response
-    assert response["ResponseMetadata"]["HTTPStatusCode"] == 424
-    assert response["OriginalStatusCode"] == status
-    assert json.loads(response["OriginalMessage"])["error"]["code"] == code
-    assert response["OriginalMessage"].strip() in str(caught.value)
 
 
 def rss(endpoint: Endpoint) -> dict[int, float]:
@@ -123,29 +95,6 @@ def test_ten_thousand_lines_in_bounded_memory(endpoint: Endpoint) -> None:
     assert grown < 40 * 2**20, (
         "all 10,000 answers at once are 3 MB, their objects several times that"
     )
-
-
-def test_answers_in_lines_are_sent_as_they_are_made(endpoint: Endpoint) -> None:
-    """The first line arrives long before the last: nothing on the way keeps them back."""
-    payload = [{"img": image_of(n)} for n in range(64)]
-    connection = http.client.HTTPConnection("127.0.0.1", endpoint.port, timeout=60)
-    connection.request(
-        "POST",
-        "/infer/resnet",
-        json.dumps({"payload": payload}),
-        {"Accept": "application/jsonlines", "Content-Type": "application/json"},
-    )
-    response = connection.getresponse()
-    assert response.status == 200, response.read()
-    assert response.getheader("Transfer-Encoding") == "chunked"
-    begun = time.monotonic()
-    response.readline()
-    first = time.monotonic() - begun
-    rest = response.read().splitlines()
-    whole = time.monotonic() - begun
-    connection.close()
-    assert len(rest) == 63
-    assert first < whole / 2
 
 
 def image_of(number: int, size: int = 32) -> str:
@@ -210,23 +159,6 @@ def test_an_answer_before_the_body_is_read_arrives(endpoint: Endpoint, path: str
             assert answer.status == (405 if path == "/v2" else 404)
 
 
-def test_more_files_than_are_taken(endpoint: Endpoint) -> None:
-    boundary = "b0undary"
-    part = (
-        f'--{boundary}\r\nContent-Disposition: form-data; name="files"; filename="x"\r\n\r\nx\r\n'
-    )
-    answer = endpoint.call(
-        "/infer/resnet",
-        part * 1200 + f"--{boundary}--\r\n",
-        headers={"Content-Type": f"multipart/form-data; boundary={boundary}"},
-    )
-    assert answer.status in (400, 413)
-    assert answer.json["error"]["code"] in ("bad_body", "too_large")
-
-
-# Models at run time
-
-
 def test_large_answers_are_packed(endpoint: Endpoint) -> None:
     answer = endpoint.call("/openapi.json", headers={"Accept-Encoding": "gzip"})
     assert answer.headers["Content-Encoding"] == "gzip"
@@ -258,6 +190,7 @@ def test_no_refusal_is_html(endpoint: Endpoint, request_line: str) -> None:
         assert 400 <= status < 500
 
 
+@pytest.mark.slow
 def test_health_answers_at_once_under_load(endpoint: Endpoint) -> None:
     done = threading.Event()
     payload = [{"img": image_of(n)} for n in range(2)]
