@@ -28,6 +28,7 @@ from container.supervisor.supervisor import SAME_REQUEST_S
 
 # Else each of some hundred processes compiles the project for itself.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 if TYPE_CHECKING:
     from tests.support.s3 import S3Server

@@ -127,14 +127,8 @@ def drains_and_exits_0(endpoint: Endpoint, number: signal.Signals) -> None:
     assert set(statuses) == {200}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "Triton",
-        pytest.param("gunicorn's master", marks=pytest.mark.slow),
-        pytest.param("NGINX's master", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["Triton", "gunicorn's master", "NGINX's master"])
 def test_when_one_dies_too_often_the_others_are_stopped_and_the_exit_code_says_so(
     small_repository: Path, tmp_path: Path, name: str
 ) -> None:

@@ -43,7 +43,12 @@ def ask_until(stop: threading.Event, endpoint: Endpoint, seen: deque[int], lost:
 
 
 @pytest.mark.parametrize(
-    ("happens", "count"), [(kill_a_worker, 2), (add_a_worker, 3), (replace_the_workers, 2)]
+    ("happens", "count"),
+    [
+        pytest.param(kill_a_worker, 2, marks=pytest.mark.slow),
+        pytest.param(add_a_worker, 3, marks=pytest.mark.slow),
+        (replace_the_workers, 2),
+    ],
 )
 def test_new_web_workers_get_requests_while_the_load_lasts(
     happens: Callable[[int, int], None], count: int, tmp_path: Path

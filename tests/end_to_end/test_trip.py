@@ -8,6 +8,8 @@ import pytest
 
 from tests.support.trip import BACKENDS, PAGE, Trip, files, traced, written
 
+pytestmark = pytest.mark.slow
+
 MOST_FILES = 30  # in the web worker
 
 

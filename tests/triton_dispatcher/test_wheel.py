@@ -165,6 +165,7 @@ def empty(tmp_path: Path) -> Installed:
     return Installed(tmp_path / "venv")
 
 
+@pytest.mark.slow
 def test_the_class_of_a_package_is_found(installed: Installed, tmp_path: Path) -> None:
     """By its entry point, as `docs/classes.md` says."""
     added = uv(installed, "install", "--no-deps", plug_in(tmp_path, "triton-dispatcher"))
@@ -197,6 +198,7 @@ def test_a_package_asks_for_a_version_of_the_contract(empty: Installed, tmp_path
     assert not list(empty.packages.glob("triton_dispatcher*"))
 
 
+@pytest.mark.slow
 def test_an_editable_installation_is_the_checkout(empty: Installed, tmp_path: Path) -> None:
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel:editable", "-d", tmp_path]
     subprocess.run(build, cwd=PROJECT, check=True, capture_output=True)

@@ -19,9 +19,9 @@ from tokenizers import (
     pre_tokenizers,
     processors,
 )
-from transformers import AutoTokenizer
 
 from clients.text.tokenizer import load_tokenizer
+from tests.clients.conftest import auto_tokenizer
 from tests.conftest import PROJECT
 
 pytestmark = pytest.mark.usefixtures("in_this_process")
@@ -216,7 +216,7 @@ def test_it_is_what_transformers_makes_of_the_folder(
     tmp_path: Path, make: Callable[[Path], object]
 ) -> None:
     make(tmp_path)
-    ours, theirs = load_tokenizer(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+    ours, theirs = load_tokenizer(tmp_path), auto_tokenizer().from_pretrained(tmp_path)
     assert (ours.mask, ours.padding) == (theirs.mask_token or "", theirs.pad_token_id)
     assert (ours.id(ours.mask) if ours.mask else None) == theirs.mask_token_id
     assert ours.longest == (theirs.model_max_length if theirs.model_max_length < 10**9 else 0)
@@ -295,7 +295,7 @@ def test_blanks_are_those_of_the_tokenizer_s_own_decoder(
 ) -> None:
     """For each piece, against what `transformers` makes of all tokens of the sentence."""
     make(tmp_path)
-    ours, theirs = load_tokenizer(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+    ours, theirs = load_tokenizer(tmp_path), auto_tokenizer().from_pretrained(tmp_path)
     (*before, mask, _) = theirs("My name is <mask>")["input_ids"]
     assert mask == theirs.mask_token_id
     for token in set(range(len(theirs))) - set(theirs.all_special_ids):

@@ -15,10 +15,10 @@ from tokenizers import (
     Tokenizer,
     models,
 )
-from transformers import AutoTokenizer
 
 from clients.text import tokenizer
 from clients.text.tokenizer import NotReadable, load_tokenizer
+from tests.clients.conftest import auto_tokenizer
 from tests.clients.text.test_tokenizer import BERT, BERT_CONFIG, bert, bert_of_words, config
 from tests.conftest import PROJECT
 
@@ -85,7 +85,7 @@ def test_following_the_hints_helps(tmp_path: Path) -> None:
     assert load_tokenizer(tmp_path).backend.encode("the world").ids == expected
     (tmp_path / "saved").mkdir()
     bert_of_words(tmp_path / "saved")
-    AutoTokenizer.from_pretrained(tmp_path / "saved").save_pretrained(tmp_path / "again")
+    auto_tokenizer().from_pretrained(tmp_path / "saved").save_pretrained(tmp_path / "again")
     assert (tmp_path / "again" / "tokenizer.json").is_file()
     assert load_tokenizer(tmp_path / "again").backend.encode("the world").ids == expected
 

@@ -87,6 +87,7 @@ def test_a_vulnerable_package_fails(
     assert "none.txt" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("until", "code"), [("2030-01-01", 0), ("2026-01-01", 1)])
 def test_one_may_pass_for_a_while(
     osv: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: str, code: int
@@ -104,6 +105,7 @@ def test_the_last_day_counts(tmp_path: Path) -> None:
     assert read_accepted(file, TODAY + dt.timedelta(days=1)) == set()
 
 
+@pytest.mark.slow
 def test_what_is_shipped_is_looked_up(osv: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert audit.main(["--osv-url", osv, str(LOCKS / "serve.txt"), str(LOCKS / "triton.txt")]) == 0
     out, err = capfd.readouterr()

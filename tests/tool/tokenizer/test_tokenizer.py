@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 from sentencepiece import SentencePieceProcessor
-from transformers import AutoTokenizer
 
 from clients.text.tokenizer import load_tokenizer
-from tests.clients.conftest import in_this_process
+from tests.clients.conftest import auto_tokenizer, in_this_process
 from tests.tool.tokenizer.vocabularies import BARE, TEXTS, pairs, pieces, words
 from tool.__main__ import main
 
@@ -44,7 +43,7 @@ def make(
 
 def ids(folder: str = "made") -> list[list[int]]:
     """Return the ids of the texts, as the server and as transformers read the folder."""
-    ours, theirs = load_tokenizer(Path(folder)), AutoTokenizer.from_pretrained(folder)
+    ours, theirs = load_tokenizer(Path(folder)), auto_tokenizer().from_pretrained(folder)
     found = [ours.backend.encode(text).ids for text in TEXTS]
     assert found == [theirs(text)["input_ids"] for text in TEXTS]
     return found
@@ -62,7 +61,7 @@ def test_it_gives_the_ids_of_the_class(make: Make, tmp_path: Path, name: str) ->
     assert f"read as {kind}" in make(file, "--tokenizer-class", kind)
     config = {"tokenizer_class": kind, "do_lower_case": "cased" not in name}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    theirs = auto_tokenizer().from_pretrained(tmp_path)
     assert ids() == [theirs(text)["input_ids"] for text in TEXTS]
     made = load_tokenizer(Path("made"))
     assert (made.mask, made.padding) == (theirs.mask_token or "", theirs.pad_token_id)
