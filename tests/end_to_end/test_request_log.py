@@ -7,6 +7,7 @@ import re
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -228,35 +229,41 @@ def test_a_call_that_hangs_is_told_when_its_caller_was_answered(tmp_path: Path) 
         assert value(scraped(endpoint), "dispatcher_requests_total", model="sleeps") == 1
 
 
-def test_a_traceback_is_one_line_of_json_where_all_is_json(tmp_path: Path) -> None:
-    with front(tmp_path, LOG_FORMAT="json") as endpoint:
-        body = json.dumps({"payload": {"numbers": [1]}})
-        headers = {"X-Request-Id": "breaks"}
-        assert endpoint.call("/infer/breaks", body, headers=headers).status == 500
-        wait_for(lambda: "ZeroDivisionError" in endpoint.log.read_text(), 5, "the traceback")
-        lines = endpoint.log.read_text().splitlines()
-        (found,) = [json.loads(line) for line in lines if "ZeroDivisionError" in line]
-        assert (found["program"], found["level"]) == ("dispatcher", "error")
-        assert "breaks" in found["message"]
-        assert "Traceback" in found["message"]
-        assert "raise ZeroDivisionError" in found["message"]
+@pytest.fixture(scope="module")
+def in_json(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+    """One whose log is JSON."""
+    with front(tmp_path_factory.mktemp("json"), LOG_FORMAT="json") as endpoint:
+        yield endpoint
+
+
+def test_a_traceback_is_one_line_of_json_where_all_is_json(in_json: Endpoint) -> None:
+    body = json.dumps({"payload": {"numbers": [1]}})
+    headers = {"X-Request-Id": "breaks"}
+    assert in_json.call("/infer/breaks", body, headers=headers).status == 500
+    wait_for(lambda: "ZeroDivisionError" in in_json.log.read_text(), 5, "the traceback")
+    lines = in_json.log.read_text().splitlines()
+    (found,) = [json.loads(line) for line in lines if "ZeroDivisionError" in line]
+    assert (found["program"], found["level"]) == ("dispatcher", "error")
+    assert "breaks" in found["message"]
+    assert "Traceback" in found["message"]
+    assert "raise ZeroDivisionError" in found["message"]
 
 
 FORGED = json.dumps({"program": "dispatcher", "request_id": "forged", "status": 200})
 
 
-@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize("form", ["seen", "in_json"])
 @pytest.mark.parametrize("how", ["raise", "print", "log"])
 def test_nothing_that_a_caller_sends_becomes_a_line_of_its_own(
-    how: str, form: str, tmp_path: Path
+    how: str, form: str, request: pytest.FixtureRequest
 ) -> None:
-    with front(tmp_path, LOG_FORMAT=form) as endpoint:
-        text = f"{how} \n{FORGED}\rserve: Triton died\nend"
-        endpoint.call("/infer/echoes", json.dumps({"payload": {"text": text}}))
-        wait_for(lambda: "end" in endpoint.log.read_text(), 5, "the line")
-        for line in endpoint.log.read_text().splitlines():
-            assert line.startswith(("{", "gunicorn: ", "nginx: "))
-            assert not line.startswith("{") or json.loads(line).get("request_id") != "forged"
+    endpoint: Endpoint = request.getfixturevalue(form)
+    text = f"{how} \n{FORGED}\rserve: Triton died\nend of {how}"
+    endpoint.call("/infer/echoes", json.dumps({"payload": {"text": text}}))
+    wait_for(lambda: f"end of {how}" in endpoint.log.read_text(), 5, "the line")
+    for line in endpoint.log.read_text().rpartition("\n")[0].splitlines():
+        assert line.startswith(("{", "gunicorn: ", "nginx: "))
+        assert not line.startswith("{") or json.loads(line).get("request_id") != "forged"
 
 
 def test_without_a_log_there_are_no_lines(tmp_path: Path) -> None:

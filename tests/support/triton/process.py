@@ -17,7 +17,6 @@ import tritonclient.grpc as grpc_client
 
 from tests.conftest import free_ports
 
-PREFIX = f"backends{os.getpid()}_"
 BACKENDS = Path(__file__).resolve().parents[3] / "container" / "triton_backends"
 
 
@@ -58,6 +57,11 @@ def _environment(folder: Path, interpreter: Path) -> dict[str, str]:
     }
 
 
+def prefix_of(ports: range) -> str:
+    """Return how the shared memory of a server's models is named, and no other's."""
+    return f"backends{ports[0]}_"
+
+
 class Triton:
     """A running server: its client, its log, its process id."""
 
@@ -67,6 +71,7 @@ class Triton:
         self.process = process
         self.ports = ports
         self.log_file = log
+        self.prefix = prefix_of(ports)
         self.client = grpc_client.InferenceServerClient(
             f"127.0.0.1:{ports[0]}",
             ssl=ca_file is not None,
@@ -138,8 +143,7 @@ def running(
         f"--http-port={ports[1]}",
         f"--metrics-port={ports[2]}",
         "--metrics-interval-ms=100",  # at the end it waits for the thread that sleeps as long
-        # Prefixes keep this server's shared memory apart from another's on the machine.
-        f"--backend-config=python,shm-region-prefix-name={PREFIX}",
+        f"--backend-config=python,shm-region-prefix-name={prefix_of(ports)}",
         *options,
         *(f"--load-model={name}" for name in models),
     ]

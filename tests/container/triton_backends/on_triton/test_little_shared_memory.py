@@ -80,9 +80,7 @@ def test_a_model_that_comes_later_has_its_part_as_soon_as_it_is_loaded(
     """An eighth of 64 MB, half of which is for tensors. The size of its region is the judge."""
 
     def size() -> int:
-        return sum(
-            path.stat().st_size for path in Path("/dev/shm").glob(f"{triton_process.PREFIX}*")
-        )
+        return sum(path.stat().st_size for path in Path("/dev/shm").glob(f"{little.prefix}*"))
 
     client, before = Triton(f"127.0.0.1:{little.ports[0]}", scarce=True), size()
     client.load("latest", timeout=60)
