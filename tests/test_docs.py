@@ -206,12 +206,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(found), f"{target}#{anchor}"
 
 
-NOT_YET = {"deploy-image.md", "sagemaker.md"}  # have longer lines
-
-
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if page.name not in NOT_YET], ids=lambda page: page.name
-)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_lines_can_be_read_on_a_phone(page: Path) -> None:
     """But for tables, whose rows are one line each, and for code."""
     prose = re.sub(r"(?ms)^ *```.*?^ *```$", "", page.read_text())
