@@ -44,11 +44,17 @@ def from_bytes(raw: memoryview, datatype: str, count: int, where: str) -> Array:
     if datatype == "BYTES":
         texts = list(itertools.islice(texts_in(raw, where), count + 1))
         if len(texts) > count:
-            raise BadPayload(f"`{where}` has more texts than the {count} of its shape")
+            raise BadPayload(
+                f"`{where}` has more texts than the {count} of its shape",
+                hint="send as many as the product of `shape`",
+            )
         return np.array(texts, np.object_)
     size = np.dtype(DTYPES[datatype]).itemsize
     if len(raw) % size:
-        raise BadPayload(f"`{where}` has {len(raw)} bytes; one {datatype} has {size}")
+        raise BadPayload(
+            f"`{where}` has {len(raw)} bytes; one {datatype} has {size}",
+            hint="send as many bytes as the product of `shape` times the size of one",
+        )
     if datatype == "BOOL" and (most := np.frombuffer(raw, np.uint8).max(initial=0)) > 1:
         raise BadPayload(f"`{where}` has the byte {most}", hint="expected 0 or 1 for BOOL")
     return np.frombuffer(raw, DTYPES[datatype])

@@ -68,7 +68,10 @@ def read_v2(payload: Payload, signature: Signature) -> dict[str, Array]:
         if not isinstance(tensor, dict) or not isinstance(tensor.get("name"), str):
             raise BadPayload(f"`{where}` is {brief(tensor)}", hint=V2_EXPECTED)
         if tensor["name"] in arrays:
-            raise BadPayload(f"`{where}`: the name {brief(tensor['name'])} is given twice")
+            raise BadPayload(
+                f"`{where}`: the name {brief(tensor['name'])} is given twice",
+                hint="send each input once",
+            )
         # Before its data are read: there may be 300,000 tensors, or millions of texts.
         refuse_wrong_tensor(
             input_named(tensor["name"], signature), *type_and_shape(tensor, where), signature
@@ -212,7 +215,10 @@ def read_npy(data: bytes) -> Array:
             hint="expected what numpy.save writes, format 1.0 or 2.0",
         ) from error
     if len(shape) > MOST_DIMENSIONS or any(type(n) is not int or n < 0 for n in shape):
-        raise BadPayload(f"the array has the shape {brief(list(shape))}")
+        raise BadPayload(
+            f"the array has the shape {brief(list(shape))}",
+            hint=f"expected at most {MOST_DIMENSIONS} sizes, none below 0",
+        )
     if dtype.hasobject or dtype not in DATATYPES:
         hint = f"expected {', '.join(DTYPES)}, no objects"
         if (little := dtype.newbyteorder("<")) in DATATYPES and not dtype.hasobject:
@@ -267,13 +273,16 @@ def wanted_outputs(payload: Payload, signature: Signature) -> Wanted:
                 what = f"`{where}`: there is no output {brief(name)}"
             raise BadPayload(what, hint=f"the model has {', '.join(known)}")
         if name in forms:
-            raise BadPayload(f"`{where}`: {name!r} is given twice")
+            raise BadPayload(f"`{where}`: {name!r} is given twice", hint="name each output once")
         content_type(output, f"{where}.", AS_THEY_ARE)
         parameters = parameters_of(output, f"{where}.")
         forms[name] = flag(parameters, "binary_data", f"{where}.", otherwise=every)
         if (count := parameters.get("classification")) is not None:
             if type(count) is not int or not 1 <= count < 2**31:
-                raise BadPayload(f"`{where}.parameters.classification` is {brief(count)}")
+                raise BadPayload(
+                    f"`{where}.parameters.classification` is {brief(count)}",
+                    hint="expected how many of the best classes are wanted: a whole number from 1",
+                )
             classes[name] = count
     wanted = forms or dict.fromkeys(known, every)
     return Wanted(list(forms), classes, {name for name, binary in wanted.items() if binary})

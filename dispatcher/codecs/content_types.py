@@ -276,7 +276,10 @@ def decompress(
                     break
                 member, members = zlib.decompressobj(WBITS[encoding]), members + 1
                 if members > MAX_MEMBERS:  # empty members take time, but no bytes
-                    raise BadBody(f"the {encoding} body has more than {MAX_MEMBERS} members")
+                    raise BadBody(
+                        f"the {encoding} body has more than {MAX_MEMBERS} members",
+                        hint="compress the whole body at once",
+                    )
             try:
                 out = member.decompress(piece, CHUNK)
             except zlib.error as error:
@@ -287,5 +290,7 @@ def decompress(
             write(out)
             piece = member.unconsumed_tail or member.unused_data
     if not member.eof:
-        raise BadBody(f"the {encoding} body is cut off")
+        raise BadBody(
+            f"the {encoding} body is cut off", hint="send all of it, to the end of its compression"
+        )
     return length

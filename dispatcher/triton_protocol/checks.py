@@ -63,7 +63,10 @@ def field_data(value: object, spec: TensorSpec) -> list[Any]:
     """Return the elements of an input, which came as one or in a flat list; `null` as NaN."""
     flat = value if isinstance(value, list) else [value]
     if spec.datatype not in DTYPES:
-        raise BadPayload(f"`{spec.name}` is {spec.datatype}, which has no form in JSON")
+        raise BadPayload(
+            f"`{spec.name}` is {spec.datatype}, which has no form in JSON",
+            hint="send it to /infer in binary, behind the JSON",
+        )
     refuse_many_texts(spec, len(flat))
     array = converted(flat, spec.datatype, spec.name)
     known = math.prod(size for size in spec.shape if size != -1)
