@@ -78,9 +78,8 @@ COPY serve nginx.conf ./
 COPY clients clients
 COPY dispatcher dispatcher
 COPY container container
-COPY tool tool
 COPY triton_dispatcher triton_dispatcher
-RUN .venv/bin/python -m compileall -q -j 0 clients container dispatcher tool triton_dispatcher \
+RUN .venv/bin/python -m compileall -q -j 0 clients container dispatcher triton_dispatcher \
  && .venv/bin/python -m container.programs.find_triton \
  && chmod -R a+rX .
 
@@ -174,16 +173,15 @@ COPY --from=project /opt/triton-dispatcher/serve /opt/triton-dispatcher/nginx.co
 COPY --from=project /opt/triton-dispatcher/clients clients
 COPY --from=project /opt/triton-dispatcher/dispatcher dispatcher
 COPY --from=project /opt/triton-dispatcher/container container
-COPY --from=project /opt/triton-dispatcher/tool tool
 COPY --from=project /opt/triton-dispatcher/triton_dispatcher triton_dispatcher
 # Reads the tokenizers, and selects the engine of each model for a machine like this one; on others
 # the first start does so. (NVIDIA's image has engines of its own.) Only what is kept of this, and of
 # models in S3, may be written to by the user below, and by any user of group 0, as on OpenShift.
-RUN ln -s /opt/triton-dispatcher/tool/dispatcher /usr/local/bin/dispatcher \
- && .venv/bin/python -m container.image.distribution \
+RUN .venv/bin/python -m container.image.distribution \
  && find model_repository -name tokenizer -exec .venv/bin/python -m clients.text.tokenizer {} + \
  && if .venv/bin/python -c 'import openvino' 2>/dev/null; then \
-      dispatcher engines --precision exact && dispatcher engines --precision auto; \
+      .venv/bin/python -m container.triton_backends.engines --precision exact \
+       && .venv/bin/python -m container.triton_backends.engines --precision auto; \
     fi \
  && mkdir -p .venv/engines .venv/models .venv/tokenizers \
  && chown -R 1000:0 .venv/engines .venv/models .venv/tokenizers \

@@ -58,7 +58,7 @@ format: $(VENV)/.dev
 # Selects the engine of each model now, not at the first start.
 weights: $(VENV)/.serve
 	$(RUN) container.image.weights
-	$(RUN) tool engines || true
+	$(RUN) container.triton_backends.engines || true
 
 bench: weights $(VENV)/.dev
 	$(RUN) bench

@@ -119,6 +119,13 @@ ARROWS = {
     "container/image/licences": "container/image/weights",
     "container/image/weights": "",
     "container/image/weights/converters": "container/image/weights",
+    # What is wrong with a model's files: for the author, and where Triton could not load it.
+    "container/model_check": (
+        "clients clients/families/base clients/repository clients/tensors clients/triton"
+        " container/programs/find_triton.py container/triton_backends"
+        " container/triton_backends/onnxruntime container/triton_backends/openvino"
+        " container/trouble.py dispatcher/settings"
+    ),
     # These run inside of Triton.
     "container/triton_backends": (
         "clients/repository container/triton_backends/batching"
@@ -128,6 +135,14 @@ ARROWS = {
     "container/triton_backends/batching": (
         "clients/triton/server.py container/triton_backends/machine"
         " container/triton_backends/model_config.py"
+    ),
+    # Compares the engines before a model is loaded, in a process of its own.
+    "container/triton_backends/engines": (
+        "clients clients/families/base clients/plugins clients/repository clients/tensors"
+        " clients/triton container/model_check container/repository/compose.py"
+        " container/triton_backends container/triton_backends/batching"
+        " container/triton_backends/onnxruntime container/triton_backends/openvino"
+        " container/trouble.py dispatcher/settings"
     ),
     "container/triton_backends/machine": "container/triton_backends/model_config.py",
     "container/triton_backends/onnxruntime": (
@@ -143,37 +158,34 @@ ARROWS = {
         " container/triton_backends/machine"
     ),
     # The tool looks at what the others would do; none of them imports it.
-    "tool": (
-        "clients clients/plugins clients/repository clients/triton container/repository"
-        " container/triton_backends dispatcher/settings dispatcher/version.py tool/checks"
-    ),
+    "tool": "container/trouble.py dispatcher/version.py",
     "tool/checks": (
-        "clients clients/families/base clients/plugins clients/repository clients/tensors"
-        " clients/triton container/programs/find_triton.py container/triton_backends"
-        " container/triton_backends/onnxruntime container/triton_backends/openvino"
-        " dispatcher/readiness/checks.py dispatcher/settings tool"
+        "clients clients/families/base clients/plugins clients/repository container/model_check"
+        " container/triton_backends/engines container/trouble.py dispatcher/readiness/checks.py"
     ),
     "tool/commands": (
-        "clients/families/base clients/plugins clients/repository clients/triton"
-        " container/triton_backends dispatcher/auth/api_keys.py dispatcher/settings tool"
-        " tool/checks tool/engines tool/scaffold"
+        "clients/families/base clients/plugins clients/repository"
+        " container/triton_backends/engines container/trouble.py dispatcher/auth/api_keys.py"
+        " dispatcher/settings tool tool/scaffold"
     ),
     # Writes what an author begins with, by what a model's files show.
     "tool/scaffold": (
         "clients clients/families/base clients/images clients/repository clients/tensors"
-        " clients/text clients/triton container/triton_backends"
-        " container/triton_backends/onnxruntime dispatcher/settings tool tool/checks"
-        " tool/tokenizer"
+        " clients/text clients/triton container/model_check container/triton_backends"
+        " container/triton_backends/engines container/triton_backends/onnxruntime"
+        " container/trouble.py dispatcher/settings tool tool/tokenizer"
     ),
-    "tool/tokenizer": "clients/repository clients/text tool",
+    "tool/tokenizer": "clients/repository clients/text container/trouble.py tool",
     # The server, as its author's folder changes.
-    "tool/dev": "clients/repository container/supervisor dispatcher/settings tool",
-    "tool/pack": "clients/repository tool tool/checks",
+    "tool/dev": (
+        "clients/repository container/supervisor container/triton_backends/engines"
+        " container/trouble.py dispatcher/settings tool"
+    ),
+    "tool/pack": "clients/repository container/model_check container/trouble.py tool tool/checks",
     "tool/engines": (
-        "clients clients/families/base clients/repository clients/tensors"
-        " container/triton_backends container/triton_backends/batching"
-        " container/triton_backends/onnxruntime container/triton_backends/openvino"
-        " dispatcher/settings tool tool/checks"
+        "clients clients/repository clients/tensors container/model_check"
+        " container/triton_backends container/triton_backends/engines container/trouble.py"
+        " dispatcher/settings tool"
     ),
     # The hosting service on a laptop, and its contract as checks of any container.
     EMULATOR: f"{EMULATOR}/commands",
@@ -302,6 +314,16 @@ def circles() -> list[set[str]]:
 
 def test_no_module_imports_one_that_imports_it() -> None:
     assert not circles()
+
+
+def test_the_server_does_without_the_tool() -> None:
+    """The image contains neither the author's command nor the emulator; nothing starts them."""
+    assert not re.findall(
+        r"(?m)^COPY.* (?:tool|emulator)\b.*", (PROJECT / "Dockerfile").read_text()
+    )
+    started = re.compile(r"-m\W+(?:tool|sagemaker_emulator)\b")
+    server = [path for folder in ("clients", "dispatcher", "container") for path in files(folder)]
+    assert not [path for path in server if started.search((PROJECT / path).read_text())]
 
 
 def shelves() -> dict[str, int]:

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
+from container.trouble import Trouble
 from dispatcher.version import described
-from tool.trouble import Trouble
 
 COMMANDS = {  # the module of each, and what it does
     "new-client": (
@@ -51,7 +51,7 @@ COMMANDS = {  # the module of each, and what it does
         "serve the models and classes of a folder, with Triton and NGINX",
     ),
     "engines": (
-        "tool.commands.engines",
+        "container.triton_backends.engines.command",
         "say which engine runs each model on this machine, how fast and how exactly",
     ),
     "emulate": (
@@ -121,7 +121,7 @@ def mend_streams() -> None:
 def missing(module: str) -> str:
     """Return what to do where a module is not there that a command needs."""
     if module in OF_UNIX:
-        return "this command needs Linux or macOS; run it in Docker, with the project's image"
+        return "this command needs Linux or macOS; on Windows, install and run it in WSL"
     return (
         f"this Python lacks {module.partition('.')[0]}, which this command needs; "
         "`pip install 'triton-dispatcher[tool]'` brings it"

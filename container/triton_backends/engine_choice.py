@@ -52,7 +52,7 @@ SHOWN = "engines"
 """A folder in the one that instances share: a file per model version, for the web workers."""
 
 _HOME = Path(__file__).resolve().parents[2]
-"""Where Python finds the tool, from wherever Triton was started."""
+"""Where Python finds the comparison, from wherever Triton was started."""
 
 SAMPLES, KEYS = "samples", "dispatch.toml"
 """What the comparison reads in a model's folder, besides the versions."""
@@ -205,7 +205,7 @@ def measured_choice(
     """Compare engines in a process of its own, because an engine may crash on a model."""
     # Inside Triton the former is empty, or what is first on PATH, too.
     python = sys.executable or shutil.which("python3") or "python3"
-    command = [python, "-m", "tool", "engines"]
+    command = [python, "-m", "container.triton_backends.engines"]
     command += ["--select", str(folder.absolute()), str(file.absolute())]
     command += [f"--engine={asked.engine}", f"--precision={asked.precision}"]
     try:

@@ -124,14 +124,13 @@ def check_findings(folder: Path) -> list[str]:
     """Return what `dispatcher check` finds wrong with a model's folder, a sentence for each.
 
     Warnings only where there is no error: one may be why Triton could not load the model. In a
-    process of its own: the tool looks into files with the engines' own libraries.
+    process of its own: the check looks into files with the engines' own libraries.
     """
-    options = ("--json", "--no-clients", "--follow-links")
-    command = (sys.executable, "-m", "tool", "check", *options, str(folder))
+    command = (sys.executable, "-m", "container.model_check", str(folder))
     try:
         ran = subprocess.run(command, capture_output=True, timeout=CHECK_S, check=False)
-        found = json.loads(ran.stdout)["findings"]
-    except (OSError, subprocess.TimeoutExpired, ValueError, KeyError) as error:
+        found = json.loads(ran.stdout)
+    except (OSError, subprocess.TimeoutExpired, ValueError) as error:
         log.warning("%s cannot be checked: %s: %s", folder, type(error).__name__, error)
         return []
     errors = [one for one in found if one["level"] == "error"] or found

@@ -83,6 +83,7 @@ def test_it_runs_as_sagemaker_runs_it(image: str, tmp_path: Path) -> None:
         port=ports[0],
     ) as container:
         assert_readme(container)
+        assert not {"tool", "emulator"} & set(container.inside("ls").split())
         wait_for(lambda: container.state()["Health"]["Status"] == "healthy", 30, "healthy")
         # What loses its parent becomes a child of process 1, and must not stay as a zombie.
         container.inside("sh", "-c", "(sleep 0.2 &)")

@@ -76,9 +76,11 @@ def test_elsewhere_one_sentence_says_how_to_go_on(
     system: str,
 ) -> None:
     monkeypatch.setattr(sys, "platform", system)
+    (tmp_path / "clients").mkdir()
     err = said(capsys, "serve", tmp_path, "--port", "9000")
     assert err.startswith("dispatcher serve: serving needs Linux")
-    assert f'docker run --rm -p 9000:8080 -v "{tmp_path}:/served" --entrypoint dispatcher' in err
+    inside = "-e MODEL_REPOSITORY=/served -e MODEL_DIR_USE=ignore -e CLIENTS_PATH=/served/clients"
+    assert f'`docker run --rm -p 9000:8080 -v "{tmp_path}:/served" {inside} triton-d' in err
     assert err.count("\n") == 1
 
 

@@ -13,11 +13,11 @@ import tarfile
 import zlib
 from pathlib import Path, PurePosixPath
 
-from tool.checks.findings import Findings
-from tool.trouble import Trouble
+from clients.repository.findings import Findings
+from container.model_check.models import NO_FILE
+from container.trouble import Trouble
 
 MOST_FILES = 100_000
-NO_FILE = ("is neither a file nor a folder, and the service unpacks no others", "remove it")
 PROGRAM_MODE, FILE_MODE = 0o755, 0o644  # the platform keeps the archive's own
 OWNER_RUNS = 0o100
 MOST_BYTES = 4 * 2**30  # to look at; what comes after these is as long as it is, but of zeros

@@ -4,38 +4,23 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import tempfile
-import traceback
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from errno import EACCES
 from pathlib import Path
 
 from clients.plugins.discovery import client_files
-from clients.repository.files import denied, is_litter
-from clients.repository.model_folders import (
-    CONFIG,
-    NAME,
-    NAMED,
-    PLAIN_MODELS,
-    can_be_read,
-    is_model,
-    models_in,
-)
-from tool.checks.archive import NO_FILE, unpack
+from clients.repository.findings import Findings
+from clients.repository.model_folders import can_be_read, models_in
+from container.model_check.models import CHMOD, CODE, check_models, note_unreadable
+from container.triton_backends.engines.offline import settings_here
+from container.trouble import Trouble
+from tool.checks.archive import unpack
 from tool.checks.client import check_clients, check_requirements, has_client
-from tool.checks.findings import Findings
-from tool.checks.model import ModelCheck, links
-from tool.offline import settings_here
-from tool.trouble import Trouble
 
-CLIENTS = Path("code", "clients")
-MOST_SHOWN = 5
-CHMOD = "`chmod -R a+rX`"
-VOLUMES_OWN = "lost+found"  # which root alone may read
+CLIENTS = Path(CODE, "clients")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -98,10 +83,7 @@ def check_all(
             `requirements.txt` wants is checked in any case.
 
     """
-    closed = list(unreadable(findings.root))
-    for path in closed:
-        denied_here = PermissionError(EACCES, os.strerror(EACCES))
-        findings.error(path, *(NO_FILE if is_special(path) else cannot_be_read(denied_here)))
+    closed = note_unreadable(findings)
     its = findings.root / CLIENTS
     if not can_be_read(its) and not any(models_in(findings.root)):
         its = findings.root  # such as a folder that CLIENTS_PATH names
@@ -146,124 +128,3 @@ def folder_of(path: Path) -> Iterator[Findings]:
         findings = Findings(Path(folder).resolve())
         unpack(path, findings)
         yield findings
-
-
-def unreadable(root: Path) -> Iterator[Path]:
-    """Yield what cannot be read below a folder: folders, Python files, pipes, sockets, devices."""
-    for place, names, files in os.walk(root):
-        inside = [Path(place, name) for name in names if name != VOLUMES_OWN]
-        closed = [path for path in inside if not (is_litter(path) or can_be_read(path))]
-        yield from closed
-        for path in (Path(place, name) for name in files):
-            is_denied = path.suffix == ".py" and not is_litter(path) and denied(path)
-            if is_denied or is_special(path):
-                yield path
-        names[:] = [path.name for path in inside if path not in closed and not is_litter(path)]
-
-
-def is_special(path: Path) -> bool:
-    """Whether a path is neither a file nor a folder, or a link to such: who reads it may hang."""
-    return path.exists() and not (path.is_file() or path.is_dir())
-
-
-def cannot_be_read(error: OSError) -> tuple[str, str]:
-    """Return what is wrong with a file or folder, and the fix."""
-    fix = f"let all users read it: {CHMOD}" if isinstance(error, PermissionError) else ""
-    return f"cannot be read ({error.strerror or error})", fix
-
-
-def check_models(
-    findings: Findings, closed: Collection[Path] = (), *, may_be_empty: bool
-) -> list[str]:
-    """Check every model of a folder; return their names.
-
-    Args:
-        findings: takes what is wrong in its folder.
-        closed: what cannot be read, which is reported already; models with it are passed over.
-        may_be_empty: it may have no model, since it has classes.
-
-    """
-    root = findings.root
-    found = dict(models_in(root))
-    inside = [path for path in folders(root) if is_model(path)]
-    if root in found.values() and (root / CONFIG).is_file() and inside:
-        findings.error(
-            root / CONFIG,
-            "is beside the model folders, so that the whole folder is taken for one model",
-            "move it into the folder of its model",
-        )
-        found = {path.name: path for path in inside}
-    passed_over = {one for path in closed for one in (path, *path.parents)}
-    for name, folder in found.items():
-        if folder in passed_over and folder != root:
-            continue
-        try:
-            check_model(name, folder, findings)
-        except OSError as error:
-            file = Path(error.filename) if isinstance(error.filename, str) else folder
-            findings.error(file, *cannot_be_read(error))
-        except Exception as error:  # the other models are checked all the same
-            traceback.print_exc()
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
-            findings.error(folder, f"could not be checked: {reason}", "")
-    if root not in found.values() and (found or not may_be_empty):
-        left = [one for one in folders(root) if one not in (*found.values(), *passed_over)]
-        astray(left, findings)
-    if not (found or may_be_empty or closed):
-        findings.error(
-            root,
-            "holds no model",
-            "expected a folder for each model, with config.pbtxt and 1/model.onnx in it",
-        )
-    return sorted(found)
-
-
-def check_model(name: str, folder: Path, findings: Findings) -> None:
-    for link, what in () if findings.links_replaced else links(folder, findings.root):
-        findings.error(
-            link,
-            what,
-            "put the files themselves there, as `dispatcher pack` does; `cp -rL` follows links",
-        )
-    if not NAME.fullmatch(name):
-        findings.error(folder, f"is not served: {NAMED}", "rename the folder")
-    ModelCheck(folder, name, findings).run()
-
-
-def folders(root: Path) -> list[Path]:
-    """Return the folders that may be models."""
-    return [
-        path
-        for path in sorted(root.iterdir())
-        if path.is_dir() and path.name != CLIENTS.parts[0] and not is_litter(path)
-    ]
-
-
-def astray(left: list[Path], findings: Findings) -> None:
-    """Note what is missing in folders that are no models."""
-    unknown = []
-    for folder in left:
-        deeper = [
-            path
-            for path in (*folder.glob("*"), *folder.glob("*/*"))
-            if path.is_dir() and is_model(path)
-        ]
-        plain = [path for path in folder.glob("*/*") if path.name in PLAIN_MODELS]
-        for path in deeper[:1]:
-            findings.error(
-                path,
-                "is a model that is too deep to be found",
-                f"move it up, beside {folder.name}/; an archive is packed with `-C FOLDER .`",
-            )
-        for path in plain[: not deeper]:
-            findings.error(path, "is too deep to be found", f"move it to {folder.name}/1/")
-        is_environment = (folder / "bin" / "activate").is_file()  # which several models may share
-        if not (deeper or plain or is_environment):
-            unknown.append(folder.name)
-    if unknown:
-        more = f" and {len(unknown) - MOST_SHOWN} more" if len(unknown) > MOST_SHOWN else ""
-        findings.warning(
-            findings.root,
-            f"has folders that are no models: {', '.join(unknown[:MOST_SHOWN])}{more}",
-            "leave them out, or put a config.pbtxt and 1/ into them",
-        )

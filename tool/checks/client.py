@@ -17,12 +17,18 @@ from clients.older_class import OlderClass
 from clients.plugins.discovery import sources
 from clients.plugins.registry import Loaded
 from clients.repository.files import is_litter
+from clients.repository.findings import Findings
 from clients.repository.model_folders import models_in
 from clients.repository.requirements import lacks_of, requirement_files
+from container.model_check.model import BUILT_IN
+from container.triton_backends.engines.offline import (
+    Offline,
+    composed,
+    load_offline,
+    settings_here,
+    silence,
+)
 from dispatcher.readiness.checks import LOGGED, failures
-from tool.checks.findings import Findings
-from tool.checks.model import BUILT_IN
-from tool.offline import Offline, composed, load_offline, settings_here, silence
 
 OLDER = re.compile(r"^[ \t]+def inference\(self, (img|text)\b", re.MULTILINE)
 MISTAKES = ("AttributeError", "IndexError", "KeyError", "NameError", "TypeError", "ValueError")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 
+from container.trouble import Trouble
 from dispatcher.settings import PROJECT
-from tool.trouble import Trouble
 
 NAME = "sagemaker-emulator"
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from clients.repository.files import text_of
-from tool.trouble import Trouble
+from container.trouble import Trouble
 
 URL = "http://127.0.0.1:8080"
 TIME_S = 70.0  # a little more than the endpoint takes at most, as it is set by default

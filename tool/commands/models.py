@@ -12,7 +12,7 @@ from pathlib import Path
 from clients.families.base.dispatch_toml import authors
 from clients.plugins.registry import Registry
 from clients.repository.model_folders import authors_folder
-from tool.offline import composed, load_offline, settings_here
+from container.triton_backends.engines.offline import composed, load_offline, settings_here
 
 
 @dataclass(frozen=True)

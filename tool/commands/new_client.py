@@ -10,9 +10,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from container.trouble import Trouble
 from tool.placing import beside, put
 from tool.scaffold.options import add_source, class_name, file_name, refuse_to_overwrite
-from tool.trouble import Trouble
 
 TEMPLATE = Path(__file__).parent / "template"
 # What the files import or define themselves.

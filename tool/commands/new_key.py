@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
+from container.trouble import Trouble
 from dispatcher.auth.api_keys import NAME, SCOPES, new_key
-from tool.trouble import Trouble
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -10,13 +10,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from clients.repository.model_folders import can_be_read
+from container.trouble import Trouble
 from dispatcher.settings import PROJECT
-from tool.trouble import Trouble
 
 NEEDED = ("flask", "gunicorn", "tritonclient")
 ELSEWHERE = (
     "serving needs Linux, for Triton: with Docker, `docker run --rm -p {port}:8080 -v "
-    '"{folder}:/served" --entrypoint dispatcher triton-dispatcher serve /served` serves this '
+    '"{folder}:/served"{settings} triton-dispatcher` serves this '
     "folder, once `docker build -t triton-dispatcher .` in the project's repository has made the "
     "image"
 )
@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
             f"{options.folder} is no folder that can be read; expected one with a folder per model"
         )
     if sys.platform != "linux":
-        raise Trouble(ELSEWHERE.format(port=options.port or 8080, folder=folder))
+        raise Trouble(elsewhere(folder, options.port or 8080))
     if missing := [name for name in NEEDED if find_spec(name) is None]:
         raise Trouble(
             f"serving needs {', '.join(missing)}, which this Python lacks: "
@@ -55,6 +55,16 @@ def run(options: argparse.Namespace) -> int:
         environment["SAGEMAKER_BIND_TO_PORT"] = str(options.port)
     sys.stdout.flush()
     os.execve("/bin/sh", ["/bin/sh", str(PROJECT / "serve")], environment)  # noqa: S606  on purpose
+
+
+def elsewhere(folder: Path, port: int) -> str:
+    """Return how Docker serves a folder."""
+    inside = {
+        name: value.replace(str(folder), "/served").replace("\\", "/").replace(os.pathsep, ":")
+        for name, value in settings(folder, {}).items()
+    }
+    given = "".join(f" -e {name}={value}" for name, value in inside.items() if value)
+    return ELSEWHERE.format(port=port, folder=folder, settings=given)
 
 
 def settings(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:

@@ -8,12 +8,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from container.triton_backends.engines.offline import settings_here
+from container.trouble import Trouble
 from dispatcher.settings import PROJECT
 from tool.dev.changes import Changes, changes, look
 from tool.dev.server import Server, to_terminal
 from tool.interrupts import interrupted_by_signals
-from tool.offline import settings_here
-from tool.trouble import Trouble
 
 LOOK_S = 0.3
 PING_EVERY_S = 1.0

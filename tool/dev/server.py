@@ -17,7 +17,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from container.supervisor.log import MARK
-from tool.trouble import Trouble
+from container.trouble import Trouble
 
 BIND_TO_PORT, SAFE_PORTS = "SAGEMAKER_BIND_TO_PORT", "SAGEMAKER_SAFE_PORT_RANGE"
 NEEDED_PORTS = 8

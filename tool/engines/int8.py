@@ -18,8 +18,8 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from container.triton_backends import engine_choice
-from tool.engines.runs import Arrays
-from tool.trouble import Trouble
+from container.triton_backends.engines.runs import Arrays
+from container.trouble import Trouble
 
 WEIGHTED = ("Conv", "MatMul", "Gemm")
 """What is computed in int8: nearly all of a model's time goes there. Its inputs are quantized, and

@@ -21,10 +21,11 @@ from clients.base import Client, Environment
 from clients.repository.model_folders import authors_folder, has_versions
 from clients.tensors.agreement import Agreement, says_nothing
 from clients.tensors.client import TensorClient
-from dispatcher.settings import PROJECT
-from tool.checks.versions import version_folders
-from tool.engines.compare import LIMITS, Answer, difference, kind, parameters
-from tool.engines.runs import (
+from container.model_check.samples import Sample, ask, samples_in
+from container.model_check.versions import version_folders
+from container.triton_backends.engines.compare import LIMITS, Answer, difference, kind, parameters
+from container.triton_backends.engines.offline import composed, load_offline, settings_here
+from container.triton_backends.engines.runs import (
     Arrays,
     RecordedModels,
     RecordingSession,
@@ -33,11 +34,10 @@ from tool.engines.runs import (
     opened,
     openvino_run,
 )
-from tool.offline import composed, load_offline, settings_here
+from container.trouble import Trouble
+from dispatcher.settings import PROJECT
 from tool.placing import beside, put
 from tool.progress import announced
-from tool.samples import Sample, ask, samples_in
-from tool.trouble import Trouble
 
 FILE = "model.onnx"
 EXTRA = PROJECT / "container" / "image" / "requirements" / "quantize.txt"

@@ -7,9 +7,9 @@ import tarfile
 from pathlib import Path
 from typing import IO, BinaryIO
 
+from container.trouble import Trouble
 from tool.pack.contents import Contents, Entry
 from tool.progress import Progress
-from tool.trouble import Trouble
 
 FOLDER_MODE, PROGRAM_MODE, FILE_MODE = 0o755, 0o755, 0o644
 LEVEL = 6  # more takes far longer, and weights hardly get smaller

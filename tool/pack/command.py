@@ -6,13 +6,13 @@ import argparse
 import sys
 from pathlib import Path
 
+from clients.repository.findings import Findings
+from container.trouble import Trouble
 from tool.checks.check import check_all, report
-from tool.checks.findings import Findings
 from tool.pack.archive import write_archive
 from tool.pack.contents import Contents, contents_of
 from tool.pack.image import build_image
 from tool.sizes import size, size_text
-from tool.trouble import Trouble
 
 ARCHIVE = Path("model.tar.gz")
 BASE = "triton-dispatcher"

@@ -10,8 +10,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from clients.repository.files import LITTER
-from tool.checks.archive import NO_FILE
-from tool.trouble import Trouble
+from container.model_check.models import NO_FILE
+from container.trouble import Trouble
 
 # Neither Triton nor a client reads these. Other names with a dot stay: packages in an environment
 # keep libraries in folders such as `.libs`.

@@ -7,9 +7,9 @@ import tarfile
 from contextlib import suppress
 from typing import IO, Any, cast
 
+from container.trouble import Trouble
 from tool.pack.archive import write_tar
 from tool.pack.contents import Contents
-from tool.trouble import Trouble
 
 INSIDE = "/opt/packed-model"  # the service may mount /opt/ml over what an image has there
 DOCKERFILE = f"""\

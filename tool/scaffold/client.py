@@ -11,6 +11,7 @@ from pathlib import Path
 from clients.errors import InferenceError
 from clients.repository.model_folders import CONFIG
 from clients.testing import OnnxModels, answer, clients_in
+from container.trouble import Trouble
 from tool.placing import beside, put
 from tool.scaffold.families import plans
 from tool.scaffold.folder import TEMPLATE, config, kind_of, write_labels
@@ -19,7 +20,6 @@ from tool.scaffold.options import KINDS, PICTURE, refuse_to_overwrite
 from tool.scaffold.pictures import CLASSIFIER_SIDE, DETECTOR_SIDE, pixels
 from tool.scaffold.plan import Plan, quoted
 from tool.scaffold.source import Source
-from tool.trouble import Trouble
 
 BOXES = re.compile(r'output_layout = "(yolov5|yolov8)"')
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
+from container.trouble import Trouble
 from tool.scaffold import pictures, texts
 from tool.scaffold.options import TENSORS
 from tool.scaffold.plan import CHECK, AskAuthor, Misfit, Plan, several, shown
 from tool.scaffold.source import Source
-from tool.trouble import Trouble
 
 
 def tensors(source: Source) -> Iterator[Plan]:

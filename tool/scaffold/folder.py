@@ -17,10 +17,10 @@ from clients.triton.configuration import config_dictionary
 from clients.triton.server import TensorSpec
 from container.triton_backends.completion import completed
 from container.triton_backends.model_config import DYNAMIC_BATCHING, ModelConfigError
+from container.trouble import Trouble
 from tool.scaffold.options import KINDS, class_name, file_name
 from tool.scaffold.plan import Plan, quoted
 from tool.scaffold.source import Source
-from tool.trouble import Trouble
 
 TEMPLATE = Path(__file__).parent / "template"
 MOST_ROWS, MOST_TEXTS = 8, 16

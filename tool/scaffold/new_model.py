@@ -14,13 +14,14 @@ from typing import Any
 
 from clients.errors import ClientDisabled, InferenceError
 from clients.families.base.dispatch_toml import FILE
+from clients.repository.findings import Findings
 from clients.repository.model_folders import NAME, NAMED
 from clients.testing import answer, clients_in
 from clients.text.tokenizer import load_tokenizer
+from container.model_check.models import check_model
+from container.triton_backends.engines.offline import Offline
+from container.trouble import Trouble
 from dispatcher.settings import PROJECT
-from tool.checks.check import check_model
-from tool.checks.findings import Findings
-from tool.offline import Offline
 from tool.placing import beside, put
 from tool.progress import announced
 from tool.scaffold import texts
@@ -31,7 +32,6 @@ from tool.scaffold.plan import CHECK, Plan
 from tool.scaffold.source import Source, labels_in, opened
 from tool.tokenizer.command import make
 from tool.tokenizer.options import wanted
-from tool.trouble import Trouble
 
 TOKENIZER = "tokenizer"
 

@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from container.trouble import Trouble
 from tool.tokenizer.options import add_wanted
-from tool.trouble import Trouble
 
 PICTURE, TEXT, TENSORS = "picture", "text", "tensors"
 KINDS: Mapping[str, str] = {

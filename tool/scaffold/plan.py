@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, replace
 
 from clients.triton.server import TensorSpec
-from tool.trouble import Trouble
+from container.trouble import Trouble
 
 CHECK = "# CHECK: "
 """Before what the file does not show: the author looks at these lines."""

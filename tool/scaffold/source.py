@@ -19,12 +19,12 @@ import numpy.typing as npt
 
 from clients.repository.files import text_of
 from clients.triton.server import TensorSpec
+from container.model_check.file import LFS
 from container.triton_backends import model_config
 from container.triton_backends.completion import ModelFile
 from container.triton_backends.model_config import ModelConfigError
 from container.triton_backends.onnxruntime import session as onnxruntime
-from tool.checks.file import LFS
-from tool.trouble import Trouble
+from container.trouble import Trouble
 
 EXPECTED = "expected a file of ONNX, or a folder with model.onnx"
 EXPORTS = {

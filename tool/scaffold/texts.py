@@ -8,9 +8,9 @@ from dataclasses import replace
 from clients.families.base.text_input import DTYPES, PARTS
 from clients.text.tokenizer import Tokenizer
 from clients.triton.server import TensorSpec
+from container.trouble import Trouble
 from tool.scaffold.plan import CHECK, SCORES, Misfit, Plan, quoted, several, shown
 from tool.scaffold.source import Source
-from tool.trouble import Trouble
 
 TRIED = 16  # tokens
 LENGTHS = (512, 256, 128, 64, 32, 16)

@@ -13,9 +13,9 @@ from typing import Any
 
 from clients.repository.files import text_of
 from clients.text.tokenizer import ALONE, UNBOUNDED, NotReadable, load_tokenizer, refusal
+from container.trouble import Trouble
 from tool.placing import beside, put
 from tool.tokenizer.options import Wanted, add_wanted, wanted
-from tool.trouble import Trouble
 
 CONFIG, WHOLE, MODEL = "tokenizer_config.json", "tokenizer.json", "config.json"
 NAMES = (WHOLE, CONFIG, MODEL, "special_tokens_map.json", "added_tokens.json")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 
-from tool.trouble import Trouble
+from container.trouble import Trouble
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,12 @@ from container.triton_backends.engine_choice import (
     hide,
     show,
 )
+from container.triton_backends.engines.command import said
 from dispatcher.settings import read_settings
 from tests.conftest import PROJECT
 from tests.support.application import make_app, quiet
 from tests.support.fake_triton import FakeTriton
 from tests.support.mistakes.mistake import config, ir, parameter, write_right
-from tool.commands.engines import said
 
 BF16 = EngineChoice(OPENVINO, "bf16", "", 1.93, "the cosine is 0.99981")
 SLOWER = EngineChoice(ONNXRUNTIME, reason="OpenVINO in f32 is 0.95 times as fast")

@@ -9,6 +9,7 @@ import onnx.helper
 import onnx.numpy_helper
 import pytest
 
+from container.model_check.model import ModelCheck
 from tests.conftest import PROJECT
 from tests.support.check import Check
 from tests.support.mistakes import MISTAKES
@@ -23,7 +24,6 @@ from tests.support.mistakes.mistake import (
     write_right,
 )
 from tool.__main__ import main
-from tool.checks.model import ModelCheck
 
 
 @pytest.mark.parametrize("mistake", [*MISTAKES, *DEADLY], ids=lambda mistake: mistake.name)

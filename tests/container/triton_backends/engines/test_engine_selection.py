@@ -27,12 +27,12 @@ from container.triton_backends.engine_choice import (
     OPENVINO,
     EnginePreference,
 )
+from container.triton_backends.engines import selection
+from container.triton_backends.engines.runs import onnxruntime_run, opened, openvino_run
 from container.triton_backends.model_config import Signature, TensorSpec
 from container.triton_backends.onnxruntime.session import ModelFile
+from container.trouble import Trouble
 from tests.support.models import onnx_models, onnx_repository, openvino_models
-from tool.engines import selection
-from tool.engines.runs import onnxruntime_run, opened, openvino_run
-from tool.trouble import Trouble
 
 Array = NDArray[Any]
 

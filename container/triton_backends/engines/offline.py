@@ -22,14 +22,14 @@ from clients.repository.model_folders import CONFIG
 from clients.testing import OnnxModels
 from clients.triton.configuration import config_dictionary, config_fault, config_signature
 from clients.triton.server import Signature, Tensors
+from container.model_check.file import backend, model_file, opened
+from container.model_check.model import configured
+from container.model_check.versions import served, version_folders
 from container.repository.compose import compose
 from container.triton_backends.completion import ModelFile, completed
 from container.triton_backends.model_config import ModelConfigError, needs_completion
+from container.trouble import Trouble
 from dispatcher.settings import SettingError, Settings, read_settings
-from tool.checks.file import backend, model_file, opened
-from tool.checks.model import configured
-from tool.checks.versions import served, version_folders
-from tool.trouble import Trouble
 
 
 def settings_here(**others: str) -> Settings:

@@ -12,7 +12,9 @@ from typing import Any
 
 from clients.repository.config_text import Message, read
 from clients.repository.crash_causes import Fault
+from clients.repository.findings import Findings
 from clients.repository.model_folders import CONFIG
+from clients.repository.refused import KINDS, of_warmups, undescribed
 from clients.triton.configuration import config_dictionary
 from container.triton_backends import engine_choice, parameters
 from container.triton_backends.completion import ModelFile, completed
@@ -24,8 +26,6 @@ from container.triton_backends.onnxruntime.execution_providers import CPU, execu
 from container.triton_backends.onnxruntime.session_settings import own_settings, session_settings
 from container.triton_backends.openvino import session as openvino
 from container.triton_backends.openvino.properties import KEYS, properties
-from tool.checks.findings import Findings
-from tool.checks.refused import KINDS, of_warmups, undescribed
 
 PLATFORM = "onnxruntime_onnx"  # OpenVINO has none
 READ = (ENGINE, PRECISION, *KEYS)

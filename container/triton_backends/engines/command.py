@@ -19,15 +19,15 @@ from clients.repository.config_text import Message
 from clients.repository.files import text_of
 from clients.repository.model_folders import CONFIG
 from clients.triton.configuration import config_dictionary, config_fault
+from container.model_check.file import backend, model_file
+from container.model_check.model import configured
+from container.model_check.versions import served, version_folders
 from container.triton_backends import engine_choice
 from container.triton_backends.engine_choice import OPENVINO, EnginePreference
+from container.triton_backends.engines.offline import composed, settings_here
+from container.triton_backends.engines.selection import select_engine
 from container.triton_backends.model_config import ModelConfigError
-from tool.checks.file import backend, model_file
-from tool.checks.model import configured
-from tool.checks.versions import served, version_folders
-from tool.engines.selection import select_engine
-from tool.offline import composed, settings_here
-from tool.trouble import Trouble
+from container.trouble import Trouble
 
 LIMIT_S = 3600.0
 

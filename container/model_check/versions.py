@@ -9,10 +9,10 @@ from pathlib import Path
 
 from clients.repository.config_text import Message, whole
 from clients.repository.files import is_litter
+from clients.repository.findings import ConfigFindings, Findings
 from clients.repository.model_folders import CONFIG, MODEL_FILES, PLAIN_MODELS, is_its_own_version
+from container.model_check.file import FileCheck
 from container.triton_backends.openvino.session import DEFAULT_FILES as OPENVINO_FILES
-from tool.checks.file import FileCheck
-from tool.checks.findings import ConfigFindings, Findings
 
 VERSION = re.compile(r"0|[1-9][0-9]*")
 OF_NVIDIA = {

@@ -14,6 +14,7 @@ from clients.families.base.dispatch_toml import FILE, Keys, read_table
 from clients.repository.config_text import Field, Message, NotReadable, read, whole
 from clients.repository.crash_causes import TRUE, Fault, crash_causes
 from clients.repository.files import text_of
+from clients.repository.findings import ConfigFindings, Findings
 from clients.repository.gpu_config import TENSORRT, gpu_settings, has_gpu
 from clients.repository.model_folders import (
     CONFIG,
@@ -22,19 +23,17 @@ from clients.repository.model_folders import (
     is_model,
     misplaced_configs,
 )
+from clients.repository.refused import of_asked_models, refused, steps
 from clients.repository.response_cache import mixes_shapes
 from clients.tensors.classes import labels_at
 from clients.triton.configuration import config_dictionary, config_fault
+from container.model_check import environment, samples
+from container.model_check import file as file_check
+from container.model_check.file import FileCheck
+from container.model_check.versions import VersionCheck, exists, version_folders
 from container.triton_backends.engine_choice import SAMPLES
+from container.trouble import Trouble
 from dispatcher.settings import ADAPT, PROJECT
-from tool import samples
-from tool.checks import environment
-from tool.checks import file as file_check
-from tool.checks.file import FileCheck
-from tool.checks.findings import ConfigFindings, Findings
-from tool.checks.refused import of_asked_models, refused, steps
-from tool.checks.versions import VersionCheck, exists, version_folders
-from tool.trouble import Trouble
 
 EMBEDDED = {"onnxruntime", "openvino", "pytorch", "python"}  # what the Triton of the wheel can run
 OTHERS = {"dali", "ensemble", "fil", "identity", "tensorflow", "tensorrt", "vllm"}

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clients.repository.config_text import Field, Message
+from clients.repository.findings import ConfigFindings
 from container.programs.find_triton import STUB, embedded_server, stub_versions
-from tool.checks.findings import ConfigFindings
 
 KEY = "EXECUTION_ENV_PATH"
 FOLDER = "$$TRITON_MODEL_DIRECTORY"

@@ -14,7 +14,7 @@ from clients.base import Client, Payload
 from clients.errors import InferenceError
 from clients.repository.files import is_litter, text_of
 from clients.request import Media, Request
-from tool.trouble import Trouble
+from container.trouble import Trouble
 
 PICTURES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif"})
 EXPECTED = (

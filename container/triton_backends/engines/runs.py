@@ -15,7 +15,7 @@ from container.triton_backends.model_config import Signature
 from container.triton_backends.onnxruntime.session import DATA_TYPES
 from container.triton_backends.openvino.properties import computing_in
 from container.triton_backends.openvino.session import core
-from tool.trouble import Trouble
+from container.trouble import Trouble
 
 Arrays = dict[str, npt.NDArray[Any]]
 Run = Callable[[Mapping[str, npt.NDArray[Any]]], Arrays]

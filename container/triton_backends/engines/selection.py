@@ -18,6 +18,7 @@ import numpy.typing as npt
 from clients.base import Client, Environment
 from clients.tensors.agreement import SPREAD, Agreement, says_nothing, tensors, worst_of
 from clients.tensors.client import named_examples
+from container.model_check.samples import Sample, ask, samples_in
 from container.triton_backends import engine_choice
 from container.triton_backends.batching.item import Rows
 from container.triton_backends.batching.row_independence import made_up
@@ -30,13 +31,9 @@ from container.triton_backends.engine_choice import (
     EngineChoice,
     EnginePreference,
 )
-from container.triton_backends.model_config import ModelConfigError, Signature
-from container.triton_backends.onnxruntime.session import ModelFile
-from container.triton_backends.openvino import session as openvino
-from container.triton_backends.openvino.properties import computing_in
-from container.triton_backends.openvino.rows import take_rows
-from tool.engines.compare import difference, parameters
-from tool.engines.runs import (
+from container.triton_backends.engines.compare import difference, parameters
+from container.triton_backends.engines.offline import load_offline, settings_here
+from container.triton_backends.engines.runs import (
     Arrays,
     RecordedModels,
     RecordingSession,
@@ -46,9 +43,12 @@ from tool.engines.runs import (
     openvino_run,
     tensors_of,
 )
-from tool.offline import load_offline, settings_here
-from tool.samples import Sample, ask, samples_in
-from tool.trouble import Trouble
+from container.triton_backends.model_config import ModelConfigError, Signature
+from container.triton_backends.onnxruntime.session import ModelFile
+from container.triton_backends.openvino import session as openvino
+from container.triton_backends.openvino.properties import computing_in
+from container.triton_backends.openvino.rows import take_rows
+from container.trouble import Trouble
 
 LIMIT = 1e-3
 """Of an output's range: how far it may be from ONNX Runtime's in f32, to be the same."""
