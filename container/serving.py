@@ -77,6 +77,8 @@ WORKERS = "MODEL_SERVER_WORKERS"
 CPUS_PER_WORKER = 4
 MOST_WORKERS = 4
 
+OTHERS = "boto3's and OpenTelemetry's own variables; see docs/s3.md and docs/traces.md"
+
 OWN = "dispatch-run"  # the folder in RUN_DIR that is emptied at the start
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -382,4 +384,4 @@ def usage() -> str:
     lines = [USAGE]
     for row in rows():
         lines += [f"  {row.variable}={row.default}", f"      {row.meaning} ({row.expected})"]
-    return "\n".join(lines)
+    return "\n".join([*lines, "  AWS_*, OTEL_*", f"      {OTHERS}"])

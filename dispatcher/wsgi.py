@@ -70,6 +70,7 @@ from dispatcher.settings import (
     Settings,
     read_settings,
 )
+from dispatcher.settings.traces import traced_service
 from dispatcher.triton_protocol.proxy import TritonProxy
 
 log = logging.getLogger(__name__)
@@ -329,7 +330,7 @@ def make_telemetry(
         # Imported only here: without traces nothing of OpenTelemetry is loaded.
         from dispatcher.observability.traces import Traces  # noqa: PLC0415
 
-        traces = Traces(settings.traces_url, settings.traced_service, metrics.registry)
+        traces = Traces(settings.traces_url, traced_service(), metrics.registry)
     if settings.access_log == "off":
         return Telemetry(metrics, traces=traces)
     access_log = AccessLog(finished_lines(), errors_only=settings.access_log == "errors")

@@ -29,6 +29,7 @@ from container.triton_backends.machine import shared_folder
 from container.triton_backends.machine.shared_memory import PREFIX
 from dispatcher.readiness.status_file import STALE_S, StatusReader
 from dispatcher.settings import INSTANCES, READINESS, WANTED, Settings
+from dispatcher.settings.traces import standard
 
 TRITON_SHARE = 0.19  # of the time to stop; see `container.programs.nginx`
 
@@ -107,7 +108,7 @@ def triton_program(
             engine_choice.PRECISION_VARIABLE: settings.model_precision,
             engine_choice.CACHE_VARIABLE: str(settings.engine_cache),
             # Its SDK sends these as they are, without the percent signs.
-            "OTEL_EXPORTER_OTLP_HEADERS": unquote(settings.otlp_headers),
+            "OTEL_EXPORTER_OTLP_HEADERS": unquote(standard("OTEL_EXPORTER_OTLP_HEADERS")),
             **triton.environment,
         },
         fault,

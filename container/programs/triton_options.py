@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from container.programs.find_triton import Triton
 from dispatcher.settings import SettingError, Settings
+from dispatcher.settings.traces import traced_service
 
 CACHE = "local"
 """The cache in Triton's own memory, which every Triton brings; `redis` needs a server beside it."""
@@ -102,7 +103,8 @@ def trace_options(settings: Settings, words: Sequence[Word]) -> list[str]:
         "rate=0",
         "level=TIMESTAMPS",
         f"opentelemetry,url={settings.traces_url}",
-        f"opentelemetry,resource=service.name={settings.traced_service}",
+        # A comma would begin another word of this option.
+        f"opentelemetry,resource=service.name={traced_service().replace(',', ' ')}",
     )
     return [f"--{TRACE}={one}" for one in configured]
 

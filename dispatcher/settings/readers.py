@@ -198,22 +198,6 @@ def one_of(*words: str) -> Callable[[str], str]:
     return read
 
 
-@expects("NAME=VALUE, separated by commas, or nothing")
-def attributes(text: str) -> str:
-    """Read pairs of name and value; return them as they are."""
-    if not all(re.fullmatch(r"[^=\s]+=[^=].*", part.strip()) for part in text.split(",") if text):
-        raise ValueError(text)
-    return text
-
-
-@expects("number, 0 to 1")
-def share(text: str) -> float:
-    """Read a share of a whole."""
-    if not NUMBER.fullmatch(text) or not 0 <= (number := float(text)) <= 1:
-        raise ValueError(text)
-    return number
-
-
 @expects("true or false")
 def truth(text: str) -> bool:
     if text.lower() not in {"true", "false"}:
@@ -315,14 +299,6 @@ def name(text: str) -> str:
 @expects("name of a region, or nothing")
 def region(text: str) -> str:
     """Read the name of a region of AWS; another maker's server may have any."""
-    return text
-
-
-@expects("name of a service, without commas, or nothing")
-def service(text: str) -> str:
-    """Read the name of a service, which Triton gets in a list."""
-    if "," in text:
-        raise ValueError(text)
     return text
 
 

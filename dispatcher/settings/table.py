@@ -290,6 +290,7 @@ GONE = {
     "JOBS_AT_A_TIME": "it is 1 a worker: set MODEL_SERVER_WORKERS",
     "MODEL_KEEP": "it is 5 s",
     "MODEL_SERVER_STREAM_TIMEOUT": "it is eight times MODEL_SERVER_TIMEOUT",
+    "OTEL_EXPORTER_OTLP_PROTOCOL": "traces go as http/protobuf alone",
     "SERVE_RESTART_WINDOW": "it is 600 s",
     "TRITON_BACKEND_CONFIG": "write TRITON_OPTIONS=--backend-config=BACKEND,SETTING=VALUE",
     "TRITON_CACHE_MB": "write TRITON_OPTIONS=--cache-config=local,size=BYTES",

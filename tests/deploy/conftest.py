@@ -13,12 +13,22 @@ from typing import Any
 import pytest
 import yaml
 
+from dispatcher.settings import rows
 from tests.conftest import PROJECT
 
 DEPLOY = PROJECT / "deploy"
 CHART = DEPLOY / "helm" / "triton-dispatcher"
 EXAMPLES = sorted((CHART / "examples").glob("*.yaml"))
 HELM = Path(sys.executable).parent / "helm"
+
+# What may be set: the server's settings, and variables of AWS and OpenTelemetry that others read.
+SETTINGS = {row.variable for row in rows()}
+OTHERS = {
+    *("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_RESOURCE_ATTRIBUTES", "OTEL_SDK_DISABLED"),
+    *("OTEL_SERVICE_NAME", "OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG"),
+    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+}
+VARIABLES = SETTINGS | OTHERS
 
 Manifest = dict[str, Any]
 Helm = Callable[..., subprocess.CompletedProcess[str]]

@@ -15,7 +15,16 @@ from dispatcher.auth.authorization import required_scopes
 from dispatcher.settings import read_settings, rows
 from dispatcher.version import VERSION
 from tests.conftest import PROJECT
-from tests.deploy.conftest import CHART, DEPLOY, EXAMPLES, Helm, Rendered, is_test, manifests
+from tests.deploy.conftest import (
+    CHART,
+    DEPLOY,
+    EXAMPLES,
+    VARIABLES,
+    Helm,
+    Rendered,
+    is_test,
+    manifests,
+)
 from tests.test_docs import openapi_app
 
 SETTINGS = {row.variable: row for row in rows()}
@@ -41,7 +50,7 @@ def test_the_server_takes_the_settings_of_the_pod(
 ) -> None:
     """Each is a setting of the table, or AWS's own, and has a value that the server reads."""
     environment = render(name).environment()
-    assert set(environment) <= set(SETTINGS)
+    assert set(environment) <= VARIABLES
     for variable in ("MODEL_REPOSITORY", "CLIENTS_PATH"):  # folders that only the pod has
         if environment.get(variable, "").startswith("/"):
             environment[variable] = str(tmp_path)
@@ -65,7 +74,7 @@ def test_the_defaults_that_the_chart_knows_are_the_server_s() -> None:
     for name, default in known:
         assert SETTINGS[name].default == default
     for name in re.findall(r'"([A-Z][A-Z_]+_[A-Z_]+)"', text):
-        assert name in SETTINGS
+        assert name in VARIABLES
 
 
 @pytest.mark.parametrize("name", NAMES)

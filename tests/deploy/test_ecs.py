@@ -9,8 +9,8 @@ import botocore.session
 import pytest
 from botocore.validate import ParamValidator
 
-from dispatcher.settings import read_settings, rows
-from tests.deploy.conftest import DEPLOY
+from dispatcher.settings import read_settings
+from tests.deploy.conftest import DEPLOY, VARIABLES
 from tests.deploy.test_chart import Render
 
 FILES = sorted((DEPLOY / "ecs").glob("*.json"))
@@ -50,7 +50,7 @@ def test_botocore_takes_it(task: dict[str, Any]) -> None:
 
 def test_the_server_takes_its_settings(server: dict[str, Any]) -> None:
     environment = {one["name"]: one["value"] for one in server["environment"]}
-    assert set(environment) <= {row.variable for row in rows()}
+    assert set(environment) <= VARIABLES
     settings = read_settings(environment)
     assert server["portMappings"][0]["containerPort"] == settings.port
     assert server["stopTimeout"] == settings.stop_timeout + 3

@@ -13,9 +13,18 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dispatcher.settings import read_settings, rows
+from dispatcher.settings import read_settings
 from tests.conftest import PROJECT
-from tests.deploy.conftest import CHART, DEPLOY, EXAMPLES, Helm, Manifest, Rendered, manifests
+from tests.deploy.conftest import (
+    CHART,
+    DEPLOY,
+    EXAMPLES,
+    VARIABLES,
+    Helm,
+    Manifest,
+    Rendered,
+    manifests,
+)
 from tests.deploy.test_chart import Render
 
 slow = pytest.mark.slow
@@ -173,7 +182,7 @@ def test_kserve_starts_the_server_as_the_chart_does(render: Render) -> None:
     assert spec["volumes"] == pod["volumes"]
     assert container["image"] == server["image"]
     environment = {one["name"]: one["value"] for one in container["env"]}
-    assert set(environment) <= {row.variable for row in rows()}
+    assert set(environment) <= VARIABLES
     assert environment.pop("MODEL_REPOSITORY") == "/mnt/models", "where KServe puts them"
     settings = read_settings(environment)
     assert container["ports"] == [{"containerPort": settings.port, "protocol": "TCP"}]

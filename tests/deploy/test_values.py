@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from dispatcher.settings import rows
 from tests.conftest import PROJECT
-from tests.deploy.conftest import CHART, Helm, Rendered, manifests
+from tests.deploy.conftest import CHART, VARIABLES, Helm, Rendered, manifests
 
 REFUSED: list[tuple[str, str]] = [
     ("replicaz=2", "Additional property replicaz is not allowed"),
@@ -82,7 +81,7 @@ def test_a_release_s_name_makes_names_that_kubernetes_takes(
 
 def test_the_schema_knows_every_setting() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())["properties"]["settings"]
-    assert schema["propertyNames"]["enum"] == sorted(row.variable for row in rows())
+    assert schema["propertyNames"]["enum"] == sorted(VARIABLES)
 
 
 def test_the_schema_knows_every_value_and_no_other() -> None:
@@ -110,10 +109,9 @@ def paths(values: dict[str, Any], above: str = "") -> Iterator[str]:
 def test_the_page_names_settings_and_values_that_there_are() -> None:
     page = (PROJECT / "docs" / "kubernetes.md").read_text()
     comments = (CHART / "values.yaml").read_text() + (CHART / "templates" / "NOTES.txt").read_text()
-    settings = {row.variable for row in rows()}
     named = set(re.findall(r"settings\.([A-Z][A-Z_]+)", page + comments))
     named |= set(re.findall(r"`([A-Z0-9]+_[A-Z0-9_]+)`", page))
-    assert {"SERVE_STOP_TIMEOUT", "ENGINE_CACHE", "MANAGEMENT_ROUTES"} <= named <= settings
+    assert {"SERVE_STOP_TIMEOUT", "ENGINE_CACHE", "MANAGEMENT_ROUTES"} <= named <= VARIABLES
     values = set(paths(yaml.safe_load((CHART / "values.yaml").read_text())))
     dotted = set(re.findall(r"`([a-z]\w+(?:\.[a-z]\w+)+)(?:: \w+)?`", page))
     assert {"drain.delaySeconds", "models.s3.places"} <= dotted

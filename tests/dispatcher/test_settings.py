@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from container.serving import with_workers
 from dispatcher.settings import SettingError, gone, read_settings, rows
 from dispatcher.settings.remote_triton import TritonMetadata
 from dispatcher.settings.table import GONE
+from dispatcher.settings.traces import traced_service
 
 
 def test_defaults_are_the_documented_ones() -> None:
@@ -80,12 +82,6 @@ def test_defaults_are_the_documented_ones() -> None:
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4318"),
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "grpc://collector:4317"),
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://user@collector:4318"),
-        ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "/v1/traces"),
-        ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
-        ("OTEL_RESOURCE_ATTRIBUTES", "test"),
-        ("OTEL_TRACES_SAMPLER", "sometimes"),
-        ("OTEL_TRACES_SAMPLER_ARG", "1.5"),
-        ("OTEL_SDK_DISABLED", "maybe"),
     ],
 )
 def test_a_bad_value_names_itself(variable: str, value: str) -> None:
@@ -294,11 +290,12 @@ def test_metadata_is_never_shown_and_read_again_from_its_file(tmp_path: Path) ->
     ],
 )
 def test_traces_go_where_opentelemetry_s_variables_say(
-    environment: dict[str, str], url: str, service: str
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], url: str, service: str
 ) -> None:
-    settings = read_settings(environment)
-    assert settings.traces_url == url
-    assert settings.traced_service == (service or "triton-dispatcher")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert read_settings(os.environ).traces_url == url
+    assert traced_service() == (service or "triton-dispatcher")
 
 
 def test_settings_of_earlier_versions_are_named_with_what_to_do() -> None:

@@ -170,14 +170,15 @@ def test_settings_survive_the_way_to_the_web_workers() -> None:
     assert shlex.split(settings.triton_options) == ["--id=my house", "--model-load-thread-count=8"]
 
 
-def test_triton_sends_its_own_spans_where_there_are_traces() -> None:
-    collector = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_SERVICE_NAME": "shop"}
+def test_triton_sends_its_own_spans_where_there_are_traces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "shop,eu")
+    collector = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"}
     assert [one for one in options(**collector) if "trace" in one] == [
         "--trace-config=mode=opentelemetry",
         "--trace-config=rate=0",
         "--trace-config=level=TIMESTAMPS",
         "--trace-config=opentelemetry,url=http://c:4318/v1/traces",
-        "--trace-config=opentelemetry,resource=service.name=shop",
+        "--trace-config=opentelemetry,resource=service.name=shop eu",
     ]
     own = "--trace-config=mode=triton"
     assert [o for o in options(**collector, TRITON_OPTIONS=own) if "trace" in o] == [own]
