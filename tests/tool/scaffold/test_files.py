@@ -42,7 +42,7 @@ def settings() -> dict[str, Any]:
 def outcome(*folders: Path) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "--import-mode=importlib", *folders],
-        env={"PYTHONPATH": str(PROJECT)},
+        env={"PYTHONPATH": str(PROJECT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
         timeout=60,
