@@ -111,45 +111,6 @@ def png_of(number: int, size: int = 32) -> bytes:
     return out.getvalue()
 
 
-@pytest.fixture
-def patient(tmp_path: Path) -> Iterator[Endpoint]:
-    """A container that may take longer than the platform waits: the machine may be a slow one."""
-    with running(tmp_path, MODEL_SERVER_TIMEOUT="400") as endpoint:
-        yield endpoint
-
-
-@pytest.mark.slow
-def test_a_thousand_pictures_in_one_form(patient: Endpoint) -> None:
-    """Answered in order: the same as each by itself, for some of them."""
-    boundary = "b0undary"
-    parts = [
-        f'--{boundary}\r\nContent-Disposition: form-data; name="files"; filename="{n}.png"\r\n'
-        "Content-Type: image/png\r\n\r\n".encode()
-        + png_of(n)
-        + b"\r\n"
-        for n in range(1000)
-    ]
-    body = b"".join(parts) + f"--{boundary}--\r\n".encode()
-    assert len(body) < 25 * 2**20
-    answer = patient.call(
-        "/infer/resnet?top_k=1",
-        body,  # type: ignore[arg-type]
-        headers={"Content-Type": f"multipart/form-data; boundary={boundary}"},
-    )
-    assert answer.status == 200, answer.body[:500]
-    results = answer.json["result"]
-    assert len(results) == 1000
-    for n in (0, 1, 499, 998, 999):
-        alone = patient.call(
-            "/infer/resnet?top_k=1",
-            png_of(n),  # type: ignore[arg-type]
-            headers={"Content-Type": "image/png"},
-        ).json["result"]
-        score, label = alone[0].split(":", 1)
-        assert results[n][0].split(":", 1)[1] == label
-        assert float(results[n][0].split(":", 1)[0]) == pytest.approx(float(score), abs=0.01)
-
-
 @pytest.mark.parametrize("path", ["/models/nosuch/invoke", "/nowhere", "/v2"])
 def test_an_answer_before_the_body_is_read_arrives(endpoint: Endpoint, path: str) -> None:
     """gunicorn must not close the connection on what NGINX is still sending."""

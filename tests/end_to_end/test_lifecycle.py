@@ -128,7 +128,7 @@ def drains_and_exits_0(endpoint: Endpoint, number: signal.Signals) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["Triton", "gunicorn's master", "NGINX's master"])
+@pytest.mark.parametrize("name", ["gunicorn's master", "NGINX's master"])
 def test_when_one_dies_too_often_the_others_are_stopped_and_the_exit_code_says_so(
     small_repository: Path, tmp_path: Path, name: str
 ) -> None:
