@@ -11,6 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+
+from clients.repository.files import text_of
 
 _TOKEN = re.compile(
     r"""(?:\s|\#[^\n]*+|[,;])*+                           # separators
@@ -122,6 +125,25 @@ def read(text: str) -> Message:
     if reader.current:
         raise NotReadable(f"{reader.current!r} is left over at {reader.start}")
     return message
+
+
+def read_if_right(text: str) -> Message:
+    """Read a message; an empty one where it is not in the format: Triton says what is wrong."""
+    try:
+        return read(text)
+    except NotReadable:
+        return Message()
+
+
+def read_folder(folder: Path) -> Message:
+    """Read the configuration in a model's folder, as its author wrote it.
+
+    It is empty where there is none, or none that can be read: Triton says what is wrong with it.
+    """
+    try:
+        return read(text_of(folder / "config.pbtxt"))
+    except (OSError, ValueError):
+        return Message()
 
 
 class _Reader:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from clients.repository.config_text import Field, Message, NotReadable, line_of, read
+from clients.repository.config_text import Field, Message, line_of, read_if_right
 from clients.repository.files import text_of
 
 CONFIG = "config.pbtxt"
@@ -99,10 +99,7 @@ def gpu_settings(text: str) -> list[GpuSetting]:
 
     Nothing is found in a text that cannot be read: Triton says what is wrong with it.
     """
-    try:
-        message = read(text)
-    except NotReadable:
-        return []
+    message = read_if_right(text)
     found = {  # by their places: `[0, 1]` is two fields at one place
         field.start: GpuSetting(key, field, line_of(text, field), rule)
         for key, rule in RULES.items()

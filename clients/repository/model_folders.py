@@ -7,11 +7,11 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from clients.repository.config_text import read
+from clients.repository.config_text import read, read_folder
 from clients.repository.crash_causes import crash_causes
 from clients.repository.files import denied, is_litter, text_of, unmarked
 from clients.repository.gpu_config import adapted
-from clients.repository.response_cache import cache_warning, without_mixing_cache
+from clients.repository.response_cache import without_mixing_cache
 
 CONFIG = "config.pbtxt"
 PLAIN_MODELS = ("model.onnx", "model.pt")
@@ -153,14 +153,6 @@ def unservable(name: str, folder: Path) -> str:
     return "; ".join(map(str, crash_causes(folder))) if NAME.fullmatch(name) else NAMED
 
 
-def cache_warning_of(folder: Path) -> str:
-    """Return what an operator should know of a model's response cache; empty without one."""
-    try:
-        return cache_warning(text_of(folder / CONFIG))
-    except (OSError, UnicodeDecodeError):  # there is none, or Triton reports the mistake
-        return ""
-
-
 def misplaced_configs(folder: Path) -> list[Path]:
     """Return the configurations in version folders, where Triton does not read them."""
     return [
@@ -218,8 +210,5 @@ def is_its_own_version(folder: Path) -> bool:
 
 def configured_name(folder: Path) -> str:
     """Return the name in a model's configuration, if it is allowed; else nothing."""
-    try:
-        name = read(text_of(folder / CONFIG)).text("name")
-    except (OSError, ValueError):  # Triton reports the mistake
-        return ""
+    name = read_folder(folder).text("name")
     return name if NAME.fullmatch(name) else ""

@@ -6,7 +6,9 @@ would be answered as the first was. So a model for which bytes do not say the sh
 
 from __future__ import annotations
 
-from clients.repository.config_text import Message, NotReadable, read
+from pathlib import Path
+
+from clients.repository.config_text import Message, read_folder, read_if_right
 from clients.repository.crash_causes import TRUE
 
 OFF = (
@@ -35,22 +37,16 @@ def mixes_shapes(message: Message) -> bool:
 
 def without_mixing_cache(text: str) -> str:
     """Return a configuration without a cache that would mix up shapes."""
-    try:
-        message = read(text)
-    except NotReadable:  # Triton says what is wrong
-        return text
+    message = read_if_right(text)
     if asks_for_cache(message) and mixes_shapes(message):
         for field in reversed(message.all("response_cache")):
             text = text[: field.start] + text[field.end :]
     return text
 
 
-def cache_warning(text: str) -> str:
+def cache_warning(folder: Path) -> str:
     """Return what an operator should know of a model's cache; empty where it has none."""
-    try:
-        message = read(text)
-    except NotReadable:
-        return ""
+    message = read_folder(folder)
     if not asks_for_cache(message):
         return ""
     return OFF if mixes_shapes(message) else KEPT

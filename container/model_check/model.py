@@ -11,7 +11,7 @@ from pathlib import Path
 
 from clients.errors import ClientDisabled
 from clients.families.base.dispatch_toml import FILE, Keys, read_table
-from clients.repository.config_text import Field, Message, NotReadable, read, whole
+from clients.repository.config_text import Field, Message, NotReadable, read, read_folder, whole
 from clients.repository.crash_causes import TRUE, Fault, crash_causes
 from clients.repository.files import text_of
 from clients.repository.findings import ConfigFindings, Findings
@@ -220,8 +220,7 @@ class ModelCheck:
         known = {}
         for field in [field for step in steps(message) for field in step.all("model_name")]:
             name = str(field.value)
-            if model := configured(self.folder.parent / name):
-                known[name] = model
+            model = known[name] = read_folder(self.folder.parent / name)
             key = "ensemble_scheduling.step.model_name"
             if name == self.name:
                 what = "is the ensemble itself; Triton refuses that"
@@ -229,7 +228,7 @@ class ModelCheck:
             elif not any(exists(folder / name) for folder in (self.folder.parent, BUILT_IN)):
                 what = f'is "{name}", which is not there'
                 config.error(key, [field], what, "put that model beside this one")
-            elif model and switched_on(model, "model_transaction_policy", "decoupled"):
+            elif switched_on(model, "model_transaction_policy", "decoupled"):
                 what = (
                     f'is "{name}", which is decoupled: /invocations and /infer refuse the ensemble'
                 )
@@ -313,14 +312,6 @@ def entries(message: Message, key: str) -> list[Field]:
     return [
         one for one in fields if isinstance(one.value, Message) and one.value.text("key") == key
     ]
-
-
-def configured(folder: Path) -> Message | None:
-    """Return the configuration of another model, where it can be read."""
-    try:
-        return read(text_of(folder / CONFIG))
-    except (OSError, ValueError):  # the check of that model reports it
-        return None
 
 
 def links(folder: Path, root: Path) -> Iterator[tuple[Path, str]]:

@@ -12,12 +12,11 @@ from pathlib import Path
 from clients.repository.gpu_config import gpu_settings_of, has_gpu
 from clients.repository.model_folders import (
     available,
-    cache_warning_of,
     link,
     misplaced_configs,
     unservable,
 )
-from clients.repository.response_cache import OFF
+from clients.repository.response_cache import OFF, cache_warning
 
 
 def compose(
@@ -41,7 +40,7 @@ def compose(
     lacks_gpu = not has_gpu()
     for name, folder in found.items():
         link(folder, repository / name, adapt=adapt and lacks_gpu)
-        if (said := cache_warning_of(folder)) == OFF:
+        if (said := cache_warning(folder)) == OFF:
             say(f"{name}: {said}")
         for path in misplaced_configs(folder):
             say(f"{path} has no effect: Triton reads {folder / path.name} alone; move it up")

@@ -11,8 +11,7 @@ import mmap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from clients.repository.config_text import Message, read
-from clients.repository.files import text_of
+from clients.repository.config_text import read_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -105,17 +104,6 @@ def instance_count(config: Mapping[str, Any]) -> int:
     )
 
 
-def written(folder: Path) -> Message:
-    """Return a model's configuration as its author wrote it, which Triton completes.
-
-    It is empty where there is none, or none that can be read: Triton says what is wrong with it.
-    """
-    try:
-        return read(text_of(folder / "config.pbtxt"))
-    except (OSError, ValueError):
-        return Message()
-
-
 def files_of(file: Path) -> list[Path]:
     """Return a model's files: its weights may have some of their own beside it."""
     return sorted(one for one in file.parent.rglob("*") if one.is_file())
@@ -135,7 +123,7 @@ def asked_kind(kind: str, folder: Path) -> str:
     """
     if kind != "GPU":
         return kind
-    groups = written(folder).messages("instance_group")
+    groups = read_folder(folder).messages("instance_group")
     return "GPU" if any(group.text("kind") == "KIND_GPU" for group in groups) else "AUTO"
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import triton_python_backend_utils as pb_utils
 
+from clients.repository.config_text import read_folder
 from container.triton_backends import config_check, model_config, triton_requests
 from container.triton_backends.completion import completed
 from container.triton_backends.engine_choice import CACHE_VARIABLE, hide, show
@@ -105,7 +106,7 @@ class PythonModel(ABC):
             cache = os.environ.get(CACHE_VARIABLE)
             completion = completed(
                 config,
-                model_config.written(cls.folder()),
+                read_folder(cls.folder()),
                 cls.read(cls._file(config)),
                 Path(cache) if cache else None,
             )

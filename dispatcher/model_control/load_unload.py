@@ -16,9 +16,9 @@ from clients.repository.model_folders import (
     NAME,
     NAMED,
     authors_folder,
-    cache_warning_of,
     misplaced_configs,
 )
+from clients.repository.response_cache import cache_warning
 from clients.triton.server import Control
 from dispatcher.errors import AlreadyLoaded, BadModel, OutOfMemory
 from dispatcher.model_control.model_files import (
@@ -271,7 +271,7 @@ class ModelLoader(RepositoryFolder):
         for one in gpu_settings_of(authors_folder(place)) if self.adapt else ():
             if one.change:
                 log.warning("%s: %s, in a copy of config.pbtxt", name, one.change)
-        if said := cache_warning_of(authors_folder(place)):
+        if said := cache_warning(authors_folder(place)):
             log.warning("%s: %s", name, said)
         for path in misplaced_configs(place):
             log.warning("%s: %s has no effect: Triton does not read it there", name, path)

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -24,7 +24,7 @@ from typing import Any
 from clients.errors import ClientDisabled, InferenceError, ModelFailed, TooLargeAtOnce
 from clients.families.base.dispatch_toml import FILE as CLIENT_FILE
 from clients.families.base.family import client_class
-from clients.repository.config_text import Field, NotReadable, line_of, read
+from clients.repository.config_text import Field, Message, line_of, read_folder, read_if_right
 from clients.repository.files import is_litter, text_of
 from clients.repository.model_folders import (
     CONFIG,
@@ -32,6 +32,7 @@ from clients.repository.model_folders import (
     has_versions,
     is_its_own_version,
 )
+from clients.repository.refused import steps
 from clients.triton.server import ModelState
 from dispatcher.errors import BadModel, OutOfMemory
 
@@ -85,14 +86,13 @@ def refuse_other_name(text: str, name: str) -> None:
         ModelFailed: the names differ.
 
     """
-    with suppress(NotReadable):  # Triton's parser reads some of what this one does not
-        for field in read(text).all("name"):
-            if field.value != name:
-                raise ModelFailed(
-                    f'{CONFIG}:{line_of(text, field)}: `name` is "{field.value}", but the '
-                    f'folder is "{name}"',
-                    hint=f'write name: "{name}", or leave the line out',
-                )
+    for one in read_if_right(text).all("name"):  # Triton's parser reads more than this one
+        if one.value != name:
+            raise ModelFailed(
+                f'{CONFIG}:{line_of(text, one)}: `name` is "{one.value}", but the '
+                f'folder is "{name}"',
+                hint=f'write name: "{name}", or leave the line out',
+            )
 
 
 def placement_error(url: str, error: OSError) -> InferenceError:
@@ -294,13 +294,13 @@ def with_parts(folder: Path, models: Mapping[str, Path]) -> ModelFolders:
         BadModel: there is not exactly one.
 
     """
-    steps = {step.value for path in models.values() for step in steps_of(config_text(path))}
+    named = {step.value for path in models.values() for step in steps_of(read_folder(path))}
     called = frozenset(
         name
         for name in models
         if any(is_named(name, path) for other, path in models.items() if other != name)
     )
-    mains = models.keys() - steps - called
+    mains = models.keys() - named - called
     if len(mains) != 1:
         raise BadModel(
             f"{folder} has several models ({', '.join(models)}), and "
@@ -323,24 +323,14 @@ def is_named(name: str, folder: Path) -> bool:
     )
 
 
-def config_text(folder: Path) -> str:
-    """Return a configuration's text; empty where it cannot be read, which Triton reports."""
-    with suppress(OSError, UnicodeDecodeError):
-        return text_of(folder / CONFIG)
-    return ""
-
-
-def steps_of(text: str) -> Iterator[Field]:
-    """Yield the fields in which an ensemble's configuration names its steps."""
-    with suppress(NotReadable):
-        for scheduling in read(text).messages("ensemble_scheduling"):
-            for step in scheduling.messages("step"):
-                yield from step.all("model_name")
+def steps_of(message: Message) -> list[Field]:
+    """Return the fields in which an ensemble's configuration names its steps."""
+    return [field for step in steps(message) for field in step.all("model_name")]
 
 
 def with_step_names(text: str, names: Mapping[str, str]) -> str:
     """Return a configuration with other names for the steps of an ensemble."""
-    for step in sorted(steps_of(text), key=lambda step: step.start, reverse=True):
+    for step in sorted(steps_of(read_if_right(text)), key=lambda step: step.start, reverse=True):
         if isinstance(step.value, str) and (name := names.get(step.value)):
             text = f'{text[: step.start]}model_name: "{name}"{text[step.end :]}'
     return text

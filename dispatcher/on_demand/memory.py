@@ -20,8 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from clients.errors import InferenceError, UnknownModel
-from clients.repository.config_text import read
-from clients.repository.files import text_of
+from clients.repository.config_text import read_folder
 from clients.repository.model_folders import CONFIG, authors_folder
 from dispatcher.errors import OutOfMemory
 from dispatcher.locks import Locked, held, is_locked
@@ -202,10 +201,7 @@ def steps_of(folder: Path) -> tuple[str, ...]:
 
 @lru_cache(1024)
 def _steps(config: str, _: int) -> tuple[str, ...]:
-    try:
-        found = read(text_of(Path(config))).messages("ensemble_scheduling")
-    except (OSError, ValueError):  # Triton says what is wrong with it
-        return ()
+    found = read_folder(Path(config).parent).messages("ensemble_scheduling")
     return tuple(
         dict.fromkeys(step.text("model_name") for one in found for step in one.messages("step"))
     )

@@ -26,7 +26,7 @@ from clients.families.base.dispatch_toml import (
     read_keys,
     read_table,
 )
-from clients.repository.config_text import read
+from clients.repository.config_text import read_folder
 from clients.repository.files import text_of
 from clients.repository.model_folders import CONFIG
 from clients.tensors.quoting import brief
@@ -207,7 +207,7 @@ class Family(Client, Generic[K, P]):
         """
         if not (file := getattr(self.keys, "labels", "")):
             output = getattr(self.keys, "output", "")
-            found = label_files(self.folder / CONFIG, output)
+            found = label_files(self.folder, output)
             if len(found) > 1:
                 there = ", ".join(f'"{name}"' for name in found)
                 what = f"is missing, but the outputs in {CONFIG} have several files"
@@ -261,16 +261,12 @@ class Family(Client, Generic[K, P]):
             )
 
 
-def label_files(config: Path, output: str) -> list[str]:
+def label_files(folder: Path, output: str) -> list[str]:
     """Return the files of labels in a configuration: of one output, or of all for no name."""
-    try:
-        outputs = read(text_of(config)).messages("output")
-    except (OSError, ValueError):  # there is none, or Triton says what is wrong with it
-        return []
     files = [
         # Triton reads "/a" as a path in the folder too.
         one.text("label_filename").lstrip("/")
-        for one in outputs
+        for one in read_folder(folder).messages("output")
         if not output or one.text("name") == output
     ]
     return list(dict.fromkeys(filter(None, files)))

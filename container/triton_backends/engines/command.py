@@ -15,12 +15,11 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from clients.repository.config_text import Message
+from clients.repository.config_text import read
 from clients.repository.files import text_of
 from clients.repository.model_folders import CONFIG
 from clients.triton.configuration import config_dictionary, config_fault
 from container.model_check.file import backend, model_file
-from container.model_check.model import configured
 from container.model_check.versions import served, version_folders
 from container.triton_backends import engine_choice
 from container.triton_backends.engine_choice import OPENVINO, EnginePreference
@@ -79,12 +78,11 @@ def run(options: argparse.Namespace) -> int:
 
 def said(folder: Path, environment: Mapping[str, str]) -> str:
     """Return which engine runs the latest version of a model, in words."""
-    message, text = Message(), ""
-    if (folder / CONFIG).is_file():
-        known = configured(folder)
-        if known is None or config_fault(text := text_of(folder / CONFIG)):
-            return f"its {CONFIG} cannot be read; `dispatcher check` says why"
-        message = known
+    try:
+        text = text_of(folder / CONFIG) if (folder / CONFIG).is_file() else ""
+        message = read("x" if config_fault(text) else text)
+    except (OSError, ValueError):
+        return f"its {CONFIG} cannot be read; `dispatcher check` says why"
     config = config_dictionary(text)
     versions = served(message, version_folders(folder))
     its = backend(message, versions)

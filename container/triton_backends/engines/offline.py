@@ -16,14 +16,13 @@ import numpy.typing as npt
 from clients.base import Environment
 from clients.errors import ModelUnavailable, UnknownModel
 from clients.plugins.registry import Registry, load_clients
-from clients.repository.config_text import Message
+from clients.repository.config_text import read_folder
 from clients.repository.files import text_of
 from clients.repository.model_folders import CONFIG
 from clients.testing import OnnxModels
 from clients.triton.configuration import config_dictionary, config_fault, config_signature
 from clients.triton.server import Signature, Tensors
 from container.model_check.file import backend, model_file, opened
-from container.model_check.model import configured
 from container.model_check.versions import served, version_folders
 from container.repository.compose import compose
 from container.triton_backends.completion import ModelFile, completed
@@ -116,7 +115,7 @@ class Offline(OnnxModels):
             known = config_dictionary(text)
             if needs_completion(known):
                 known |= completed(
-                    known, configured(config.parent) or Message(), self.opened(model, version)
+                    known, read_folder(config.parent), self.opened(model, version)
                 ).fields
         except (ModelConfigError, UnicodeDecodeError) as error:
             raise self.cannot_run(model, str(error)) from error
@@ -152,7 +151,7 @@ class Offline(OnnxModels):
 
         """
         folder = self.folder / model
-        config = configured(folder) or Message()
+        config = read_folder(folder)
         versions = {path.name: path for path in served(config, version_folders(folder))}
         try:
             path = versions[version or next(reversed(versions), "")]
