@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -27,11 +27,20 @@ if TYPE_CHECKING:
     from container.triton_backends.batching.item import ByRows, Run, Tensors
     from container.triton_backends.completion import Completion
 
+T = TypeVar("T")
+
 # Parameters of a request; clients/triton/requests.py says what they are.
 DEADLINE = "deadline_us"
 ROWS = "rows"
 ABOVE = "rows_above"
 PADDING = "padding"
+
+EXPECTED = {
+    ROWS: "the numbers of rows for each output's name",
+    ABOVE: "a list of a column's number and a number that is not negative for each output's name",
+    PADDING: "a number for each of its inputs in 'inputs' and a list of names in 'outputs'",
+}
+"""What a parameter says of each model."""
 
 
 def deadline_of(parameters: Mapping[str, Any]) -> float:
@@ -89,7 +98,7 @@ class TritonRequest:
             for hint in (ROWS, ABOVE, PADDING) if cached else ():
                 parameters.pop(hint, None)
             tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
-            padding = allowed_padding(parameters.get(PADDING, "{}"), model)
+            padding = allowed_padding(parameters.get(PADDING), model)
             refuse_unknown(padding, tensors, outputs)
         except Exception as error:
             tensors = bare(error)
@@ -225,74 +234,57 @@ def _send(asked: Sequence[TritonRequest], results: Sequence[Tensors | Exception]
 
 
 def wanted_rows(parameters: Mapping[str, Any], model: str) -> dict[str, list[int]]:
-    """Return the rows that a request wants of some outputs of a model.
+    """Return the rows that a request wants of some outputs of a model; raise RequestError."""
 
-    Raises:
-        RequestError: the parameter is not what it should be.
+    def read(outputs: Mapping[str, Any]) -> dict[str, list[int]]:
+        return {name: [operator.index(row) for row in some] for name, some in outputs.items()}
 
-    """
-    if ROWS not in parameters:
-        return {}
-    try:
-        of_models = json.loads(parameters[ROWS])
-        return {
-            name: [operator.index(row) for row in some]
-            for name, some in of_models.get(model, {}).items()
-        }
-    except (TypeError, ValueError, AttributeError, RecursionError):
-        raise RequestError(
-            f"parameter '{ROWS}' was expected to be JSON of a model's name, an output's name and "
-            "the numbers of its rows, but it is something else."
-        ) from None
+    return read_hint(ROWS, parameters.get(ROWS), model, read) or {}
 
 
 def wanted_above(parameters: Mapping[str, Any], model: str) -> dict[str, tuple[int, float]]:
-    """Return column and threshold for outputs of which rows are wanted so.
+    """Return column and threshold for outputs whose rows are wanted so; raise RequestError."""
+
+    def read(outputs: Mapping[str, Any]) -> dict[str, tuple[int, float]]:
+        above = {
+            name: (operator.index(column), float(least))
+            for name, (column, least) in outputs.items()
+        }
+        if not all(least >= 0 for _, least in above.values()):
+            raise ValueError(ABOVE)
+        return above
+
+    return read_hint(ABOVE, parameters.get(ABOVE), model, read) or {}
+
+
+@lru_cache(maxsize=64)  # a client says the same with every request
+def allowed_padding(text: str | None, model: str) -> Padding:
+    """Return how rows of a request may be padded, from its parameter; raise RequestError."""
+
+    def read(said: Mapping[str, Any]) -> Padding:
+        if not isinstance(said["outputs"], list):
+            raise TypeError(PADDING)
+        inputs = {name: operator.index(number) for name, number in said["inputs"].items()}
+        return Padding(inputs, tuple(map(str, said["outputs"])))
+
+    return read_hint(PADDING, text, model, read) or NONE
+
+
+def read_hint(parameter: str, text: str | None, model: str, read: Callable[[Any], T]) -> T | None:
+    """Return what a parameter says of a model, as `read` makes it of JSON; None where nothing.
 
     Raises:
         RequestError: the parameter is not what it should be.
 
     """
-    if ABOVE not in parameters:
-        return {}
     try:
-        of_models = json.loads(parameters[ABOVE])
-        above = {
-            name: (operator.index(column), float(least))
-            for name, (column, least) in of_models.get(model, {}).items()
-        }
-        if all(least >= 0 for _, least in above.values()):
-            return above
-    except (TypeError, ValueError, AttributeError, OverflowError, RecursionError):
-        pass
-    raise RequestError(
-        f"parameter '{ABOVE}' was expected to be JSON of a model's name, an output's name and a "
-        "list of a column's number and a number that is not negative, but it is something else."
-    )
-
-
-@lru_cache(maxsize=64)  # a client says the same with every request
-def allowed_padding(text: str, model: str) -> Padding:
-    """Return how rows of a request may be padded, from its parameter.
-
-    Raises:
-        RequestError: that is not what it should be.
-
-    """
-    try:
-        of_model = json.loads(text).get(model)
-        if of_model is None:
-            return NONE
-        inputs = {name: operator.index(number) for name, number in of_model["inputs"].items()}
-        outputs = of_model["outputs"]
-        if isinstance(outputs, list):
-            return Padding(inputs, tuple(map(str, outputs)))
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
-        pass
-    raise RequestError(
-        f"parameter '{PADDING}' was expected to be JSON of a model's name, with a number for each "
-        "of its inputs in 'inputs' and a list of names in 'outputs', but it is something else."
-    )
+        said = None if text is None else json.loads(text).get(model)
+        return None if said is None else read(said)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
+        raise RequestError(
+            f"parameter '{parameter}' was expected to be JSON of a model's name with "
+            f"{EXPECTED[parameter]}, but it is something else."
+        ) from None
 
 
 def refuse_unknown(padding: Padding, inputs: Collection[str], outputs: Collection[str]) -> None:
