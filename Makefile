@@ -21,10 +21,10 @@ serve: weights
 
 # In two processes, since much of the time is waiting; tests of one file or one server stay together.
 test: weights $(VENV)/.dev
-	$(RUN) pytest -m "not slow and not image" --numprocesses 2 --dist loadgroup
+	$(RUN) pytest -m "not slow and not image" --numprocesses 2 --dist loadfile
 
 test-slow: weights $(VENV)/.dev
-	$(RUN) pytest -m slow --numprocesses 2 --dist loadgroup
+	$(RUN) pytest -m slow --numprocesses 2 --dist loadfile
 
 image:
 	docker build --tag triton-dispatcher \

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 from bench.servers import processes
 from clients.text import tokenizer
@@ -243,20 +244,16 @@ def shut() -> Iterator[Path]:
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# Servers that all tests of a run share. Each takes up to a minute to start.
-SHARED_SERVERS = ("endpoint", "triton", "stateful")
+class ByServer(LoadFileScheduling):
+    """Keeps a file's tests in one process, and those of all files that share the one Triton."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return file.rpartition("/")[0] if "/on_triton/" in file else file
 
 
-def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
-    """Keep the files that share a server in one process of `--dist loadgroup`, each other alone."""
-    groups: dict[Path, str] = {}
-    for item in items:
-        fixtures = item._fixtureinfo.name2fixturedefs
-        for name in SHARED_SERVERS:
-            if name in fixtures and fixtures[name][-1].scope == "session":
-                groups.setdefault(item.path, name)
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(groups.get(item.path, str(item.path))))
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByServer | None:
+    return ByServer(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture(scope="session", autouse=True)
