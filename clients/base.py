@@ -29,7 +29,14 @@ from clients.asking import ask
 from clients.environment import Environment
 from clients.errors import BadPayload, InferenceError, UnknownModel, UnsupportedMedia, placed
 from clients.images.picture_file import PictureFile, checked_file
-from clients.images.pictures import EXPECTED, EXPECTED_BYTES, Picture, decode_base64, decode_picture
+from clients.images.pictures import (
+    EXPECTED,
+    EXPECTED_BYTES,
+    Picture,
+    decode_base64,
+    decode_picture,
+    room,
+)
 from clients.parameters import FORMAT, Parameter
 from clients.request import Media, Request, current, values_of
 from clients.tensors.nested import as_numbers
@@ -301,7 +308,8 @@ class Client(ABC):
         done: list[T] = []
         for position, payload in enumerate(payloads):
             try:
-                done.append(read(payload))
+                with room.kept():  # until its pixels are resized
+                    done.append(read(payload))
             except InferenceError as error:
                 raise placed(error, position) from error
         return done

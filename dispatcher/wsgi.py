@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from flask import Flask
 
+from clients.images.pictures import room
 from clients.plugins.registry import Registry, load_clients
 from clients.repository.gpu_config import has_gpu
 from clients.repository.model_folders import authors_folder
@@ -40,7 +41,13 @@ from dispatcher.model_control.reload import Reloader, tried_at_start
 from dispatcher.model_control.repository import models_on_disk
 from dispatcher.model_control.sandbox import environment_of
 from dispatcher.model_control.verdicts import verdicts_of
-from dispatcher.observability.memory import BODIES_SHARE, lies_in_memory, total_memory
+from dispatcher.observability.memory import (
+    BODIES_SHARE,
+    free_memory,
+    lies_in_memory,
+    total_memory,
+    trim_heap,
+)
 from dispatcher.observability.request_log import AccessLog, Lines, log_handler
 from dispatcher.observability.telemetry import Metrics, Telemetry, metrics_folder
 from dispatcher.on_demand.loading import LoadingServer, OnDemand
@@ -76,6 +83,8 @@ from dispatcher.triton_protocol.proxy import TritonProxy
 log = logging.getLogger(__name__)
 
 MAX_LARGE_BODIES = 8  # of the largest size, in a web worker
+# Of the memory, and of what is free of it, for large pictures while they are decoded.
+PICTURES_SHARE = 3 / 4
 # How long a probed model may take before /ping is 503, unless it answers other requests.
 CANARY_TIMEOUT_S = 8.0
 # Soon after its load a model with a class or an example is asked that: it would be unloaded while
@@ -95,6 +104,7 @@ def build() -> Flask:
     noted = tried_at_start(settings, verdicts)
     registry = load_clients(environment, settings.clients_path, noted.by_source)
     admission = make_admission(settings)
+    limit_pictures(PICTURES_SHARE / settings.workers)
     telemetry = make_telemetry(settings, registry, os.environ)
     note = telemetry.metrics.note_saturation
     watchdog = Watchdog(admission, settings.client_timeout, replace_worker, note=note)
@@ -252,6 +262,16 @@ def model_memory(
         pinned,
         lambda: supervisor().triton_pid,
     )
+
+
+def limit_pictures(share: float) -> None:
+    """Let this worker's large pictures take a share of the memory, and of what is free of it."""
+
+    def free() -> float:
+        trim_heap()  # which keeps what other pictures took
+        return free_memory() * share
+
+    room.most, room.free = total_memory() * share, free
 
 
 def job_store(settings: Settings) -> JobStore | None:

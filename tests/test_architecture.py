@@ -38,7 +38,7 @@ ARROWS = {
     # HTTP in, HTTP out. `wsgi.py` and `app.py` put the parts together; the other files of the top
     # level (settings, errors, version) are there for every room.
     "dispatcher": (
-        "clients clients/plugins clients/repository clients/triton dispatcher/auth"
+        "clients clients/images clients/plugins clients/repository clients/triton dispatcher/auth"
         " dispatcher/codecs dispatcher/execution dispatcher/jobs dispatcher/model_control"
         " dispatcher/observability dispatcher/on_demand dispatcher/readiness dispatcher/routes"
         " dispatcher/settings dispatcher/s3 dispatcher/triton_protocol"

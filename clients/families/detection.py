@@ -44,7 +44,7 @@ from clients.images.boxes import (
     yolov8_candidates,
 )
 from clients.images.drawing import Box, as_object, draw_boxes, without_box
-from clients.images.pictures import EXAMPLE
+from clients.images.pictures import EXAMPLE, room
 from clients.images.resizing import Letterbox
 from clients.triton.server import Hints, Signature, Tensors, TensorSpec
 
@@ -386,7 +386,8 @@ class Detection(Family[DetectionKeys, Plan]):
                 Box(x1, y1, x2, y2, self.labels[kind], score, kind)
                 for kind, score, x1, x2, y1, y2, _, _ in result
             ]
-        return draw_boxes(self.picture(payload), boxes, media_type, self.request.time_left)
+        with room.kept():
+            return draw_boxes(self.picture(payload), boxes, media_type, self.request.time_left)
 
 
 def right_way_round(corners: Array) -> Array:

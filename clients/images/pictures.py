@@ -9,7 +9,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ import pybase64
 import simplejpeg
 from PIL import Image, ImageChops
 
-from clients.errors import BadPayload, DeadlineExceeded, InferenceError
+from clients.errors import BadPayload, InferenceError, NoRoom
 from clients.images.arrays import checked_pixels
 from clients.images.jpeg import (
     END,
@@ -41,6 +42,8 @@ MOST_SIDE = 65_500
 
 # The compressions of a BMP that Pillow decodes in Python: 49 megapixels took 6 s.
 RUN_LENGTHS = (1, 2)
+
+BAND = 2**18  # pixels that are converted at a time, to stay in a core's cache
 
 NO_DIGIT = re.compile(r"[^A-Za-z0-9+/]")
 
@@ -141,7 +144,7 @@ def decode_picture(
 
     Raises:
         BadPayload: the data are no picture, or it is damaged or too large.
-        DeadlineExceeded: there was no room for it within the time of the request.
+        NoRoom: there was no room for it for a part of the time of the request.
 
     """
     if isinstance(data, np.ndarray):
@@ -149,11 +152,12 @@ def decode_picture(
     header = checked_header(data, name, max_pixels, expected)
     is_jpeg = header.format in JPEG
     try:
-        with room.taken(math.prod(header.size), max_pixels):
+        with room.taken(math.prod(header.size), max_pixels, bytes_per_pixel(header, data)):
             if is_jpeg and header.mode in {"RGB", "L"}:
                 # The same pixels as Pillow's, in less time; Pillow reads more damaged files.
                 with suppress(ValueError):
-                    return upright(simplejpeg.decode_jpeg(data, "RGB"), header.picture)
+                    turn = orientation(header.picture)
+                    return upright(simplejpeg.decode_jpeg(data, "RGB"), turn)
             picture = header.picture or opened(data, name, expected)
             if is_jpeg and lacks_its_end_alone(data):
                 data += END
@@ -161,9 +165,11 @@ def decode_picture(
                 # A ValueError where it lacks more than its end.
                 whole = simplejpeg.decode_jpeg(data, colours)
                 if colours == "RGB":
-                    return upright(whole, picture)
+                    return upright(whole, orientation(picture))
                 picture = opened(data, name, expected)
-            return upright(np.asarray(as_rgb(picture)), picture)
+            picture.load()
+            turn = orientation(picture)
+            return upright(as_pixels(picture), turn)
     except InferenceError:
         raise
     except Exception as error:
@@ -206,72 +212,129 @@ def checked_header(data: bytes, name: str, max_pixels: int, expected: str) -> He
     return header
 
 
+def bytes_per_pixel(header: Header, data: bytes) -> float:
+    """Return the most bytes that a picture takes for each pixel, until it is resized or drawn.
+
+    Pillow has 4, the result 3, a picture to draw on 4; libwebp has 9 more. Of a JPEG of several
+    scans libjpeg has 2 for each coefficient.
+    """
+    if header.format in JPEG and scans(data) > 1:
+        return 16 if header.mode == "CMYK" else 10
+    return 17 if header.format == "WEBP" else 7.5
+
+
 def header_of(picture: Image.Image) -> Header:
     return Header(picture.format or "", picture.mode, picture.size, picture)
 
 
 class Room:
-    """Limits the large pictures that are decoded at a time: twice `max_pixels` in all.
+    """Limits the large pictures that are decoded at a time, by their pixels and their memory.
 
-    A decoder has up to three copies of a picture, 9 bytes or more for each pixel, of a file that
-    may have 34 bytes: 24 pictures of 50 megapixels at a time took 9 GB.
+    24 pictures of 50 megapixels at a time, of files that may have 34 bytes each, took 9 GB.
     """
 
     SMALL = 4 * 10**6
     """Smaller pictures do not wait: as many as there are threads take 0.5 GB."""
 
+    PATIENCE = 1 / 4  # of the time that is left: those that wait take the model's slots
+    LOOKS, LOOK_S = 5, 0.1  # for memory that no other picture takes
     QUIET_S = 5.0
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.most = math.inf  # bytes for one picture
+        self.free: Callable[[], float] = lambda: math.inf  # bytes for pictures now
         self._clock = clock
         self._decoded = 0
+        self._bytes = 0
         self._left_at = math.inf
         self._changed = threading.Condition()
         self._queue: deque[object] = deque()  # no picture passes another
         self._entered: dict[int, float] = {}
+        self._kept: ContextVar[ExitStack | None] = ContextVar("kept", default=None)
 
     @contextmanager
-    def taken(self, pixels: int, max_pixels: int) -> Iterator[None]:
+    def kept(self) -> Iterator[None]:
+        """Keep the room of a picture that is decoded inside the block until its end."""
+        with ExitStack() as stack:
+            token = self._kept.set(stack)
+            try:
+                yield
+            finally:
+                self._kept.reset(token)
+
+    @contextmanager
+    def taken(self, pixels: int, max_pixels: int, each: float = 7.5) -> Iterator[None]:
         """Wait until there is room for a picture, in the order of arrival.
 
+        Args:
+            pixels: of the picture.
+            max_pixels: the largest picture allowed; twice as many are decoded at a time.
+            each: bytes that it takes for each pixel.
+
         Raises:
-            DeadlineExceeded: there was no room within the time of the request.
+            BadPayload: there is never memory for it.
+            NoRoom: there was no room for a part of the time of the request.
 
         """
         if pixels <= self.SMALL:
             yield
             return
+        with ExitStack() as own:
+            stack = self._kept.get() or own
+            stack.close()  # whoever keeps one and waits for another might wait for ever
+            stack.enter_context(self._taken(pixels, 2 * max_pixels, int(pixels * each)))
+            yield
+
+    @contextmanager
+    def _taken(self, pixels: int, most: int, size: int) -> Iterator[None]:
         thread = threading.get_ident()
         self._entered[thread] = math.inf
         try:
             with self._changed:
-                self._wait(pixels, 2 * max_pixels)
+                self._wait(pixels, most, size)
                 self._decoded += pixels
+                self._bytes += size
             self._entered[thread] = time.monotonic()
             try:
                 yield
             finally:
                 with self._changed:
                     self._decoded -= pixels
+                    self._bytes -= size
                     self._left_at = self._clock()
                     self._changed.notify_all()
         finally:
             self._entered.pop(thread, None)
 
-    def _wait(self, pixels: int, most: int) -> None:
+    def _wait(self, pixels: int, most: int, size: int) -> None:
         """Wait for the first place in the queue, then for room; the caller holds the lock."""
+        what = f"a picture of {pixels / 1e6:.0f} megapixels, which takes {size // 2**20} MiB"
+        if size > self.most:
+            raise BadPayload(
+                f"the container has too little memory for {what}",
+                hint="make it smaller before sending it; a JPEG takes the least",
+            )
         place = object()
         self._queue.append(place)
         try:
-            if not self._changed.wait_for(
-                lambda: self._queue[0] is place and self._decoded + pixels <= most, time_to_wait()
+            if self._changed.wait_for(
+                lambda: (
+                    self._queue[0] is place
+                    and self._decoded + pixels <= most
+                    and (not self._decoded or self._bytes + size <= self.free())
+                ),
+                time_to_wait() * self.PATIENCE,
             ):
-                raise DeadlineExceeded(
-                    "the time for this request was used up while a large picture waited until "
-                    "others were decoded",
-                    hint=f"send fewer pictures of more than {self.SMALL // 10**6} megapixels at a "
-                    "time, or make them smaller before sending them",
-                )
+                for _ in range(self.LOOKS):
+                    if self._bytes + size <= self.free():
+                        return
+                    self._changed.wait(self.LOOK_S)
+            raise NoRoom(
+                f"there is no room now for {what}",
+                hint="try again after Retry-After seconds; send fewer pictures of more than "
+                f"{self.SMALL // 10**6} megapixels at a time, or make them smaller before sending "
+                "them",
+            )
         finally:
             self._queue.remove(place)
             self._changed.notify_all()
@@ -309,10 +372,10 @@ UPRIGHT: Mapping[int, Callable[[Picture], Picture]] = {
 }
 
 
-def upright(pixels: Picture, picture: Image.Image | None) -> Picture:
-    """Return the pixels turned by the EXIF orientation, if that can be read."""
-    turn = UPRIGHT.get(orientation(picture))
-    return np.ascontiguousarray(turn(pixels)) if turn else pixels
+def upright(pixels: Picture, turn: int) -> Picture:
+    """Return the pixels turned by an EXIF orientation."""
+    turned = UPRIGHT.get(turn)
+    return np.ascontiguousarray(turned(pixels)) if turned else pixels
 
 
 def orientation(picture: Image.Image | None) -> int:
@@ -323,6 +386,18 @@ def orientation(picture: Image.Image | None) -> int:
         return int(picture.getexif().get(ORIENTATION, 1))
     except Exception:  # damaged EXIF data raise all kinds
         return 1
+
+
+def as_pixels(picture: Image.Image) -> Picture:
+    """Return the pixels of a picture, which is closed: a copy of each of its bands at a time."""
+    width, height = picture.size
+    pixels = np.empty((height, width, 3), np.uint8)
+    rows = max(1, BAND // width)
+    for top in range(0, height, rows):
+        band = picture.crop((0, top, width, min(height, top + rows)))
+        pixels[top : top + rows] = np.asarray(as_rgb(band))
+    picture.close()
+    return pixels
 
 
 def as_rgb(picture: Image.Image) -> Image.Image:

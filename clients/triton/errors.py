@@ -230,7 +230,9 @@ def still_loading(model: str, timeout: float) -> DeadlineExceeded:
     """Return the error for a model that is not loaded in time."""
     return DeadlineExceeded(
         f"the model {model!r} was not loaded within {timeout:g} s; Triton goes on",
-        hint=f"GET /models/{model} says when it is there; then POST /reload",
+        hint=f"GET /models/{model} says when it is there; then POST /reload. A load that hangs is "
+        f"ended and not repeated by itself: the log shows where it was; POST /load_model/{model} "
+        "begins again",
     )
 
 

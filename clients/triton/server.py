@@ -115,8 +115,8 @@ NOT_LOADED = (
 )
 
 DIED_LOADING = (
-    "the process of the model died while it was loaded, or had no processor time for a second; the "
-    "log has what it wrote last"
+    "the process of the model died while it was loaded, had no processor time for a second, or had "
+    "all the time of a load and was ended, which is not repeated by itself; the log says which"
 )
 
 

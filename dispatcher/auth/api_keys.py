@@ -31,6 +31,7 @@ INFERENCE = "inference"
 MANAGEMENT = "management"
 SCOPES = (INFERENCE, MANAGEMENT)
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+NAMED = "1 to 64 letters, digits and ._-, the first a letter or a digit"
 DIGEST = re.compile(r"[0-9a-f]{64}")
 
 CHECK_S = 1.0  # between two checks whether the file has changed
@@ -77,7 +78,7 @@ def read_keys(text: str) -> tuple[Key, ...]:
             # The line itself is not shown: it may contain a key by mistake.
             raise BadKeys(
                 f"line {number} is no key; expected `inference` or `management`, a name of "
-                "letters, digits and ._-, and the SHA-256 of the key in 64 small hexadecimal digits"
+                f"{NAMED}, and the SHA-256 of the key in 64 small hexadecimal digits"
             )
         keys.append(Key(words[0], words[1], bytes.fromhex(words[2])))
     if not keys:

@@ -153,6 +153,7 @@ def test_what_is_open_takes_no_body(closed: Endpoint) -> None:
             answer = closed.call(path.replace("<", "").replace(">", ""), body, "POST")  # type: ignore[arg-type]
             assert answer.status == 413, path
             assert re.search("the body is too large .*; at most 8 kB are allowed", str(answer.json))
+            assert "send no body" in str(answer.json)
 
 
 @pytest.mark.parametrize("path", ["/.key", "/.key?a", "/.refused", "/.service_refused"])

@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from container.trouble import Trouble
-from dispatcher.auth.api_keys import NAME, SCOPES, new_key
+from dispatcher.auth.api_keys import NAME, NAMED, SCOPES, new_key
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +20,7 @@ def run(options: argparse.Namespace) -> int:
     So `>> FILE` keeps the line, and the key itself is nowhere but on the screen.
     """
     if not NAME.fullmatch(options.name):
-        raise Trouble(f"{options.name!r} is no name; expected letters, digits and ._-, at most 64")
+        raise Trouble(f"{options.name!r} is no name; expected {NAMED}")
     key, line = new_key(options.scope, options.name)
     sys.stderr.write(f"x-api-key: {key}\n")
     sys.stdout.write(f"{line}\n")

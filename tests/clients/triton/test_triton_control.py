@@ -66,6 +66,7 @@ def test_a_load_that_takes_longer_has_not_failed(refusing: Refusing, triton: Tri
     with pytest.raises(DeadlineExceeded, match=r"'here' was not loaded within 0\.2 s") as caught:
         triton.load("here", timeout=0.2)
     assert "GET /models/here" in caught.value.hint
+    assert "ended and not repeated" in caught.value.hint
 
 
 @pytest.mark.parametrize("delay", [0, 1.0])
