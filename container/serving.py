@@ -25,7 +25,7 @@ from container.checks import (
     say_what_lies_in_memory,
     unreadable_models,
 )
-from container.programs.find_triton import NoTriton, Triton, find_triton
+from container.programs.find_triton import NVIDIAS, NoTriton, Triton, find_triton
 from container.programs.gunicorn import gunicorn_program, warn_of_lost_jobs
 from container.programs.listening_socket import ListeningSocket, listen_to_all
 from container.programs.model_loads import model_loads
@@ -48,8 +48,6 @@ from dispatcher.settings import (
     ASIDE,
     AUTO,
     FAILING,
-    INNER_PORTS,
-    PUBLIC_PORTS,
     RUN_PATH,
     SUPERVISOR,
     USED,
@@ -207,19 +205,18 @@ def prepared_triton(settings: Settings, run_dir: Path, say: Say) -> Triton:
         SettingError: it lacks one of TRITON_OPTIONS.
 
     """
-    triton = find_triton(settings.triton_home, os.environ.get("PATH", os.defpath), run_dir)
+    triton = find_triton(NVIDIAS, os.environ.get("PATH", os.defpath), run_dir)
     refuse_unknown(triton, settings)
     if not has_cache(triton):
         say("this Triton has no response cache: `response_cache` has no effect", WARNING)
     for line in without_backend(settings.model_repository) if triton.has_our_backends else ():
         say(line, WARNING)
-    for name, port in (("HTTP", settings.public_http_port), ("GRPC", settings.public_grpc_port)):
-        if port:
-            say(
-                f"TRITON_PUBLIC_{name}_PORT={port} is for trusted networks alone: Triton itself "
-                "checks what comes there, and one request can end it; see SECURITY.md",
-                WARNING,
-            )
+    if settings.public_grpc_port:
+        say(
+            f"TRITON_PUBLIC_GRPC_PORT={settings.public_grpc_port} is for trusted networks alone: "
+            "Triton itself checks what comes there, and one request can end it; see SECURITY.md",
+            WARNING,
+        )
     if settings.tensorrt_engines is not None:
         provide(settings.tensorrt_engines, settings.model_repository, say)
     return triton
@@ -251,20 +248,20 @@ def taken_ports(settings: Settings) -> Iterator[str]:
 
     It is checked before anything starts, for the other program would answer the probes.
     """
-    variables = {row.attribute: row.variable for row in rows()}
-    for attribute in (*PUBLIC_PORTS, *(() if settings.triton_url else INNER_PORTS)):
-        if (number := getattr(settings, attribute)) is None:
-            continue
+    public = {
+        settings.port: "SAGEMAKER_BIND_TO_PORT",
+        settings.public_grpc_port: "TRITON_PUBLIC_GRPC_PORT",
+    }
+    inner = () if settings.triton_url else settings.triton_ports
+    for number in (*filter(None, public), *inner):
         try:
-            if attribute in PUBLIC_PORTS:
+            if number in public:
                 listen_to_all(number).close()
             else:
                 socket.create_server(("127.0.0.1", number)).close()
         except OSError as error:
-            yield (
-                f"port {number} cannot be used: {error.strerror}; "
-                f"set {variables[attribute]} to another"
-            )
+            variable = public.get(number, "SAGEMAKER_SAFE_PORT_RANGE")
+            yield f"port {number} cannot be used: {error.strerror}; set {variable} to another"
 
 
 def with_repository(settings: Settings, run_dir: Path, say: Say) -> Settings:

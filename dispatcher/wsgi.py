@@ -322,10 +322,9 @@ def configure_logging(settings: Settings) -> None:
 
 def shared_bytes(settings: Settings) -> int:
     """Return how much shared memory this worker may use for large tensors, in bytes."""
-    given = settings.tensors_shared_memory_mb
-    if settings.serverless or (given is None and settings.triton_url):  # maybe elsewhere
+    if settings.serverless or settings.triton_url:
         return 0
-    return (affordable(total_memory()) if given is None else given * 2**20) // settings.workers
+    return affordable(total_memory()) // settings.workers
 
 
 def load_key_file(settings: Settings) -> KeyFile | None:

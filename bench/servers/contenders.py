@@ -25,6 +25,7 @@ from container.triton_backends.machine.shared_memory import PREFIX
 
 BENCH = Path(__file__).parents[1]
 PATIENCE_S = 180
+GRPC_OFFSET = 2  # Triton has the second port of the range, which begins behind the server's own
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  where Triton has it
 SHM_PREFIX = f"bench_{os.getpid()}_"
 """Of what the rivals' Tritons have in shared memory."""
@@ -197,7 +198,6 @@ def this_server(
             "CLIENTS_PATH": str(BENCH / "nothing"),
             "SAGEMAKER_BIND_TO_PORT": str(port),
             "SAGEMAKER_SAFE_PORT_RANGE": f"{port + 1}-{port + 9}",
-            "TRITON_GRPC_PORT": str(port + 1),
             **settings,
         },
         folder,
@@ -218,7 +218,7 @@ def bare_route(server: Contender, repository: Path, folder: Path, modelname: str
             **ALLOCATOR,
             **FEW_ARENAS,
             "PYTHONPATH": str(PROJECT),
-            "BENCH_TRITON": f"127.0.0.1:{server.environment['TRITON_GRPC_PORT']}",
+            "BENCH_TRITON": f"127.0.0.1:{server.port + GRPC_OFFSET}",
             "BENCH_REPOSITORY": str(repository),
             # So this server has Triton forget the shared memory of one that is gone.
             PREFIX: f"triton_dispatcher_{server.pid}_",

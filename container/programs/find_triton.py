@@ -1,6 +1,6 @@
 """Finds a Triton on this machine and how to start it.
 
-It looks in this order: NVIDIA's image (`TRITON_HOME`), a `tritonserver` on `PATH`, and the server
+It looks in this order: NVIDIA's image (`NVIDIAS`), a `tritonserver` on `PATH`, and the server
 in the `nvidia-pytriton` wheel ("embedded"). The last has no backend but `python`, so it is given
 those of `container/triton_backends`, which are written in Python. All three read the same model
 folders.
@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+NVIDIAS = Path("/opt/tritonserver")  # in its image
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 # Else Triton looks for a GPU, and warns that there is none.
 WITHOUT_GPU = ("--pinned-memory-pool-byte-size=0", "--allow-gpu-metrics=false")

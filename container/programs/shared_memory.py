@@ -80,7 +80,7 @@ def shared_memory_plan(settings: Settings, triton: Triton | None, run_dir: Path,
         say(f"SERVERLESS: shared memory is in {place}, {left} MB are free; bodies up to 4 MB")
     if not triton.has_our_backends:
         return Plan()
-    size = (settings.shared_memory_mb or 0) * MIB or free.f_bavail * free.f_frsize
+    size = free.f_bavail * free.f_frsize
     models = configurations(settings.model_repository)
     if settings.load_on_demand:  # the others take their shares of what is free when they are loaded
         models = {name: models[name] for name in models if name in settings.models_at_start}

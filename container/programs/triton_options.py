@@ -22,7 +22,7 @@ OPTION = re.compile(r"--([a-z][a-z0-9-]*)(?:=(.*))?", re.DOTALL)
 TRACE = "trace-config"
 SHM_PREFIX = "shm-region-prefix-name"
 
-PORTS = "TRITON_HTTP_PORT, TRITON_GRPC_PORT and TRITON_METRICS_PORT set the ports, on loopback"
+PORTS = "SAGEMAKER_SAFE_PORT_RANGE sets the ports, on loopback"
 NEEDED = "the web workers, `/ping` and `/metrics` need it as it is"
 PLAIN = "the web workers speak plain gRPC on loopback"
 PUBLIC = "it opens a port that bypasses the keys and limits of this container"
@@ -61,7 +61,7 @@ REFUSED = {
     "exit-on-error": "a model that does not load must not end the others; /ping says which it is",
     "strict-readiness": "/ping decides which models have to be ready: see REQUIRED_MODELS",
     "exit-timeout-secs": "SERVE_STOP_TIMEOUT sets it",
-    "backend-directory": "TRITON_HOME names the folder of Triton",
+    "backend-directory": "the backends are those of the Triton that is found",
     "log-file": "the log would miss Triton's lines",
     "log-format": "LOG_FORMAT sets the form of the log",
     "response-cache-byte-size": "--cache-config=local,size=BYTES sets it",

@@ -32,7 +32,6 @@ from dispatcher.codecs.media import (
 from dispatcher.codecs.metadata import Metadata
 from dispatcher.errors import BadBody, TooManyRequests, UnsupportedType, too_large
 from dispatcher.model_request import InferenceRequest, ModelRequest
-from dispatcher.settings import Settings
 
 # What programs send by default; the second is that of `curl --data`.
 UNSPECIFIED_TYPES = frozenset({"", "application/x-www-form-urlencoded"})
@@ -114,7 +113,7 @@ class BodyFile(tempfile.SpooledTemporaryFile[bytes]):
         self.counted = 0
 
 
-def read_body(request: Request, metadata: Metadata, settings: Settings) -> InferenceRequest:
+def read_body(request: Request, metadata: Metadata) -> InferenceRequest:
     """Read the body of a request.
 
     Raises:
@@ -134,7 +133,7 @@ def read_body(request: Request, metadata: Metadata, settings: Settings) -> Infer
             f"a body of type {media_type[:100] or 'nothing'} is not supported",
             hint=SUGGESTIONS.get(media_type, expected),
         )
-    return reader(request, metadata, settings)
+    return reader(request, metadata)
 
 
 def detect_type(request: Request) -> str:
@@ -157,23 +156,23 @@ def detect_type(request: Request) -> str:
     )
 
 
-def read_json_body(request: Request, metadata: Metadata, settings: Settings) -> InferenceRequest:
-    return read_json(request.get_data(), metadata, settings.max_batch)
+def read_json_body(request: Request, metadata: Metadata) -> InferenceRequest:
+    return read_json(request.get_data(), metadata)
 
 
-def read_picture(request: Request, metadata: Metadata, _: Settings) -> InferenceRequest:
+def read_picture(request: Request, metadata: Metadata) -> InferenceRequest:
     return media_request(Media("picture", request.get_data()), metadata)
 
 
-def read_file(request: Request, metadata: Metadata, settings: Settings) -> InferenceRequest:
+def read_file(request: Request, metadata: Metadata) -> InferenceRequest:
     """Read a file, or a V2 body in JSON, which callers of NVIDIA's image send as this type."""
     body = request.get_data()
     if JSON_SIGNATURE.match(body) and V2_INPUTS.search(body):
-        return read_json_body(request, metadata, settings)
+        return read_json_body(request, metadata)
     return media_request(Media(UNSPECIFIED_MEDIA, request.get_data()), metadata)
 
 
-def read_text(request: Request, metadata: Metadata, _: Settings) -> InferenceRequest:
+def read_text(request: Request, metadata: Metadata) -> InferenceRequest:
     """Read a text on one line.
 
     Raises:
@@ -191,7 +190,7 @@ def read_text(request: Request, metadata: Metadata, _: Settings) -> InferenceReq
     return media_request(Media("text", text), metadata)
 
 
-def read_npy(request: Request, metadata: Metadata, _: Settings) -> InferenceRequest:
+def read_npy(request: Request, metadata: Metadata) -> InferenceRequest:
     return ModelRequest(
         metadata.require_modelname(),
         [{"npy": request.get_data()}],
@@ -205,7 +204,7 @@ def media_request(content: Media, metadata: Metadata) -> ModelRequest:
     return ModelRequest(metadata.require_modelname(), [content], modelversion=version)
 
 
-READERS: Mapping[str, Callable[[Request, Metadata, Settings], InferenceRequest]] = {
+READERS: Mapping[str, Callable[[Request, Metadata], InferenceRequest]] = {
     "application/json": read_json_body,
     "application/octet-stream": read_file,
     "application/x-image": read_picture,  # as SageMaker's own algorithms for pictures call it

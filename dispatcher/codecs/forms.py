@@ -16,6 +16,7 @@ from clients.request import Media
 from clients.tensors.quoting import brief
 from dispatcher.codecs.json_request import (
     CHUNK,
+    MAX_BATCH,
     MAX_IN_MEMORY,
     check_length,
     parse_object,
@@ -25,13 +26,12 @@ from dispatcher.codecs.media import IMAGE_SIGNATURE, PICTURE, UNSPECIFIED_MEDIA,
 from dispatcher.codecs.metadata import Metadata
 from dispatcher.errors import BadBody, UnsupportedType
 from dispatcher.model_request import InferenceRequest, ModelRequest
-from dispatcher.settings import Settings
 
 MAX_FORM_FIELDS = 100  # parts of a form besides its files
 FIELDS = ("modelname", "modelversion", "parameters")
 
 
-def read_form(request: Request, metadata: Metadata, settings: Settings) -> InferenceRequest:
+def read_form(request: Request, metadata: Metadata) -> InferenceRequest:
     """Read a form; each file is a payload of a list.
 
     Raises:
@@ -43,7 +43,7 @@ def read_form(request: Request, metadata: Metadata, settings: Settings) -> Infer
             "the form has no boundary in its Content-Type",
             hint="leave the header to the library that makes the form",
         )
-    most = settings.max_batch + MAX_FORM_FIELDS
+    most = MAX_BATCH + MAX_FORM_FIELDS
     try:
         parts = form_parts(request, most)
     except RequestEntityTooLarge as error:
@@ -77,7 +77,7 @@ def read_form(request: Request, metadata: Metadata, settings: Settings) -> Infer
             f"the form has the field `{repeated[0]}` {times[repeated[0]]} times",
             hint="each of a form's fields may come once",
         )
-    check_length(files, "files", settings.max_batch)
+    check_length(files, "files", MAX_BATCH)
     try:
         text = fields.get("parameters", "{}")
         parameters = parse_object(text.encode(), metadata.time_limit.deadline())

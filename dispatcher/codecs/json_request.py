@@ -57,12 +57,13 @@ PARSED_SHARE = 1 / 4
 
 # JSON lines: 25 MiB have this many of 262 bytes each. As many as fit, of two bytes each, would keep
 # a core busy for minutes.
+MAX_BATCH = 1000  # payloads in one request
 MAX_LINES = 100_000
 MAX_IN_MEMORY = 2**20  # bytes of a decompressed or streamed body that are kept in memory
 CHUNK = 2**16
 
 
-def read_json(body: bytes, metadata: Metadata, max_batch: int) -> InferenceRequest:
+def read_json(body: bytes, metadata: Metadata) -> InferenceRequest:
     """Read a JSON body of any form.
 
     Raises:
@@ -71,11 +72,11 @@ def read_json(body: bytes, metadata: Metadata, max_batch: int) -> InferenceReque
     """
     document = parse_object(body, metadata.time_limit.deadline())
     if "requests" in document:
-        return read_request_list(document, metadata, max_batch)
+        return read_request_list(document, metadata)
     names = document.get("modelname")
     if isinstance(names, list):
-        return read_several_models(document, names, metadata, max_batch)
-    return read_model_request(document, metadata, max_batch)
+        return read_several_models(document, names, metadata)
+    return read_model_request(document, metadata)
 
 
 def parse_json(body: bytes, deadline: float) -> Any:
@@ -173,21 +174,19 @@ def is_concatenated(error: Exception) -> bool:
     return after in {"{", "["} and before.rstrip().endswith(("}", "]"))
 
 
-def read_request_list(document: dict[str, Any], metadata: Metadata, max_batch: int) -> RequestList:
+def read_request_list(document: dict[str, Any], metadata: Metadata) -> RequestList:
     if others := [name for name in document if name != "requests"]:
         raise BadBody(
             f"the body has {brief(others[0])} beside `requests`",
             hint="each request in the list has its own modelname, payload and parameters",
         )
     requests = check_type(document["requests"], "requests", list, "a list of requests")
-    check_length(requests, "requests", max_batch)
+    check_length(requests, "requests", MAX_BATCH)
     model_requests: list[ModelRequest | InferenceError] = []
     for request in requests:
         try:
             model_requests.append(
-                read_model_request(
-                    check_type(request, "request", dict, "an object"), metadata, max_batch
-                )
+                read_model_request(check_type(request, "request", dict, "an object"), metadata)
             )
         except BadBody as error:
             model_requests.append(error)
@@ -195,9 +194,9 @@ def read_request_list(document: dict[str, Any], metadata: Metadata, max_batch: i
 
 
 def read_several_models(
-    document: dict[str, Any], names: list[Any], metadata: Metadata, max_batch: int
+    document: dict[str, Any], names: list[Any], metadata: Metadata
 ) -> InferenceRequest:
-    check_length(names, "modelname", max_batch)
+    check_length(names, "modelname", MAX_BATCH)
     for place, name in enumerate(names):
         check_type(name, f"modelname[{place}]", str, "the name of a model")
     if len(set(names)) < len(names):
@@ -205,14 +204,13 @@ def read_several_models(
     if metadata.path_model:
         names = [metadata.path_model]  # the path takes precedence, as for one name
     model_requests = [
-        read_model_request({**document, "modelname": name}, metadata, max_batch, shared=True)
-        for name in names
+        read_model_request({**document, "modelname": name}, metadata, shared=True) for name in names
     ]
     return SeveralModels(model_requests)
 
 
 def read_model_request(
-    document: dict[str, Any], metadata: Metadata, max_batch: int, *, shared: bool = False
+    document: dict[str, Any], metadata: Metadata, *, shared: bool = False
 ) -> ModelRequest:
     """Read a request to one model.
 
@@ -248,7 +246,7 @@ def read_model_request(
     is_list = isinstance(payload, list)
     return ModelRequest(
         modelname=modelname,
-        payloads=read_payloads(payload, max_batch) if is_list else [payload],
+        payloads=read_payloads(payload) if is_list else [payload],
         is_list=is_list,
         parameters=read_optional(document, "parameters", dict, "an object") | of_sequence(document),
         modelversion=read_version(document, metadata),
@@ -307,8 +305,8 @@ def read_output(document: dict[str, Any]) -> dict[str, Any] | None:
     return output
 
 
-def read_payloads(payloads: list[Any], max_batch: int) -> list[Any]:
-    check_length(payloads, "payload", max_batch)
+def read_payloads(payloads: list[Any]) -> list[Any]:
+    check_length(payloads, "payload", MAX_BATCH)
     for position, payload in enumerate(payloads):
         check_type(payload, f"payload[{position}]", dict, "an object")
     return payloads
@@ -355,9 +353,7 @@ def is_version(text: str) -> bool:
     return text.isascii() and text.isdigit() and text[0] != "0" and int(text[:20]) < 2**63
 
 
-def read_lines(
-    body: IO[bytes], metadata: Metadata, max_batch: int
-) -> Iterator[ModelRequest | InferenceError]:
+def read_lines(body: IO[bytes], metadata: Metadata) -> Iterator[ModelRequest | InferenceError]:
     """Yield the request on each line, or the error in it; skip empty lines.
 
     Raises:
@@ -379,7 +375,7 @@ def read_lines(
             if line.strip():
                 try:
                     yield read_model_request(
-                        parse_object(line, metadata.time_limit.deadline()), metadata, max_batch
+                        parse_object(line, metadata.time_limit.deadline()), metadata
                     )
                 except InferenceError as error:
                     yield error

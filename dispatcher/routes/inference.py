@@ -165,10 +165,10 @@ class InferenceHandler:
             asked: InferenceRequest
             if stream:
                 body = spooled(self.admission.bodies, until_sent)
-                asked = RequestList(read_lines(body, metadata, self.settings.max_batch))
+                asked = RequestList(read_lines(body, metadata))
             else:
                 until_sent.callback(self.admission.bodies.take_body(request))
-                asked = read_body(request, metadata, self.settings)
+                asked = read_body(request, metadata)
             if self.s3:
                 reads = self.s3.reads(record)
                 until_sent.callback(reads.close)

@@ -100,7 +100,7 @@ class Later:
 
     def place(self, metadata: Metadata) -> str:
         """Read the body; return the object in S3 for its answer, empty where there is none."""
-        asked = read_body(request, metadata, self.settings)
+        asked = read_body(request, metadata)
         if self.s3:
             asked = self.s3.resolve(asked, self.s3.reads(g.record), metadata.texts)
         output = asked.output if isinstance(asked, ModelRequest) else None

@@ -18,6 +18,7 @@ from clients.base import Client
 from clients.plugins.registry import Registry
 from clients.tensors.client import examples_of
 from dispatcher.codecs.error_responses import SERVICE_STATUS
+from dispatcher.codecs.json_request import MAX_BATCH
 from dispatcher.codecs.responses import json_response
 from dispatcher.errors import ANSWERS, NOT_READY, ROUTING
 from dispatcher.settings import Settings
@@ -58,7 +59,7 @@ def document(settings: Settings, registry: Registry) -> dict[str, Any]:
     values = {
         "@version": VERSION,
         "@security": [{"key": []}, {"bearer": []}] if settings.api_keys_file else [],
-        "@max_batch": settings.max_batch,
+        "@max_batch": MAX_BATCH,
         "@max_payload_mb": settings.max_payload_mb,
         "@error_codes": [*sorted(codes), NOT_READY],
         "@examples": examples(registry),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import re
 import threading
 import time
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 from clients.errors import DeadlineExceeded, InferenceError
 from dispatcher.errors import ObjectTooLarge, StorageUnavailable
 from dispatcher.settings.readers import S3_URI
+from dispatcher.settings.storage import S3_AT_A_TIME
 
 if TYPE_CHECKING:  # the import takes half a second
     from dispatcher.settings import Settings
@@ -97,9 +99,10 @@ class S3:
         """Return the client that the settings describe."""
         return cls(
             settings.s3_endpoint_url,
-            settings.s3_region,
+            # boto3 reads AWS_DEFAULT_REGION alone; ECS, Lambda and others set this one.
+            os.environ.get("AWS_REGION", "").strip(),
             settings.s3_timeout,
-            settings.s3_max_concurrency,
+            S3_AT_A_TIME,
         )
 
     def get(self, location: Location, deadline: float, most: int) -> bytes:
@@ -120,7 +123,7 @@ class S3:
                 if (size := response["ContentLength"]) > most:
                     raise ObjectTooLarge(
                         f"{location} has {size} bytes; at most {most // MIB} MiB are allowed",
-                        hint="use a smaller object, or raise S3_MAX_OBJECT_MB",
+                        hint="use a smaller object, or raise MODEL_SERVER_MAX_BODY_MB",
                     )
                 return b"".join(pieces_of(response, location, CHUNK))
 
@@ -258,7 +261,7 @@ def time_left() -> float:
     if left <= 0:
         raise DeadlineExceeded(
             f"S3 took too long for {location}",
-            hint="try again; S3_TIMEOUT is the time for one object",
+            hint="try again; one object has a third of MODEL_SERVER_TIMEOUT",
         )
     return left
 

@@ -28,7 +28,7 @@ ACTIONS: Final[Mapping[str, str]] = {
 }
 
 AGAIN: Final = "try again in a few seconds"
-LATER: Final = "try again; S3_TIMEOUT is the time for one object"
+LATER: Final = "try again; one object has a third of MODEL_SERVER_TIMEOUT"
 CREDENTIALS: Final = (
     "check the container's AWS credentials: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and "
     "AWS_SESSION_TOKEN, or its IAM role"

@@ -21,6 +21,7 @@ from dispatcher.errors import TooManyRequests
 from dispatcher.observability.request_log import RequestRecord
 from dispatcher.s3.client import S3, Location
 from dispatcher.settings import Settings
+from dispatcher.settings.storage import S3_AT_A_TIME
 
 GRACE_S = 0.2  # for S3's own, more specific error
 # What objects in memory are for: requests that wait for a slot, the next calls of those that have
@@ -37,7 +38,7 @@ class Objects:
 
     def __init__(self, settings: Settings) -> None:
         self.s3, self.most = S3.of(settings), settings.s3_max_object
-        self.at_a_time = settings.s3_max_concurrency
+        self.at_a_time = S3_AT_A_TIME
         self.held = [0, 0, 0]
         """How many objects are in memory, by their stages."""
         self.freed = threading.Condition()
@@ -110,7 +111,7 @@ class Call(Generic[T]):
             self.future.cancel()
             raise DeadlineExceeded(
                 f"S3 took too long for {self.location}",
-                hint="try again; S3_TIMEOUT is the time for one object",
+                hint="try again; one object has a third of MODEL_SERVER_TIMEOUT",
             ) from None
         except InferenceError as error:
             raise copy(error) from None  # several threads may raise it

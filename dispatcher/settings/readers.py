@@ -296,12 +296,6 @@ def name(text: str) -> str:
     return text
 
 
-@expects("name of a region, or nothing")
-def region(text: str) -> str:
-    """Read the name of a region of AWS; another maker's server may have any."""
-    return text
-
-
 def written(value: object) -> str:
     """Return the text that a reader reads as a value."""
     if isinstance(value, range):

@@ -31,14 +31,11 @@ VALUE = re.compile(r"[ -~]+")
 
 # What only a Triton of this container can do.
 REFUSED = (
-    *("public_http_port", "public_grpc_port", "multi_model"),
+    *("public_grpc_port", "multi_model"),
     *("tensorrt_engines", "gpu_configs", "triton_options"),
 )
 # What is set in some environments anyway.
-WITHOUT_EFFECT = (
-    *("triton_http_port", "triton_grpc_port", "triton_metrics_port", "triton_home"),
-    *("shared_memory_mb", "model_precision", "engine_cache", "model_url_roots"),
-)
+WITHOUT_EFFECT = (*("model_precision", "engine_cache", "model_url_roots"),)
 
 # Settings that belong to TRITON_URL, and those of TLS among them.
 ITS_OWN = (

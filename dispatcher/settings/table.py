@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from dispatcher.settings import remote_triton as remote
 from dispatcher.settings.jobs import JobSettings
 from dispatcher.settings.models import ModelSettings
 from dispatcher.settings.readers import setting
-from dispatcher.settings.storage import StorageSettings
+from dispatcher.settings.storage import S3_AT_A_TIME, StorageSettings
 from dispatcher.settings.traces import TraceSettings
 
 ADAPT = "adapt"  # of GPU_CONFIGS
@@ -24,12 +25,16 @@ AUTO, RUN_PATH, WORKABLE, written = read.AUTO, read.RUN_PATH, read.WORKABLE, rea
 # Set for web workers where models get only a part of the shared memory that they want.
 SCARCE = "SHARED_MEMORY_SCARCE"
 
+USUAL_PORTS = range(8000, 8010)
+TRITON_PORTS = 3
+
 MODEL_DIR = "/opt/ml/model"  # where the platform unpacks a model.tar.gz
 
 # One time limit, `timeout`, is what the platform waits for a response. Each part inside gives up a
 # little earlier than the one around it, so that the caller gets the most specific error.
 CLIENT_SHARE = 0.90
 PROXY_SHARE = 0.98
+S3_SHARE = 1 / 3  # for one object, so that there is time for the model
 STREAM_SHARE = 8  # of 60 s: a response stream of SageMaker may take 8 minutes
 
 MOST_SERVERLESS_MB = 4  # of SageMaker Serverless
@@ -69,16 +74,7 @@ class Settings(TraceSettings, JobSettings, StorageSettings, ModelSettings):
     port: int = setting("SAGEMAKER_BIND_TO_PORT", "8080", read.port, "port that NGINX listens on")
     safe_ports: range | None = setting("SAGEMAKER_SAFE_PORT_RANGE", "",
         read.or_nothing(read.port_range),
-        "range for Triton's three ports")
-    triton_http_port: int = setting("TRITON_HTTP_PORT", "8000", read.port,
-        "Triton's HTTP port, on loopback")
-    triton_grpc_port: int = setting("TRITON_GRPC_PORT", "8001", read.port,
-        "Triton's gRPC port, on loopback")
-    triton_metrics_port: int = setting("TRITON_METRICS_PORT", "8002", read.port,
-        "Triton's metrics port, on loopback")
-    public_http_port: int | None = setting("TRITON_PUBLIC_HTTP_PORT", "",
-        read.or_nothing(read.port),
-        "opens Triton's HTTP port to all, without keys or limits")
+        "range for Triton's ports on loopback (HTTP, gRPC, metrics), if not 8000 to 8009")
     public_grpc_port: int | None = setting("TRITON_PUBLIC_GRPC_PORT", "",
         read.or_nothing(read.port),
         "opens Triton's gRPC port to all, without keys or limits")
@@ -107,8 +103,6 @@ class Settings(TraceSettings, JobSettings, StorageSettings, ModelSettings):
         "model for requests that name none")
     clients_path: tuple[Path, ...] = setting("CLIENTS_PATH", "", read.folders,
         "folders with your own client classes")
-    triton_home: Path = setting("TRITON_HOME", "/opt/tritonserver", read.path,
-        "folder of NVIDIA's Triton, tried before the embedded one")
     tensorrt_engines: Path | None = setting("TENSORRT_ENGINES", "", read.or_nothing(read.path),
         "folder for TensorRT engines, built at the start for this GPU")
     triton_options: str = setting("TRITON_OPTIONS", "", read.words,
@@ -117,12 +111,6 @@ class Settings(TraceSettings, JobSettings, StorageSettings, ModelSettings):
         "without a GPU, leave models that ask for one, or adapt them to the CPU")
     run_dir: Path | None = setting("RUN_DIR", "", read.or_nothing(read.run_dir),
         "folder for sockets and temporary files, if not a new one")
-    shared_memory_mb: int | None = setting("SHARED_MEMORY_MB", "",
-        read.or_nothing(read.whole(16, 2**20)),
-        "MiB of /dev/shm for the embedded Triton's models, if not all that is free")
-    tensors_shared_memory_mb: int | None = setting("TENSORS_SHARED_MEMORY_MB", "",
-        read.or_nothing(read.whole(0, 2**20)),
-        "MiB of /dev/shm for tensors to Triton, if not an eighth, at most 512; 0: gRPC only")
     workers: int = setting("MODEL_SERVER_WORKERS", AUTO, read.workers,
         "web workers; auto: one for every four CPUs, at most four")
     threads: int = setting("MODEL_SERVER_THREADS", "16", read.whole(1, 256),
@@ -132,7 +120,7 @@ class Settings(TraceSettings, JobSettings, StorageSettings, ModelSettings):
     timeout: float = setting("MODEL_SERVER_TIMEOUT", "60", read.seconds(2, 3600),
         "how long the platform waits for a response; eight times as long for lines")
     max_body_mb: int = setting("MODEL_SERVER_MAX_BODY_MB", "25", read.whole(1, 2048),
-        "largest request body, in MiB")
+        "largest request body, and object in S3, in MiB")
     batch_payload_mb: int | None = setting("SAGEMAKER_MAX_PAYLOAD_IN_MB", "",
         read.or_nothing(read.whole(1, 2048)),
         "the same for a batch transform job, where it is larger")
@@ -140,8 +128,6 @@ class Settings(TraceSettings, JobSettings, StorageSettings, ModelSettings):
         "for SageMaker Serverless: bodies of at most 4 MB, no /dev/shm")
     max_megapixels: int = setting("MODEL_SERVER_MAX_MEGAPIXELS", "50", read.whole(1, 1000),
         "largest picture, in millions of pixels, before it is decoded")
-    max_batch: int = setting("MODEL_SERVER_MAX_BATCH", "1000", read.whole(1, 100_000),
-        "most payloads in one request")
     load_timeout: float = setting("MODEL_LOAD_TIMEOUT", "300", read.seconds(1, 3600),
         "how long a model may take to load at run time")
     start_timeout: float = setting("SERVE_START_TIMEOUT", "480", read.seconds(1, 3600),
@@ -173,6 +159,28 @@ class Settings(TraceSettings, JobSettings, StorageSettings, ModelSettings):
     # fmt: on
 
     @property
+    def triton_ports(self) -> list[int]:
+        """Triton's ports for HTTP, gRPC and metrics: the first of the range that are free here."""
+        taken = (self.port, self.public_grpc_port)
+        free = (number for number in self.safe_ports or USUAL_PORTS if number not in taken)
+        return list(islice(free, TRITON_PORTS))
+
+    @property
+    def triton_http_port(self) -> int:
+        """Triton's port for HTTP, on loopback."""
+        return self.triton_ports[0]
+
+    @property
+    def triton_grpc_port(self) -> int:
+        """Triton's port for gRPC, on loopback."""
+        return self.triton_ports[1]
+
+    @property
+    def triton_metrics_port(self) -> int:
+        """Triton's port for metrics, on loopback."""
+        return self.triton_ports[2]
+
+    @property
     def mounted(self) -> Path | None:
         """MODEL_DIR, where it is used."""
         return None if self.model_dir_use == "ignore" else self.model_dir
@@ -195,6 +203,16 @@ class Settings(TraceSettings, JobSettings, StorageSettings, ModelSettings):
         """Bytes of the largest request body."""
         most = MOST_SERVERLESS_MB if self.serverless else sys.maxsize
         return min(most, max(self.max_body_mb, self.batch_payload_mb or 0)) * 2**20
+
+    @property
+    def s3_max_object(self) -> int:
+        """Bytes of the largest object in S3 that a request may have read."""
+        return self.max_body_mb * 2**20
+
+    @property
+    def s3_timeout(self) -> float:
+        """Seconds that reading or writing one object in S3 may take."""
+        return self.timeout * S3_SHARE
 
     @property
     def shows_page(self) -> bool:
@@ -226,7 +244,7 @@ class Settings(TraceSettings, JobSettings, StorageSettings, ModelSettings):
     def web_threads(self) -> int:
         """How many threads of one worker may be busy with models, or wait for them."""
         slots = (self.threads, self.jobs_per_model, MANAGING)
-        waiting = self.queue + (self.queue + self.s3_max_concurrency) * self.s3_is_used
+        waiting = self.queue + (self.queue + S3_AT_A_TIME) * self.s3_is_used
         return sum(map(with_others, slots)) + waiting
 
     @property
@@ -279,22 +297,30 @@ def rows() -> Iterator[Row]:
         )
 
 
-PUBLIC_PORTS = ("port", "public_http_port", "public_grpc_port")
-INNER_PORTS = ("triton_http_port", "triton_grpc_port", "triton_metrics_port")
-
-
+PORTS = "it is the first free one of SAGEMAKER_SAFE_PORT_RANGE"
 # Settings of earlier versions, and what to do in place of each.
 GONE = {
     "CANARY_TIMEOUT": "it is 8 s",
     "CLIENTS_WATCH": "POST /reload loads changed classes, and `dispatcher dev` does at each change",
     "JOBS_AT_A_TIME": "it is 1 a worker: set MODEL_SERVER_WORKERS",
     "MODEL_KEEP": "it is 5 s",
+    "MODEL_SERVER_MAX_BATCH": "it is 1000",
     "MODEL_SERVER_STREAM_TIMEOUT": "it is eight times MODEL_SERVER_TIMEOUT",
     "OTEL_EXPORTER_OTLP_PROTOCOL": "traces go as http/protobuf alone",
+    "S3_MAX_CONCURRENCY": "it is 8 a worker",
+    "S3_MAX_OBJECT_MB": "it is MODEL_SERVER_MAX_BODY_MB",
+    "S3_TIMEOUT": "it is a third of MODEL_SERVER_TIMEOUT",
     "SERVE_RESTART_WINDOW": "it is 600 s",
+    "SHARED_MEMORY_MB": "it is what is free in /dev/shm",
+    "TENSORS_SHARED_MEMORY_MB": "it is an eighth of /dev/shm, at most 512; none for TRITON_URL",
     "TRITON_BACKEND_CONFIG": "write TRITON_OPTIONS=--backend-config=BACKEND,SETTING=VALUE",
     "TRITON_CACHE_MB": "write TRITON_OPTIONS=--cache-config=local,size=BYTES",
+    "TRITON_GRPC_PORT": PORTS,
+    "TRITON_HOME": "it is /opt/tritonserver; another Triton is found on PATH",
+    "TRITON_HTTP_PORT": PORTS,
     "TRITON_LOG_VERBOSE": "write TRITON_OPTIONS=--log-verbose=1",
+    "TRITON_METRICS_PORT": PORTS,
+    "TRITON_PUBLIC_HTTP_PORT": "/v2 on SAGEMAKER_BIND_TO_PORT speaks the same protocol",
     "TRITON_PUBLIC_METRICS_PORT": "GET /metrics has Triton's metrics too",
     "TRITON_RATE_LIMIT": "write TRITON_OPTIONS=--rate-limit=execution_count",
     "TRITON_RATE_LIMIT_RESOURCES": "write TRITON_OPTIONS=--rate-limit-resource=NAME:COUNT",
@@ -340,33 +366,14 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         raise SettingError("S3_RESULTS_PREFIX is set, and S3_BUCKET_NAME is not; expected: both")
     if misplaced := remote.misplaced(settings):
         raise SettingError("\n".join(misplaced))
-    return settings if settings.triton_url else with_ports_in_range(settings, environment)
-
-
-def with_ports_in_range(settings: Settings, environment: Mapping[str, str]) -> Settings:
-    """Give Triton the first free ports of the range; refuse a port used twice."""
-    variables = {f.name: f.metadata["variable"] for f in fields(Settings)}
-    chosen = {name: getattr(settings, name) for name in INNER_PORTS}
-    public = {name: port for name in PUBLIC_PORTS if (port := getattr(settings, name))}
-    if settings.safe_ports is not None:
-        given = {name for name in INNER_PORTS if environment.get(variables[name], "").strip()}
-        taken = {*public.values(), *(chosen[name] for name in given)}
-        free = iter([number for number in settings.safe_ports if number not in taken])
-        for name in INNER_PORTS:
-            if name not in given:
-                chosen[name] = next(free, 0)
-            if chosen[name] not in settings.safe_ports:
-                raise SettingError(
-                    f"{variables['safe_ports']} is {written(settings.safe_ports)!r}, which has no "
-                    f"room for {variables[name]}; expected: at least {len(INNER_PORTS)} ports "
-                    f"besides {variables['port']}, and no inner port outside of them"
-                )
-    users: dict[int, str] = {}
-    for name, number in {**public, **chosen}.items():
-        if number in users:
-            raise SettingError(
-                f"{variables[name]} is {number}, which is also {users[number]}; "
-                "expected: different ports"
-            )
-        users[number] = variables[name]
-    return replace(settings, **chosen)
+    if settings.port == settings.public_grpc_port:
+        raise SettingError(
+            f"TRITON_PUBLIC_GRPC_PORT is {settings.port}, which is also SAGEMAKER_BIND_TO_PORT; "
+            "expected: different ports"
+        )
+    if not settings.triton_url and len(settings.triton_ports) < TRITON_PORTS:
+        raise SettingError(
+            f"SAGEMAKER_SAFE_PORT_RANGE is {written(settings.safe_ports)!r}; expected: at least "
+            f"{TRITON_PORTS} ports besides SAGEMAKER_BIND_TO_PORT and TRITON_PUBLIC_GRPC_PORT"
+        )
+    return settings

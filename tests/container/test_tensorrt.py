@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -226,7 +227,7 @@ def test_serve_gives_the_engines_to_nvidia_s_triton(
         tmp_path,
         TENSORRT_ENGINES=str(tmp_path / "engines"),
         MODEL_REPOSITORY=str(repository),
-        TRITON_HOME=str(home),
+        PATH=f"{home / 'bin'}:{os.environ['PATH']}",
     )
     assert endpoint.process.wait(30) == 7
     (folder,) = (tmp_path / "engines").glob("NVIDIA*")

@@ -341,7 +341,7 @@ def test_a_text_that_is_too_much_work(bert: Any, text: str, top_k: int) -> None:
 
 def test_more_lines_than_are_read() -> None:
     body = io.BytesIO(b"\n" * (MAX_LINES - 1) + b"1\n" * 10)
-    read = list(read_lines(body, Metadata(), 1000))
+    read = list(read_lines(body, Metadata()))
     assert len(read) == 2
     assert "more than 100,000 lines" in str(read[1])
 

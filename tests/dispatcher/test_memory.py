@@ -124,12 +124,12 @@ def test_without_the_folder_there_is_nothing_for_tensors(tmp_path: Path) -> None
     assert affordable(64 * GIB, tmp_path / "missing") == 0
 
 
-def test_the_workers_share_it_unless_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_workers_share_it_unless_triton_is_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     of_size(monkeypatch, 8 * GIB)
     monkeypatch.setattr("dispatcher.wsgi.total_memory", lambda: 2 * GIB)
     two = {"MODEL_SERVER_WORKERS": "2"}
     assert shared_bytes(read_settings(two)) == 128 * MIB
-    assert shared_bytes(read_settings({**two, "TENSORS_SHARED_MEMORY_MB": "800"})) == 400 * MIB
+    assert shared_bytes(read_settings({**two, "TRITON_URL": "triton:8001"})) == 0
 
 
 @pytest.mark.parametrize(

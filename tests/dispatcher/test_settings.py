@@ -125,22 +125,17 @@ def test_a_public_port_inside_the_range_is_not_given_to_triton() -> None:
     assert inner == [9001, 9002, 9003]
 
 
-def test_a_port_given_inside_the_range_is_kept_and_not_given_twice() -> None:
-    settings = read_settings({"SAGEMAKER_SAFE_PORT_RANGE": "9000-9010", "TRITON_GRPC_PORT": "9000"})
-    inner = [settings.triton_http_port, settings.triton_grpc_port, settings.triton_metrics_port]
-    assert inner == [9001, 9000, 9002]
+def test_triton_makes_way_for_nginx_on_its_usual_ports() -> None:
+    settings = read_settings({"SAGEMAKER_BIND_TO_PORT": "8000", "TRITON_PUBLIC_GRPC_PORT": "8002"})
+    assert settings.triton_ports == [8001, 8003, 8004]
 
 
 @pytest.mark.parametrize(
     "environment",
     [
         {"SAGEMAKER_SAFE_PORT_RANGE": "9000-9001"},
-        {"SAGEMAKER_SAFE_PORT_RANGE": "9000-9010", "TRITON_HTTP_PORT": "8000"},
-        {"TRITON_HTTP_PORT": "8080"},
-        {"TRITON_HTTP_PORT": "8001"},
-        {"TRITON_PUBLIC_GRPC_PORT": "8001"},
-        {"TRITON_PUBLIC_HTTP_PORT": "8080"},
-        {"TRITON_PUBLIC_HTTP_PORT": "9000", "TRITON_PUBLIC_GRPC_PORT": "9000"},
+        {"SAGEMAKER_SAFE_PORT_RANGE": "8080-8082"},
+        {"TRITON_PUBLIC_GRPC_PORT": "8080"},
     ],
 )
 def test_ports_that_cannot_work_are_refused(environment: dict[str, str]) -> None:
@@ -179,12 +174,6 @@ def test_every_setting_says_what_it_is_for() -> None:
         assert row.expected
     variables = [row.variable for row in rows()]
     assert len(set(variables)) == len(variables)
-
-
-def test_a_region_is_not_described_as_a_model() -> None:
-    (row,) = (row for row in rows() if row.variable == "AWS_REGION")
-    assert row.expected == "name of a region, or nothing"
-    assert read_settings({"AWS_REGION": "eu-west-1"}).s3_region == "eu-west-1"
 
 
 def test_the_platform_s_multi_model_endpoints_need_the_management_routes() -> None:

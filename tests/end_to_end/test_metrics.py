@@ -158,7 +158,7 @@ def test_restarts_and_a_container_that_is_not_ready_are_told() -> None:
     registry, server = Registry(), FakeTriton()
     readiness = Readiness(lambda: triton("waiting", 3, "SIGKILL"), Status)
     environment = Environment(server, PROJECT / "model_repository")
-    settings = read_settings({"TRITON_METRICS_PORT": "1"})  # nobody is there
+    settings = read_settings({"SAGEMAKER_SAFE_PORT_RANGE": "1-3"})  # nobody is there
     app = make_app(settings, registry, environment, readiness)
     page = app.test_client().get("/metrics")
     assert page.status_code == 200
@@ -174,7 +174,7 @@ def test_a_model_that_is_loaded_at_run_time_is_counted_by_its_name(tmp_path: Pat
     registry, server = Registry(), FakeTriton()
     readiness = Readiness(SupervisorStatus, Status)
     environment = Environment(server, tmp_path / "repository")
-    settings = read_settings({"TRITON_METRICS_PORT": "1"})  # nobody is there
+    settings = read_settings({"SAGEMAKER_SAFE_PORT_RANGE": "1-3"})  # nobody is there
     client = make_app(settings, registry, environment, readiness).test_client()
     since = {"X-Request-Start": str(time.time())}
     body = {"model_name": "new", "url": str(tmp_path / "elsewhere")}

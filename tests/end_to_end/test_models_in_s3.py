@@ -47,7 +47,7 @@ def served(
         MODEL_CACHE=str(folder / "cache"),
         LOAD_ON_DEMAND="true",
         PINNED_MODELS="warm,local",
-        S3_TIMEOUT="5",
+        MODEL_SERVER_TIMEOUT="15",
         S3_ENDPOINT_URL=f"http://127.0.0.1:{relay.port}",
     )
     with running(folder, **settings) as endpoint:
@@ -136,7 +136,7 @@ def test_an_s3_that_hangs_ends_the_start_in_time(tmp_path: Path) -> None:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         environment = {**credentials(), "S3_ENDPOINT_URL": url, "AWS_REGION": "us-east-1"}
         began = time.monotonic()
-        settings = {"MODEL_REPOSITORY": "s3://models/all", "S3_TIMEOUT": "2"}
+        settings = {"MODEL_REPOSITORY": "s3://models/all", "MODEL_SERVER_TIMEOUT": "6"}
         code, log = serve(environment, tmp_path, **settings)
     assert code == 2, log
     assert "S3 did not answer in time" in log or "S3 took too long" in log

@@ -302,7 +302,7 @@ def test_a_clock_that_jumps_is_no_time_that_passed(
     monkeypatch.setattr(time, "time", lambda: real() + Clock.ahead)
     environment = Environment(FakeTriton({"jumps": dict}), PROJECT / "model_repository")
     registry = Registry({"jumps": Jumps(environment)})
-    settings = read_settings({"TRITON_METRICS_PORT": "1"})  # nobody is there
+    settings = read_settings({"SAGEMAKER_SAFE_PORT_RANGE": "1-3"})  # nobody is there
     client = make_app(settings, registry, environment, quiet(FakeTriton())).test_client()
     for _ in range(2):
         # NGINX has noted the time of the second request before the clock jumped again.

@@ -145,7 +145,7 @@ def front(
 ) -> Iterator[Endpoint]:
     """Run both on a free port, with settings from `variables`."""
     port = str(free_ports(1)[0])
-    own = {"SAGEMAKER_BIND_TO_PORT": port, "TRITON_METRICS_PORT": "1"}  # where nobody is
+    own = {"SAGEMAKER_BIND_TO_PORT": port, "SAGEMAKER_SAFE_PORT_RANGE": "1-3"}  # where nobody is
     settings = read_settings({**own, **variables})
     settings = replace(settings, run_dir=folder, repositories=(folder,))
     log = folder / "front.log"

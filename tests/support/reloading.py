@@ -50,7 +50,7 @@ class Worker:
                 "RUN_DIR": str(folder),
                 "MODEL_REPOSITORY": str(folder),  # holds no models, so no built-in clients
                 "MODEL_SERVER_TIMEOUT": "20",
-                "TRITON_GRPC_PORT": "1",  # nobody is there
+                "SAGEMAKER_SAFE_PORT_RANGE": "1-3",  # nobody is there
                 **settings,
             }
         )

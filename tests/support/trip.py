@@ -74,7 +74,6 @@ def traced(folder: Path) -> Trip:
     calls.mkdir()
     settings = {
         "MODEL_REPOSITORY": str(repository),
-        "TENSORS_SHARED_MEMORY_MB": "64",
         "CANARY_INTERVAL": "3600",
         "TRIP_FOLDER": str(calls),
         "TRIP_TRACING": str(TRACING),

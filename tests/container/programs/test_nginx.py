@@ -40,8 +40,8 @@ def test_triton_s_ports_are_closed_unless_a_setting_opens_them(
     own = {"SAGEMAKER_BIND_TO_PORT": port}
     main = form.format(port) + " backlog=1024"
     assert listens(tmp_path, own) == [main]
-    grpc = {**own, "TRITON_PUBLIC_HTTP_PORT": "9000", "TRITON_PUBLIC_GRPC_PORT": "9001"}
-    assert listens(tmp_path, grpc) == [main, form.format(9000), form.format(9001) + " http2"]
+    grpc = {**own, "TRITON_PUBLIC_GRPC_PORT": "9001"}
+    assert listens(tmp_path, grpc) == [main, form.format(9001) + " http2"]
 
 
 @pytest.mark.parametrize(

@@ -43,9 +43,9 @@ def test_options_are_passed_on() -> None:
 @pytest.mark.parametrize(
     ("option", "words"),
     [
-        ("--http-port=9000", "TRITON_HTTP_PORT"),
-        ("--grpc-address=0.0.0.0", "TRITON_GRPC_PORT"),
-        ("--metrics-address=0.0.0.0", "TRITON_METRICS_PORT"),
+        ("--http-port=9000", "SAGEMAKER_SAFE_PORT_RANGE"),
+        ("--grpc-address=0.0.0.0", "SAGEMAKER_SAFE_PORT_RANGE"),
+        ("--metrics-address=0.0.0.0", "SAGEMAKER_SAFE_PORT_RANGE"),
         ("--reuse-grpc-port=true", "another server"),
         ("--allow-http=false", "web workers"),
         ("--allow-metrics=false", "/metrics"),
@@ -63,7 +63,7 @@ def test_options_are_passed_on() -> None:
         ("--exit-on-error=true", "/ping"),
         ("--strict-readiness=true", "REQUIRED_MODELS"),
         ("--exit-timeout-secs=1", "SERVE_STOP_TIMEOUT"),
-        ("--backend-directory=/b", "TRITON_HOME"),
+        ("--backend-directory=/b", "the Triton that is found"),
         ("--log-file=/log", "log"),
         ("--log-format=ISO8601", "LOG_FORMAT"),
         ("--backend-config=python,shm-region-prefix-name=mine", "shared memory"),

@@ -45,7 +45,7 @@ def client(server: FakeTriton, tmp_path: Path) -> FlaskClient:
 
 
 def client_of(server: FakeTriton, **settings: str) -> FlaskClient:
-    settings["TRITON_METRICS_PORT"] = "1"  # nobody is there
+    settings["SAGEMAKER_SAFE_PORT_RANGE"] = "1-3"  # nobody is there
     environment = Environment(server, PROJECT / "model_repository")
     return make_app(read_settings(settings), Registry(), environment, quiet(server)).test_client()
 

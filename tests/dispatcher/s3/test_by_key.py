@@ -161,8 +161,11 @@ def test_a_batch_that_is_halved_is_read_once(client: FlaskClient) -> None:
     assert get.call_count == len(names)
 
 
-def test_a_short_list_for_several_models_is_read_once(make: MakeClient) -> None:
-    client = make(S3_MAX_CONCURRENCY="3")
+def test_a_short_list_for_several_models_is_read_once(
+    make: MakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dispatcher.s3.reading.S3_AT_A_TIME", 3)
+    client = make()
     payloads = [key(name) for name in ("red", "lime", "blue")]
     with patch.object(S3, "get", autospec=True, side_effect=S3.get) as get:
         came = ask(client, ["colour", "slow"], payloads)["results"]
@@ -170,9 +173,12 @@ def test_a_short_list_for_several_models_is_read_once(make: MakeClient) -> None:
         assert get.call_count == 3
 
 
-def test_objects_of_requests_that_fail_make_room_for_the_next(make: MakeClient) -> None:
+def test_objects_of_requests_that_fail_make_room_for_the_next(
+    make: MakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """More of them than may be in memory: models that do not exist, and wrong parameters."""
-    client = make(S3_MAX_CONCURRENCY="1", MODEL_SERVER_TIMEOUT="5")
+    monkeypatch.setattr("dispatcher.s3.reading.S3_AT_A_TIME", 1)
+    client = make(MODEL_SERVER_TIMEOUT="5")
     wrong = [{"modelname": "none"}, {"modelname": "colour", "parameters": {"no": 1}}]
     requests = [{**one, "s3_key": f"images/{n}.png"} for n in range(4) for one in wrong]
     requests.append({"modelname": "colour", **key("red")})

@@ -29,12 +29,12 @@ def ask(client: FlaskClient, fields: Any = RED) -> Any:
 
 
 def test_an_object_over_the_limit_is_413(make: MakeClient, pictures: S3Server) -> None:
-    client = make(S3_MAX_OBJECT_MB="1")
+    client = make(MODEL_SERVER_MAX_BODY_MB="1")
     for size, status in ((2**20, 400), (2**20 + 1, 413)):
         pictures.put("images/large.bin", b"x" * size)
         response = ask(client, {"s3_key": "images/large.bin"})
         assert response.status_code == status  # the first is read, and is no picture
-    assert_error(response, 413, "object_too_large", "1048577 bytes", "S3_MAX_OBJECT_MB")
+    assert_error(response, 413, "object_too_large", "1048577 bytes", "MODEL_SERVER_MAX_BODY_MB")
 
 
 def test_a_large_object_is_refused_by_its_header(make: MakeClient) -> None:
@@ -61,10 +61,11 @@ def test_a_right_that_lacks_is_403_with_its_name(make: MakeClient, pictures: S3S
 
 
 def test_a_hanging_s3_is_504_in_time_and_slows_nobody_else(
-    make: MakeClient, pictures: S3Server
+    make: MakeClient, pictures: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("dispatcher.s3.reading.S3_AT_A_TIME", 2)
     with proxy(pictures.port, after=0, cut=False) as url:
-        client = make(S3_ENDPOINT_URL=url, MODEL_SERVER_THREADS="1", S3_MAX_CONCURRENCY="2")
+        client = make(S3_ENDPOINT_URL=url, MODEL_SERVER_THREADS="1")
         came: list[Any] = []
         hanging = [
             {"json": RED},
@@ -102,9 +103,9 @@ def test_the_time_for_one_object_is_bounded_by_its_setting(
     make: MakeClient, pictures: S3Server
 ) -> None:
     with proxy(pictures.port, after=0, cut=False) as url:
-        client = make(S3_ENDPOINT_URL=url, S3_TIMEOUT="0.5")
+        client = make(S3_ENDPOINT_URL=url, MODEL_SERVER_TIMEOUT="3")
         since = time.monotonic()
-        assert_error(ask(client), 504, "deadline_exceeded", "S3_TIMEOUT")
+        assert_error(ask(client), 504, "deadline_exceeded", "a third of MODEL_SERVER_TIMEOUT")
         assert time.monotonic() - since < 2
 
 
@@ -113,7 +114,7 @@ def test_half_a_download_is_an_error(make: MakeClient, pictures: S3Server, cut: 
     """A text: half of it would be a valid text too."""
     pictures.put("texts/long.txt", b"x" * 300_000)
     with proxy(pictures.port, after=200_000, cut=cut) as url:
-        response = make(S3_ENDPOINT_URL=url, S3_TIMEOUT="20" if cut else "1").post(
+        response = make(S3_ENDPOINT_URL=url, MODEL_SERVER_TIMEOUT="60" if cut else "3").post(
             "/infer/letters", json={"s3_key": "texts/long.txt"}
         )
     if cut:
@@ -184,7 +185,7 @@ def test_the_codes_of_s3_have_answers(
     """These codes come from a stand-in: SeaweedFS has no regions, and no temporary credentials."""
     code, _, text = said.partition(": ")
     with always(status, error(code, text), headers) as url:
-        response = ask(make(S3_ENDPOINT_URL=url, S3_TIMEOUT="10"))
+        response = ask(make(S3_ENDPOINT_URL=url))
     assert_error(response, *answer, *words, text)
     assert FULL not in response.text
 
@@ -196,7 +197,7 @@ def test_no_credential_is_logged(
     caplog.set_level(logging.DEBUG)
     for status, code in ((400, "ExpiredToken"), (500, "InternalError")):
         with always(status, error(code)) as url:
-            client = make(S3_ENDPOINT_URL=url, S3_TIMEOUT="2")
+            client = make(S3_ENDPOINT_URL=url, MODEL_SERVER_TIMEOUT="6")
             response = client.post("/infer/colour", json={**RED, "output": {}})
             assert response.status_code > 500
             for word in (SECRET, FULL, "the-token-of-the-session", "Signature="):
@@ -245,9 +246,12 @@ def test_nothing_is_kept_in_memory_after_the_requests(make: MakeClient, pictures
     assert made[0].held == [0, 0, 0]
 
 
-def test_requests_that_wait_leave_room_for_those_they_wait_for(make: MakeClient) -> None:
+def test_requests_that_wait_leave_room_for_those_they_wait_for(
+    make: MakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Six objects may be in memory, and fifteen requests want more than a hundred."""
-    client = make(S3_MAX_CONCURRENCY="2", MODEL_SERVER_THREADS="2", MODEL_SERVER_TIMEOUT="40")
+    monkeypatch.setattr("dispatcher.s3.reading.S3_AT_A_TIME", 2)
+    client = make(MODEL_SERVER_THREADS="2", MODEL_SERVER_TIMEOUT="40")
     keys = [{"s3_key": f"images/{name}.png"} for name in ("red", "lime", "blue")] * 5
     requests = [{"modelname": "colour", **one} for one in keys]
     bodies = [

@@ -104,7 +104,7 @@ def test_no_two_questions_have_one_place(one: dict[str, Any], other: dict[str, A
 
     def place(body: dict[str, Any], **texts: str) -> str:
         document = json.dumps({"modelname": "colour", **body, "output": {}}).encode()
-        asked = read_json(document, Metadata(), 8)
+        asked = read_json(document, Metadata())
         read = step.resolve(asked, step.reads(cast("Any", None)), texts)
         assert isinstance(read, ModelRequest)
         assert isinstance(read.output, Output)

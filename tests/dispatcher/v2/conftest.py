@@ -77,7 +77,7 @@ def client(triton: TritonsPort, server: FakeTriton, tmp_path: Path) -> FlaskClie
     """The application; one request of a model runs at a time, and none waits."""
     settings = read_settings(
         {
-            "TRITON_HTTP_PORT": str(triton.port),
+            "SAGEMAKER_SAFE_PORT_RANGE": f"{triton.port}-{triton.port + 3}",
             "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": "add",
             "MODEL_SERVER_MAX_BODY_MB": "1",
             "MODEL_SERVER_THREADS": "1",

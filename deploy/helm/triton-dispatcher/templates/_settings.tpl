@@ -42,12 +42,10 @@
 {{- end }}
 {{- end -}}
 
-{{/* Triton's own ports, where settings open them: a line for each, its name in the Service and its number. */}}
+{{/* Triton's own port, where a setting opens it: a line with its name in the Service and its number. */}}
 {{- define "triton-ports" -}}
-{{- range $name, $variable := dict "triton-http" "TRITON_PUBLIC_HTTP_PORT" "triton-grpc" "TRITON_PUBLIC_GRPC_PORT" -}}
-{{- with include "setting" (list $ $variable "") }}
-{{ $name }}: {{ . }}
-{{- end -}}
+{{- with include "setting" (list . "TRITON_PUBLIC_GRPC_PORT" "") }}
+triton-grpc: {{ . }}
 {{- end -}}
 {{- end -}}
 
