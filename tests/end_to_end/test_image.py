@@ -25,7 +25,7 @@ LARGEST_FRONT = 0.8e9
 
 
 def assert_readme(container: Container) -> None:
-    for command, shown in readme.requests():
+    for command, shown in readme.requests()[:-1]:  # the last is of a model of the reader's own
         came = readme.run(command, f"http://127.0.0.1:{container.port}")
         assert readme.same(came, shown), came
 
@@ -276,8 +276,8 @@ def test_models_can_be_left_out(image: str) -> None:
 FAKE_BASE = r"""
 FROM debian:bookworm-slim
 RUN mkdir -p /opt/tritonserver/bin /opt/tritonserver/backends/onnxruntime \
- && printf '%s\n' '#!/bin/sh' 'echo "STARTED $*"' 'echo "PYTHON $(command -v python3)"' \
-      'exec sleep 600' > /opt/tritonserver/bin/tritonserver \
+ && printf '%s\n' '#!/bin/sh' '[ "$1" = --help ] && exit' 'echo "STARTED $*"' \
+      'echo "PYTHON $(command -v python3)"' 'exec sleep 600' > /opt/tritonserver/bin/tritonserver \
  && chmod +x /opt/tritonserver/bin/tritonserver
 ENTRYPOINT ["/opt/nvidia/nvidia_entrypoint.sh"]
 """

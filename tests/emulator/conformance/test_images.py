@@ -52,11 +52,6 @@ PLANTED = {  # what `serve` does first, a line of the Dockerfile, and the check 
         "LABEL com.amazonaws.sagemaker.capabilities.multi-model=true",
         {"image.labels"},
     ),
-    "bidirectional": (
-        "",
-        "LABEL com.amazonaws.sagemaker.capabilities.bidirectional-streaming=true",
-        {"bidirectional.label"},
-    ),
     "port": (
         "",
         "LABEL com.amazonaws.sagemaker.capabilities.accept-bind-to-port=true",
