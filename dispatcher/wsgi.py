@@ -267,11 +267,13 @@ def model_memory(
 def limit_pictures(share: float) -> None:
     """Let this worker's large pictures take a share of the memory, and of what is free of it."""
 
-    def free() -> float:
+    def fits(size: int) -> bool:
+        if size <= free_memory() * share:
+            return True
         trim_heap()  # which keeps what other pictures took
-        return free_memory() * share
+        return size <= free_memory() * share
 
-    room.most, room.free = total_memory() * share, free
+    room.most, room.fits = total_memory() * share, fits
 
 
 def job_store(settings: Settings) -> JobStore | None:

@@ -242,7 +242,7 @@ class Room:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.most = math.inf  # bytes for one picture
-        self.free: Callable[[], float] = lambda: math.inf  # bytes for pictures now
+        self.fits: Callable[[int], bool] = lambda _: True  # whether there is memory for bytes now
         self._clock = clock
         self._decoded = 0
         self._bytes = 0
@@ -281,7 +281,7 @@ class Room:
             return
         with ExitStack() as own:
             stack = self._kept.get() or own
-            stack.close()  # whoever keeps one and waits for another might wait for ever
+            stack.close()  # to keep one while it waits for another might last for ever
             stack.enter_context(self._taken(pixels, 2 * max_pixels, int(pixels * each)))
             yield
 
@@ -321,12 +321,12 @@ class Room:
                 lambda: (
                     self._queue[0] is place
                     and self._decoded + pixels <= most
-                    and (not self._decoded or self._bytes + size <= self.free())
+                    and (not self._decoded or self.fits(self._bytes + size))
                 ),
                 time_to_wait() * self.PATIENCE,
             ):
                 for _ in range(self.LOOKS):
-                    if self._bytes + size <= self.free():
+                    if self.fits(self._bytes + size):
                         return
                     self._changed.wait(self.LOOK_S)
             raise NoRoom(

@@ -299,7 +299,7 @@ def test_of_large_pictures_as_many_are_decoded_at_a_time_as_there_is_room_for() 
 def test_large_pictures_take_the_memory_that_is_free_one_by_one_where_only_one_fits() -> None:
     """Two PNG files of 49 megapixels, 190 kB each, had the web worker killed under 1536 MiB."""
     own, pixels, most = Room(), 40_000_000, 50_000_000
-    own.free, own.most = lambda: 500e6, 600e6
+    own.fits, own.most = lambda size: size <= 500e6, 600e6
     came: list[str] = []
 
     def enter(each: float) -> None:
