@@ -270,6 +270,23 @@ def test_ctrl_c_leaves_nothing(here: Path, tmp_path: Path) -> None:
     assert [path for path in temporary.iterdir() if path.name != ".ses"] == []
 
 
+def test_ctrl_c_that_the_import_of_openvino_swallows_ends_it(here: Path, tmp_path: Path) -> None:
+    before, package = left(here), tmp_path / "packages" / "openvino"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(
+        "import os, signal\n"
+        "try:\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "except KeyboardInterrupt:\n"
+        "    pass\n"
+    )
+    restores = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    with program(here, restores, PYTHONPATH=str(package.parent)) as process:
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, "", "")
+    assert left(here) == before
+
+
 def test_what_is_missing_is_named_with_the_command_that_installs_it(here: Path) -> None:
     with program(here, "import sys; sys.modules['onnx'] = None") as process:
         out, err = process.communicate(timeout=60)

@@ -10,9 +10,10 @@ import statistics
 import sys
 import timeit
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from container.triton_backends.engines.runs import (
 )
 from container.trouble import Trouble
 from dispatcher.settings import PROJECT
+from tool.interrupts import interrupts_held
 from tool.placing import beside, put
 from tool.progress import announced
 
@@ -305,6 +307,8 @@ def quantized(model: Chosen, options: argparse.Namespace) -> tuple[dict[str, Any
 
 def runs_of(before: Path, after: Path, example: Arrays) -> tuple[str, Run, Run]:
     """Return what runs both files, and its name: OpenVINO, or ONNX Runtime where that cannot."""
+    with interrupts_held(), suppress(ImportError):
+        import_module("openvino")
     try:
         runs = openvino_run(before), openvino_run(after)
         for one in runs:
