@@ -15,7 +15,7 @@
     ├── ModelFailed             the model ran and failed
     │   └── TooLargeAtOnce      one run has no memory for so many items
     ├── AskFailed               a class asked another model in vain, by a mistake in a class
-    ├── NoRoom                  there is no room now for what was sent
+    ├── TooManyRequests         there is no room now for what was sent
     └── DeadlineExceeded        the time for this request is used up
 
 A client raises these, or its own subclasses of them; a subclass is answered as its base. Any other
@@ -127,8 +127,8 @@ class AskFailed(InferenceError):
     """
 
 
-class NoRoom(InferenceError):
-    """There is no room now for what was sent."""
+class TooManyRequests(InferenceError):
+    """There is no room now for what was sent: a queue, the memory or a disk is full."""
 
 
 class DeadlineExceeded(InferenceError):

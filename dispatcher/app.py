@@ -14,10 +14,11 @@ from flask import Blueprint, Flask, Request, Response, g, request
 from werkzeug.datastructures import Headers
 from werkzeug.exceptions import ClientDisconnected
 
+from clients.errors import TooManyRequests
 from dispatcher.auth.authorization import Authorizer
 from dispatcher.codecs import error_responses
 from dispatcher.codecs.json_request import LARGE_BODY
-from dispatcher.errors import TooManyRequests, too_large
+from dispatcher.errors import too_large
 from dispatcher.execution.slots import Caller
 from dispatcher.observability.memory import free_memory, lies_in_memory
 from dispatcher.observability.request_log import RequestRecord

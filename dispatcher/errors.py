@@ -21,9 +21,9 @@ from clients.errors import (
     ModelBusy,
     ModelFailed,
     ModelUnavailable,
-    NoRoom,
     TensorsRefused,
     TooLargeAtOnce,
+    TooManyRequests,
     UnknownModel,
     UnknownSequence,
     UnknownVersion,
@@ -81,10 +81,6 @@ class JobConflict(InferenceError):
 
 class UnknownJob(InferenceError):
     """There is no such job of this caller."""
-
-
-class TooManyRequests(InferenceError):
-    """The queue is full."""
 
 
 class NotHere(InferenceError):
@@ -155,7 +151,6 @@ ANSWERS: Final[dict[type[InferenceError], tuple[int, str]]] = {
     UnsupportedMedia: (415, "unsupported_media"),
     UnsupportedType: (415, "unsupported_type"),
     TooManyRequests: (429, "too_many_requests"),
-    NoRoom: (429, "too_many_requests"),
     CallerGone: (499, "caller_gone"),
     InferenceError: (500, "client_failed"),
     AskFailed: (500, "ask_failed"),

@@ -56,7 +56,9 @@ ARROWS = {
     ),
     "dispatcher/gunicorn": "dispatcher/observability",
     # Requests that are answered later: kept on disk, and asked of the application itself.
-    "dispatcher/jobs": ("dispatcher dispatcher/auth dispatcher/codecs dispatcher/execution"),
+    "dispatcher/jobs": (
+        "clients dispatcher dispatcher/auth dispatcher/codecs dispatcher/execution"
+    ),
     "dispatcher/model_control": (
         "clients clients/families/base clients/plugins clients/repository clients/tensors"
         " clients/triton dispatcher dispatcher/observability dispatcher/readiness"

@@ -19,7 +19,7 @@ import pybase64
 import simplejpeg
 from PIL import Image, ImageChops
 
-from clients.errors import BadPayload, InferenceError, NoRoom
+from clients.errors import BadPayload, InferenceError, TooManyRequests
 from clients.images.arrays import checked_pixels
 from clients.images.jpeg import (
     END,
@@ -144,7 +144,7 @@ def decode_picture(
 
     Raises:
         BadPayload: the data are no picture, or it is damaged or too large.
-        NoRoom: there was no room for it for a part of the time of the request.
+        TooManyRequests: there was no room for it for a part of the time of the request.
 
     """
     if isinstance(data, np.ndarray):
@@ -273,7 +273,7 @@ class Room:
 
         Raises:
             BadPayload: there is never memory for it.
-            NoRoom: there was no room for a part of the time of the request.
+            TooManyRequests: there was no room for a part of the time of the request.
 
         """
         if pixels <= self.SMALL:
@@ -329,7 +329,7 @@ class Room:
                     if self.fits(self._bytes + size):
                         return
                     self._changed.wait(self.LOOK_S)
-            raise NoRoom(
+            raise TooManyRequests(
                 f"there is no room now for {what}",
                 hint="try again after Retry-After seconds; send fewer pictures of more than "
                 f"{self.SMALL // 10**6} megapixels at a time, or make them smaller before sending "

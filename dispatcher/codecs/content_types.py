@@ -12,6 +12,7 @@ from typing import IO, Any
 
 from flask import Request, g
 
+from clients.errors import TooManyRequests
 from clients.images.pictures import LINE_ENDS_TAKEN_OUT, lost_its_line_ends
 from clients.request import Media
 from dispatcher.codecs.forms import read_form
@@ -30,7 +31,7 @@ from dispatcher.codecs.media import (
     decode_text,
 )
 from dispatcher.codecs.metadata import Metadata
-from dispatcher.errors import BadBody, TooManyRequests, UnsupportedType, too_large
+from dispatcher.errors import BadBody, UnsupportedType, too_large
 from dispatcher.model_request import InferenceRequest, ModelRequest
 
 # What programs send by default; the second is that of `curl --data`.

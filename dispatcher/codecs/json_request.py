@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import IO, Any
 
-from clients.errors import DeadlineExceeded, InferenceError
+from clients.errors import DeadlineExceeded, InferenceError, TooManyRequests
 from clients.request import SEQUENCE_NAMES
 from clients.tensors.quoting import brief
 from dispatcher.codecs.media import UTF_16_MARKS, utf_16_error
 from dispatcher.codecs.metadata import TIMEOUT_PARAMETER, Metadata
-from dispatcher.errors import BadBody, TooManyRequests
+from dispatcher.errors import BadBody
 from dispatcher.model_request import (
     InferenceRequest,
     ModelRequest,

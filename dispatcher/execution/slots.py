@@ -20,8 +20,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Self
 
-from clients.errors import DeadlineExceeded, ModelUnavailable
-from dispatcher.errors import CallerGone, TooManyRequests, time_used_up
+from clients.errors import DeadlineExceeded, ModelUnavailable, TooManyRequests
+from dispatcher.errors import CallerGone, time_used_up
 
 log = logging.getLogger(__name__)
 

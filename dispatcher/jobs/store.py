@@ -26,7 +26,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from dispatcher.errors import JobConflict, OutOfMemory, TooManyRequests
+from clients.errors import TooManyRequests
+from dispatcher.errors import JobConflict, OutOfMemory
 from dispatcher.locks import Locked, held
 
 JOBS, WAITING, ENDED, PARTS = "jobs", "waiting", "ended", "parts"

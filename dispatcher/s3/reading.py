@@ -16,8 +16,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from clients.errors import DeadlineExceeded, InferenceError
-from dispatcher.errors import TooManyRequests
+from clients.errors import DeadlineExceeded, InferenceError, TooManyRequests
 from dispatcher.observability.request_log import RequestRecord
 from dispatcher.s3.client import S3, Location
 from dispatcher.settings import Settings

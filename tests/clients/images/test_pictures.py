@@ -17,7 +17,7 @@ import pytest
 import simplejpeg
 from PIL import Image, ImageOps
 
-from clients.errors import BadPayload, NoRoom
+from clients.errors import BadPayload, TooManyRequests
 from clients.images.pictures import (
     EXAMPLE,
     Room,
@@ -306,7 +306,7 @@ def test_large_pictures_take_the_memory_that_is_free_one_by_one_where_only_one_f
         try:
             with Request(deadline=time.monotonic() + 4).active(), own.taken(pixels, most, each):
                 came.append("in")
-        except (BadPayload, NoRoom) as error:
+        except (BadPayload, TooManyRequests) as error:
             came.append(error.message[:40])
 
     waits = threading.Thread(target=enter, args=(7,), daemon=True)
@@ -345,7 +345,7 @@ def test_a_large_picture_waits_for_room_a_while_and_others_go_before_it() -> Non
         try:
             with Request(deadline=time.monotonic() + seconds).active(), own.taken(pixels, most):
                 came.append(pixels)
-        except NoRoom as error:
+        except TooManyRequests as error:
             came.append(error.message)
 
     with own.taken(60_000_000, most):
@@ -378,7 +378,7 @@ def test_a_picture_for_which_there_is_no_room_in_time_is_not_called_damaged() ->
         thread = threading.Thread(target=decode_late, daemon=True)
         thread.start()
         thread.join(10)
-    assert [type(error) for error in came] == [NoRoom]
+    assert [type(error) for error in came] == [TooManyRequests]
     assert decode(data, 5_000_000).shape == (2000, 2100, 3)
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from clients.base import Environment
-from clients.errors import DeadlineExceeded, ModelUnavailable
+from clients.errors import DeadlineExceeded, ModelUnavailable, TooManyRequests
 from clients.plugins.registry import Registry
-from dispatcher.errors import CallerGone, TooManyRequests
+from dispatcher.errors import CallerGone
 from dispatcher.execution.admission import Admission
 from dispatcher.execution.slots import MAX_HANGING, Caller, Slot, Slots
 from dispatcher.execution.watchdog import Watchdog

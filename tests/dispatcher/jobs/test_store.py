@@ -16,8 +16,9 @@ from flask import Request
 from werkzeug.datastructures import Headers
 from werkzeug.test import EnvironBuilder
 
+from clients.errors import TooManyRequests
 from dispatcher.codecs.metadata import prefers_async, read_metadata
-from dispatcher.errors import JobConflict, TooManyRequests
+from dispatcher.errors import JobConflict
 from dispatcher.execution.admission import Admission
 from dispatcher.jobs.runner import MAX_BEGUN, Runner
 from dispatcher.jobs.sameness import digest_of
