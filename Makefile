@@ -57,8 +57,8 @@ format: $(VENV)/.dev
 
 # Selects the engine of each model now, not at the first start.
 weights: $(VENV)/.serve
-	$(RUN) container.image.weights
-	$(RUN) container.triton_backends.engines || true
+	$(RUN) weights
+	$(RUN) backends.engines || true
 
 bench: weights $(VENV)/.dev
 	$(RUN) bench

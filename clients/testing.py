@@ -27,12 +27,12 @@ from clients.base import Client, Environment, Payload
 from clients.errors import ClientDisabled, ModelFailed, TensorsRefused, UnknownModel, UnknownVersion
 from clients.families.base.dispatch_toml import FILE
 from clients.families.base.family import client_class
+from clients.model_files.config_text import read
+from clients.model_files.crash_causes import CONFIG, DEFAULT_MAX_BATCH_SIZE
+from clients.model_files.files import text_of
 from clients.plugins.discovery import classes_of_file, sources
 from clients.plugins.registry import Registry, found_in, take
 from clients.plugins.validation import declaration_fault, object_fault
-from clients.repository.config_text import read
-from clients.repository.crash_causes import CONFIG, DEFAULT_MAX_BATCH_SIZE
-from clients.repository.files import text_of
 from clients.request import Request, SequencePart
 from clients.tensors.classes import classified
 from clients.tensors.client import examples_of

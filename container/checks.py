@@ -8,17 +8,17 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from clients.repository.files import denied
+from clients.model_files.files import denied
 from container.supervisor.log import WARNING, Say
 from dispatcher.auth.api_keys import BadKeys, load_keys
-from dispatcher.observability.memory import (
+from dispatcher.settings import SettingError, Settings
+from dispatcher.settings.remote_triton import tls_context
+from dispatcher.telemetry.memory import (
     BODIES_SHARE,
     RECEIVED_SHARE,
     lies_in_memory,
     total_memory,
 )
-from dispatcher.settings import SettingError, Settings
-from dispatcher.settings.remote_triton import tls_context
 
 # By default 110 requests are answered or wait; NGINX has two open files for each, a web worker and
 # Triton one.

@@ -15,8 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from clients.repository.files import denied
-from clients.repository.requirements import lacking
+from backends.machine.cpu_share import usable_cpus
+from clients.model_files.files import denied
+from clients.model_files.requirements import lacking
 from container.announcement import Announcement
 from container.checks import (
     check_files,
@@ -41,8 +42,6 @@ from container.supervisor.log import ERROR, WARNING, Finish, Log, Say
 from container.supervisor.posix import Machine
 from container.supervisor.program import Policy
 from container.supervisor.supervisor import Supervisor
-from container.triton_backends.machine.cpu_share import usable_cpus
-from dispatcher.readiness.status_file import StatusWriter
 from dispatcher.settings import (
     ADAPT,
     ASIDE,
@@ -60,6 +59,7 @@ from dispatcher.settings import (
     rows,
 )
 from dispatcher.settings.remote_triton import without_effect
+from dispatcher.status.status_file import StatusWriter
 from dispatcher.version import described
 
 USAGE = """usage: serve [serve | --help | --version]

@@ -20,10 +20,10 @@ from dispatcher.codecs import error_responses
 from dispatcher.codecs.json_request import LARGE_BODY
 from dispatcher.errors import too_large
 from dispatcher.execution.slots import Caller
-from dispatcher.observability.memory import free_memory, lies_in_memory
-from dispatcher.observability.request_log import RequestRecord
-from dispatcher.observability.telemetry import Telemetry
 from dispatcher.settings import Settings
+from dispatcher.telemetry.memory import free_memory, lies_in_memory
+from dispatcher.telemetry.request_log import RequestRecord
+from dispatcher.telemetry.telemetry import Telemetry
 
 CHUNK = 2**16
 INFERENCE_ID = "X-Amzn-SageMaker-Inference-Id"

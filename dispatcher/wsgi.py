@@ -15,9 +15,9 @@ from typing import Any, cast
 from flask import Flask
 
 from clients.images.pictures import room
+from clients.model_files.gpu_config import has_gpu
+from clients.model_files.model_folders import authors_folder
 from clients.plugins.registry import Registry, load_clients
-from clients.repository.gpu_config import has_gpu
-from clients.repository.model_folders import authors_folder
 from clients.triton.client import TritonEnvironment
 from clients.triton.configuration import renamed_config
 from clients.triton.server import ModelServer, ModelState
@@ -32,29 +32,17 @@ from dispatcher.execution.watchdog import Watchdog, grace_period, replace_worker
 from dispatcher.jobs.runner import Runner
 from dispatcher.jobs.store import JobStore
 from dispatcher.log_lines import finished_lines
-from dispatcher.model_control.control import ModelControl
-from dispatcher.model_control.links import keep_listable
-from dispatcher.model_control.listing import ModelListing
-from dispatcher.model_control.load_unload import ModelLoader
-from dispatcher.model_control.model_files import Explainer, check_findings
-from dispatcher.model_control.reload import Reloader, tried_at_start
-from dispatcher.model_control.repository import models_on_disk
-from dispatcher.model_control.sandbox import environment_of
-from dispatcher.model_control.verdicts import verdicts_of
-from dispatcher.observability.memory import (
-    BODIES_SHARE,
-    free_memory,
-    lies_in_memory,
-    total_memory,
-    trim_heap,
-)
-from dispatcher.observability.request_log import AccessLog, Lines, log_handler
-from dispatcher.observability.telemetry import Metrics, Telemetry, metrics_folder
-from dispatcher.on_demand.loading import LoadingServer, OnDemand
-from dispatcher.on_demand.memory import ModelMemory
-from dispatcher.readiness.prober import Prober
-from dispatcher.readiness.status import Readiness, SupervisorStatus
-from dispatcher.readiness.status_file import StatusReader
+from dispatcher.models.control import ModelControl
+from dispatcher.models.links import keep_listable
+from dispatcher.models.listing import ModelListing
+from dispatcher.models.load_unload import ModelLoader
+from dispatcher.models.model_files import Explainer, check_findings
+from dispatcher.models.on_demand.loading import LoadingServer, OnDemand
+from dispatcher.models.on_demand.memory import ModelMemory
+from dispatcher.models.reload import Reloader, tried_at_start
+from dispatcher.models.repository import models_on_disk
+from dispatcher.models.sandbox import environment_of
+from dispatcher.models.verdicts import verdicts_of
 from dispatcher.routes.inference import InferenceHandler, inference_routes
 from dispatcher.routes.jobs import Later, job_routes
 from dispatcher.routes.metrics import metrics_routes
@@ -78,7 +66,19 @@ from dispatcher.settings import (
     read_settings,
 )
 from dispatcher.settings.traces import traced_service
-from dispatcher.triton_protocol.proxy import TritonProxy
+from dispatcher.status.prober import Prober
+from dispatcher.status.status import Readiness, SupervisorStatus
+from dispatcher.status.status_file import StatusReader
+from dispatcher.telemetry.memory import (
+    BODIES_SHARE,
+    free_memory,
+    lies_in_memory,
+    total_memory,
+    trim_heap,
+)
+from dispatcher.telemetry.request_log import AccessLog, Lines, log_handler
+from dispatcher.telemetry.telemetry import Metrics, Telemetry, metrics_folder
+from dispatcher.v2.proxy import TritonProxy
 
 log = logging.getLogger(__name__)
 
@@ -349,7 +349,7 @@ def make_telemetry(
     traces = None
     if settings.traces_url:
         # Imported only here: without traces nothing of OpenTelemetry is loaded.
-        from dispatcher.observability.traces import Traces  # noqa: PLC0415
+        from dispatcher.telemetry.traces import Traces  # noqa: PLC0415
 
         traces = Traces(settings.traces_url, traced_service(), metrics.registry)
     if settings.access_log == "off":

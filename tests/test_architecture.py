@@ -13,180 +13,168 @@ import pytest
 from tests.conftest import PROJECT
 
 EMULATOR = "emulator/sagemaker_emulator"  # a package of its own: no import in either direction
-CODE = ("clients", "dispatcher", "container", "tool", "bench", "triton_dispatcher", EMULATOR)
+SERVER = ("clients", "dispatcher", "container", "backends")
+CODE = (*SERVER, "weights", "tool", "bench", "triton_dispatcher", EMULATOR)
 
 # What the files of a room (a folder) may import of others: the files of a room, or one module.
 ARROWS = {
     # Payload to tensors to result. The top level is the author's contract.
     "clients": (
-        "clients/families/base clients/images clients/plugins clients/repository"
+        "clients/families/base clients/images clients/plugins clients/model_files"
         " clients/tensors clients/triton"
     ),
     "clients/families/base": (
-        "clients clients/families clients/images clients/repository clients/tensors"
+        "clients clients/families clients/images clients/model_files clients/tensors"
         " clients/text clients/triton"
     ),
     "clients/families": (
         "clients clients/families/base clients/images clients/tensors clients/triton"
     ),
     "clients/images": "clients",
-    "clients/plugins": "clients clients/families/base clients/repository clients/tensors",
-    "clients/repository": "",
-    "clients/tensors": "clients clients/repository clients/triton",
+    "clients/plugins": "clients clients/families/base clients/model_files clients/tensors",
+    "clients/model_files": "",
+    "clients/tensors": "clients clients/model_files clients/triton",
     "clients/text": "",
-    "clients/triton": "clients clients/repository clients/tensors",
+    "clients/triton": "clients clients/model_files clients/tensors",
     # HTTP in, HTTP out. `wsgi.py` and `app.py` put the parts together; the other files of the top
     # level (settings, errors, version) are there for every room.
     "dispatcher": (
-        "clients clients/images clients/plugins clients/repository clients/triton dispatcher/auth"
-        " dispatcher/codecs dispatcher/execution dispatcher/jobs dispatcher/model_control"
-        " dispatcher/observability dispatcher/on_demand dispatcher/readiness dispatcher/routes"
-        " dispatcher/settings dispatcher/s3 dispatcher/triton_protocol"
+        "clients clients/images clients/plugins clients/model_files clients/triton dispatcher/auth"
+        " dispatcher/codecs dispatcher/execution dispatcher/jobs dispatcher/models"
+        " dispatcher/telemetry dispatcher/models/on_demand dispatcher/status dispatcher/routes"
+        " dispatcher/settings dispatcher/s3 dispatcher/v2"
     ),
-    "dispatcher/settings": "clients clients/repository",
-    "dispatcher/auth": "clients/repository dispatcher",
+    "dispatcher/settings": "clients clients/model_files",
+    "dispatcher/auth": "clients/model_files dispatcher",
     "dispatcher/codecs": (
-        "clients clients/images clients/tensors dispatcher dispatcher/observability"
-        " dispatcher/observability/request_log.py dispatcher/settings"
+        "clients clients/images clients/tensors dispatcher dispatcher/telemetry"
+        " dispatcher/telemetry/request_log.py dispatcher/settings"
     ),
     "dispatcher/execution": (
         "clients clients/families/base clients/images clients/plugins clients/tensors"
-        " clients/triton dispatcher dispatcher/codecs dispatcher/observability dispatcher/s3"
+        " clients/triton dispatcher dispatcher/codecs dispatcher/telemetry dispatcher/s3"
         " dispatcher/settings"
     ),
-    "dispatcher/gunicorn": "dispatcher/observability",
+    "dispatcher/gunicorn": "dispatcher/telemetry",
     # Requests that are answered later: kept on disk, and asked of the application itself.
     "dispatcher/jobs": (
         "clients dispatcher dispatcher/auth dispatcher/codecs dispatcher/execution"
     ),
-    "dispatcher/model_control": (
-        "clients clients/families/base clients/plugins clients/repository clients/tensors"
-        " clients/triton dispatcher dispatcher/observability dispatcher/readiness"
+    "dispatcher/models": (
+        "clients clients/families/base clients/plugins clients/model_files clients/tensors"
+        " clients/triton dispatcher dispatcher/telemetry dispatcher/status"
         " dispatcher/s3 dispatcher/settings"
     ),
-    "dispatcher/observability": "clients dispatcher dispatcher/codecs",
-    "dispatcher/readiness": (
+    "dispatcher/telemetry": "clients dispatcher dispatcher/codecs",
+    "dispatcher/status": (
         "clients clients/families/base clients/images clients/plugins clients/tensors"
         " clients/triton dispatcher dispatcher/codecs dispatcher/execution"
-        " dispatcher/observability dispatcher/settings"
+        " dispatcher/telemetry dispatcher/settings"
     ),
     # Models and metrics count CPUs in the same way.
     "dispatcher/routes": (
         "clients clients/families/base clients/plugins clients/tensors"
-        " container/triton_backends/machine/cpu_share.py dispatcher dispatcher/auth"
-        " dispatcher/codecs dispatcher/execution dispatcher/jobs dispatcher/model_control"
-        " dispatcher/observability dispatcher/readiness dispatcher/s3 dispatcher/settings"
-        " dispatcher/triton_protocol"
+        " backends/machine/cpu_share.py dispatcher dispatcher/auth"
+        " dispatcher/codecs dispatcher/execution dispatcher/jobs dispatcher/models"
+        " dispatcher/telemetry dispatcher/status dispatcher/s3 dispatcher/settings"
+        " dispatcher/v2"
     ),
     "dispatcher/s3": (
-        "clients clients/families/base clients/repository clients/tensors dispatcher"
-        " dispatcher/codecs dispatcher/observability/request_log.py dispatcher/settings"
+        "clients clients/families/base clients/model_files clients/tensors dispatcher"
+        " dispatcher/codecs dispatcher/telemetry/request_log.py dispatcher/settings"
     ),
-    "dispatcher/on_demand": (
-        "clients clients/families/base clients/repository clients/triton dispatcher"
-        " dispatcher/model_control dispatcher/readiness"
+    "dispatcher/models/on_demand": (
+        "clients clients/families/base clients/model_files clients/triton dispatcher"
+        " dispatcher/models dispatcher/status"
     ),
     # Triton's own protocol, for callers who know it.
-    "dispatcher/triton_protocol": (
+    "dispatcher/v2": (
         "clients clients/tensors clients/triton dispatcher dispatcher/settings dispatcher/codecs"
         " dispatcher/execution"
-        " dispatcher/observability"
+        " dispatcher/telemetry"
     ),
     # Starts, watches and stops. It starts the dispatcher by a command, and shares the table of
     # settings; it checks the file of keys and the packages of classes before the start.
     "container": (
-        "clients/repository/files.py clients/repository/requirements.py container/programs"
+        "clients/model_files/files.py clients/model_files/requirements.py container/programs"
         " container/repository"
-        " container/supervisor container/triton_backends/machine dispatcher/auth/api_keys.py"
-        " dispatcher/observability/memory.py dispatcher/settings"
-        " dispatcher/readiness/status_file.py dispatcher/version.py"
+        " container/supervisor backends/machine dispatcher/auth/api_keys.py"
+        " dispatcher/telemetry/memory.py dispatcher/settings"
+        " dispatcher/status/status_file.py dispatcher/version.py"
     ),
     "container/supervisor": (
         "dispatcher/exit_codes.py dispatcher/log_lines.py dispatcher/settings"
     ),
     "container/programs": (
-        "container/repository container/supervisor container/triton_backends/engine_choice.py"
-        " container/triton_backends/machine dispatcher/log_lines.py"
-        " dispatcher/observability/memory.py"
-        " dispatcher/readiness/status_file.py dispatcher/settings"
+        "container/repository container/supervisor backends/engine_choice.py"
+        " backends/machine dispatcher/log_lines.py"
+        " dispatcher/telemetry/memory.py"
+        " dispatcher/status/status_file.py dispatcher/settings"
     ),
     # Imported by Triton's stub, in the Python of a model's own environment.
     "container/programs/trial": "",
     "container/repository": (
-        "clients clients/repository container/triton_backends/machine dispatcher/settings"
-        " dispatcher/s3"
+        "clients clients/model_files backends/machine dispatcher/settings dispatcher/s3"
     ),
     # What Hatchling calls, and what records the project where it was not installed.
-    "container/image": "container/image/weights dispatcher/version.py",
-    "container/image/licences": "container/image/weights",
-    "container/image/weights": "",
-    "container/image/weights/converters": "container/image/weights",
+    "container/image": "weights dispatcher/version.py",
+    "container/image/licences": "weights",
+    "weights": "",
+    "weights/converters": "weights",
     # What is wrong with a model's files: for the author, and where Triton could not load it.
     "container/model_check": (
-        "clients clients/families/base clients/repository clients/tensors clients/triton"
-        " container/programs/find_triton.py container/triton_backends"
-        " container/triton_backends/onnxruntime container/triton_backends/openvino"
+        "clients clients/families/base clients/model_files clients/tensors clients/triton"
+        " container/programs/find_triton.py backends"
+        " backends/onnxruntime backends/openvino"
         " container/trouble.py dispatcher/settings"
     ),
     # These run inside of Triton.
-    "container/triton_backends": (
-        "clients/repository container/triton_backends/batching"
-        " container/triton_backends/machine container/triton_backends/onnxruntime"
-        " container/triton_backends/openvino"
+    "backends": (
+        "clients/model_files backends/batching"
+        " backends/machine backends/onnxruntime"
+        " backends/openvino"
     ),
-    "container/triton_backends/batching": (
-        "clients/triton/server.py container/triton_backends/machine"
-        " container/triton_backends/model_config.py"
-    ),
+    "backends/batching": ("clients/triton/server.py backends/machine backends/model_config.py"),
     # Compares the engines before a model is loaded, in a process of its own.
-    "container/triton_backends/engines": (
-        "clients clients/families/base clients/plugins clients/repository clients/tensors"
+    "backends/engines": (
+        "clients clients/families/base clients/plugins clients/model_files clients/tensors"
         " clients/triton container/model_check container/repository/compose.py"
-        " container/triton_backends container/triton_backends/batching"
-        " container/triton_backends/onnxruntime container/triton_backends/openvino"
+        " backends backends/batching"
+        " backends/onnxruntime backends/openvino"
         " container/trouble.py dispatcher/settings"
     ),
-    "container/triton_backends/machine": "container/triton_backends/model_config.py",
-    "container/triton_backends/onnxruntime": (
-        "container/triton_backends container/triton_backends/batching"
-        " container/triton_backends/machine container/triton_backends/openvino"
-    ),
-    "container/triton_backends/openvino": (
-        "container/triton_backends container/triton_backends/batching"
-        " container/triton_backends/machine"
-    ),
-    "container/triton_backends/pytorch": (
-        "container/triton_backends container/triton_backends/batching"
-        " container/triton_backends/machine"
-    ),
+    "backends/machine": "backends/model_config.py",
+    "backends/onnxruntime": ("backends backends/batching backends/machine backends/openvino"),
+    "backends/openvino": ("backends backends/batching backends/machine"),
+    "backends/pytorch": ("backends backends/batching backends/machine"),
     # The tool looks at what the others would do; none of them imports it.
     "tool": "container/trouble.py dispatcher/version.py",
     "tool/checks": (
-        "clients clients/families/base clients/plugins clients/repository container/model_check"
-        " container/triton_backends/engines container/trouble.py dispatcher/readiness/checks.py"
+        "clients clients/families/base clients/plugins clients/model_files container/model_check"
+        " backends/engines container/trouble.py dispatcher/status/checks.py"
     ),
     "tool/commands": (
-        "clients/families/base clients/plugins clients/repository"
-        " container/triton_backends/engines container/trouble.py dispatcher/auth/api_keys.py"
+        "clients/families/base clients/plugins clients/model_files"
+        " backends/engines container/trouble.py dispatcher/auth/api_keys.py"
         " dispatcher/settings tool tool/scaffold"
     ),
     # Writes what an author begins with, by what a model's files show.
     "tool/scaffold": (
-        "clients clients/families/base clients/images clients/repository clients/tensors"
-        " clients/text clients/triton container/model_check container/triton_backends"
-        " container/triton_backends/engines container/triton_backends/onnxruntime"
+        "clients clients/families/base clients/images clients/model_files clients/tensors"
+        " clients/text clients/triton container/model_check backends"
+        " backends/engines backends/onnxruntime"
         " container/trouble.py dispatcher/settings tool tool/tokenizer"
     ),
-    "tool/tokenizer": "clients/repository clients/text container/trouble.py tool",
+    "tool/tokenizer": "clients/model_files clients/text container/trouble.py tool",
     # The server, as its author's folder changes.
     "tool/dev": (
-        "clients/repository container/supervisor container/triton_backends/engines"
+        "clients/model_files container/supervisor backends/engines"
         " container/trouble.py dispatcher/settings tool"
     ),
-    "tool/pack": "clients/repository container/model_check container/trouble.py tool tool/checks",
+    "tool/pack": "clients/model_files container/model_check container/trouble.py tool tool/checks",
     "tool/engines": (
-        "clients clients/repository clients/tensors container/model_check"
-        " container/triton_backends container/triton_backends/engines container/trouble.py"
+        "clients clients/model_files clients/tensors container/model_check"
+        " backends backends/engines container/trouble.py"
         " dispatcher/settings tool"
     ),
     # The hosting service on a laptop, and its contract as checks of any container.
@@ -206,11 +194,8 @@ ARROWS = {
         " container/programs"
     ),
     "bench/nothing": "clients",
-    "bench/rivals": "bench/load clients/triton dispatcher/observability",
-    "bench/servers": (
-        "bench/load container/programs container/triton_backends/machine"
-        " container/triton_backends/openvino"
-    ),
+    "bench/rivals": "bench/load clients/triton dispatcher/telemetry",
+    "bench/servers": ("bench/load container/programs backends/machine backends/openvino"),
 }
 
 SHELF, TEST_SHELF = 9, 10
@@ -324,7 +309,7 @@ def test_the_server_does_without_the_tool() -> None:
         r"(?m)^COPY.* (?:tool|emulator)\b.*", (PROJECT / "Dockerfile").read_text()
     )
     started = re.compile(r"-m\W+(?:tool|sagemaker_emulator)\b")
-    server = [path for folder in ("clients", "dispatcher", "container") for path in files(folder)]
+    server = [path for folder in SERVER for path in files(folder)]
     assert not [path for path in server if started.search((PROJECT / path).read_text())]
 
 
@@ -359,7 +344,7 @@ def libraries(folder: str) -> dict[str, set[str]]:
 def test_one_folder_alone_imports_the_client_library_of_triton() -> None:
     users = {
         room(Path(path))
-        for folder in ("clients", "dispatcher", "container", "tool")
+        for folder in (*SERVER, "tool")
         for path in libraries(folder).get("tritonclient", ())
     }
     assert users == {"clients/triton"}

@@ -51,7 +51,7 @@ COMMANDS = {  # the module of each, and what it does
         "serve the models and classes of a folder, with Triton and NGINX",
     ),
     "engines": (
-        "container.triton_backends.engines.command",
+        "backends.engines.command",
         "say which engine runs each model on this machine, how fast and how exactly",
     ),
     "emulate": (
@@ -72,11 +72,11 @@ COMMANDS = {  # the module of each, and what it does
         "make an API key, and its line for API_KEYS_FILE",
     ),
     "weights": (
-        "container.image.weights.cli",
+        "weights.cli",
         "fetch and convert the weights of the built-in models",
     ),
 }
-OWN = {"clients", "container", "dispatcher", "tool"}
+OWN = {"backends", "clients", "container", "dispatcher", "tool", "weights"}
 PRIVILEGE_NOT_HELD = 1314  # an error of Windows, for links
 NO_LINKS = "; turn on Developer Mode in the settings of Windows, so that files can be linked"
 OF_UNIX = {"fcntl", "resource"}

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 
-PARTS = frozenset({"clients", "container", "dispatcher", "tool"})
+PARTS = frozenset({"backends", "clients", "container", "dispatcher", "tool", "weights"})
 
 
 class First:

@@ -25,7 +25,7 @@ from bench.load.work import WORKS, Bert, Work, YoloV5
 from clients.triton.client import Triton
 from clients.triton.server import NO_HINTS, Hints, Padding
 from clients.triton.shared_memory import affordable
-from dispatcher.observability.memory import total_memory
+from dispatcher.telemetry.memory import total_memory
 
 TIMEOUT_S = 60.0
 OUTPUT = "output"  # of all three models

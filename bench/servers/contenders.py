@@ -17,11 +17,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from backends.machine.shared_memory import PREFIX
 from bench.load import load
 from bench.load.work import PROJECT, WORKS
 from bench.servers.processes import descendants
 from container.programs.malloc import ALLOCATOR, FEW_ARENAS
-from container.triton_backends.machine.shared_memory import PREFIX
 
 BENCH = Path(__file__).parents[1]
 PATIENCE_S = 180

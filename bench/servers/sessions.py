@@ -11,7 +11,7 @@ from typing import Any
 import numpy.typing as npt
 import onnxruntime
 
-from container.triton_backends.openvino.properties import computing_in
+from backends.openvino.properties import computing_in
 
 CPUINFO = Path("/proc/cpuinfo")
 NATIVE_BF16 = {"avx512_bf16", "amx_bf16"}

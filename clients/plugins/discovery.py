@@ -25,8 +25,8 @@ from clients.base import Client
 from clients.errors import ClientDisabled
 from clients.families.base.dispatch_toml import FILE, is_inside, read_table
 from clients.families.base.family import client_class
+from clients.model_files.files import is_litter
 from clients.plugins import imports as beside
-from clients.repository.files import is_litter
 
 OWN_FOLDER = Path(clients.__file__).parent
 LIBRARY = frozenset(

@@ -19,11 +19,11 @@ from typing import Any
 from clients.base import Client, Environment
 from clients.errors import ClientDisabled, UnknownModel
 from clients.families.base.dispatch_toml import authors, remedy
+from clients.model_files.model_folders import NAME
+from clients.model_files.requirements import import_remedy
 from clients.plugins.discovery import Mark, Source, changes, names_in, sources
 from clients.plugins.imports import PREFIX
 from clients.plugins.validation import declaration_fault, object_fault
-from clients.repository.model_folders import NAME
-from clients.repository.requirements import import_remedy
 from clients.tensors.client import TensorClient
 from clients.tensors.quoting import brief
 

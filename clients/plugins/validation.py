@@ -33,7 +33,7 @@ def naming_fault(client: type[Client]) -> str:
     """Return the first mistake in the names that a class declares.
 
     A `modelname` is any text that is no path: callers write it in JSON. The name of a model's
-    folder, and an alias in a `dispatch.toml`, follow `clients.repository.model_folders.NAME`.
+    folder, and an alias in a `dispatch.toml`, follow `clients.model_files.model_folders.NAME`.
     """
     if not isinstance(getattr(client, "modelname", None), str) or not client.modelname:
         return 'it has no name; write `modelname = "…"` in the class'

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clients.errors import ModelFailed, TensorsRefused
-from clients.repository.files import unmarked
+from clients.model_files.files import unmarked
 from clients.tensors.scores import best, digits
 
 MOST_CLASSES = 100_000

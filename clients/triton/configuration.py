@@ -1,6 +1,6 @@
 """Triton's model configuration, judged by protobuf's own reader as in Triton.
 
-`clients/repository/config_text.py` reads the same files without protobuf, for processes in which
+`clients/model_files/config_text.py` reads the same files without protobuf, for processes in which
 protobuf and gRPC would take too much memory and time, and says where in the text a field is.
 """
 
@@ -15,7 +15,7 @@ from google.protobuf import json_format, text_format
 from tritonclient.grpc import model_config_pb2
 
 from clients.errors import ModelFailed
-from clients.repository.config_text import NotReadable, no_number, read
+from clients.model_files.config_text import NotReadable, no_number, read
 from clients.triton.server import Signature, TensorSpec
 
 # Protobuf's parser has one error class; its text alone says which name it does not know.

@@ -29,7 +29,7 @@ from clients.errors import (
 from clients.triton.server import DIED_LOADING, ModelState, Signature
 
 BACKENDS = ("onnxruntime", "pytorch")
-"""The backends that the container brings itself (container/triton_backends)."""
+"""The backends that the container brings itself (backends)."""
 
 TRANSLATION: Mapping[grpc.StatusCode, type[InferenceError]] = {
     grpc.StatusCode.OK: ModelFailed,  # no error has this code
@@ -93,7 +93,7 @@ STUB_DIED = re.compile(r"Stub process '[^']*' is not healthy\.?")
 DIED = "the process of the model died before it answered"
 
 NO_ID = "[request id: <id_unknown>] "
-FIX = " To mend it: "  # as in container/triton_backends/model_config.py
+FIX = " To mend it: "  # as in backends/model_config.py
 
 CHECK_SAYS_MORE = "`dispatcher check` on the model's folder may say more"
 LOG_SAYS_WHY = "Triton's log has the reason; `dispatcher check` on the model's folder may name it"

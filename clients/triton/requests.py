@@ -38,7 +38,7 @@ from clients.triton.server import Answer, Hints, Scalar, Signature, Tensors
 from clients.triton.shared_memory import Arrays, Layout
 
 # Parameters of a request. The container's own backends read them
-# (container/triton_backends/triton_requests.py); other backends ignore them.
+# (backends/triton_requests.py); other backends ignore them.
 #
 # When the caller gives up, in microseconds since 1970. Triton itself drops requests from a dynamic
 # batcher's queue by its own `timeout` if the model's queue policy says so; from no other queue.

@@ -21,11 +21,11 @@ from typing import Any
 
 from packageurl import PackageURL
 
-from container.image.weights.cli import REPOSITORY
-from container.image.weights.install import Place
-from container.image.weights.manifest import MANIFEST, load
-from container.image.weights.sources import NpmSource
 from dispatcher.version import VERSION
+from weights.cli import REPOSITORY
+from weights.install import Place
+from weights.manifest import MANIFEST, load
+from weights.sources import NpmSource
 
 NAME = "triton-dispatcher"
 REQUIREMENTS = Path(__file__).with_name("requirements")

@@ -7,7 +7,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from clients.repository.findings import Findings
+from clients.model_files.findings import Findings
 from container.model_check.models import check_models, note_unreadable
 
 findings = Findings(Path(sys.argv[1]).resolve(), links_replaced=True)

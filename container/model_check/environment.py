@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from clients.repository.config_text import Field, Message
-from clients.repository.findings import ConfigFindings
+from clients.model_files.config_text import Field, Message
+from clients.model_files.findings import ConfigFindings
 from container.programs.find_triton import STUB, embedded_server, stub_versions
 
 KEY = "EXECUTION_ENV_PATH"

@@ -10,22 +10,22 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from clients.repository.config_text import Message, read
-from clients.repository.crash_causes import Fault
-from clients.repository.findings import Findings
-from clients.repository.model_folders import CONFIG
-from clients.repository.refused import KINDS, of_warmups, undescribed
+from backends import engine_choice, parameters
+from backends.completion import ModelFile, completed
+from backends.config_check import check, refuse_ragged
+from backends.engine_choice import ENGINE, ONNXRUNTIME, OPENVINO, PRECISION
+from backends.model_config import ModelConfigError, has_operator, needs_completion
+from backends.onnxruntime import session as onnxruntime
+from backends.onnxruntime.execution_providers import CPU, execution_providers
+from backends.onnxruntime.session_settings import own_settings, session_settings
+from backends.openvino import session as openvino
+from backends.openvino.properties import KEYS, properties
+from clients.model_files.config_text import Message, read
+from clients.model_files.crash_causes import Fault
+from clients.model_files.findings import Findings
+from clients.model_files.model_folders import CONFIG
+from clients.model_files.refused import KINDS, of_warmups, undescribed
 from clients.triton.configuration import config_dictionary
-from container.triton_backends import engine_choice, parameters
-from container.triton_backends.completion import ModelFile, completed
-from container.triton_backends.config_check import check, refuse_ragged
-from container.triton_backends.engine_choice import ENGINE, ONNXRUNTIME, OPENVINO, PRECISION
-from container.triton_backends.model_config import ModelConfigError, has_operator, needs_completion
-from container.triton_backends.onnxruntime import session as onnxruntime
-from container.triton_backends.onnxruntime.execution_providers import CPU, execution_providers
-from container.triton_backends.onnxruntime.session_settings import own_settings, session_settings
-from container.triton_backends.openvino import session as openvino
-from container.triton_backends.openvino.properties import KEYS, properties
 
 PLATFORM = "onnxruntime_onnx"  # OpenVINO has none
 READ = (ENGINE, PRECISION, *KEYS)

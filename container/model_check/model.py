@@ -9,29 +9,29 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from backends.engine_choice import SAMPLES
 from clients.errors import ClientDisabled
 from clients.families.base.dispatch_toml import FILE, Keys, read_table
-from clients.repository.config_text import Field, Message, NotReadable, read, read_folder, whole
-from clients.repository.crash_causes import TRUE, Fault, crash_causes
-from clients.repository.files import text_of
-from clients.repository.findings import ConfigFindings, Findings
-from clients.repository.gpu_config import TENSORRT, gpu_settings, has_gpu
-from clients.repository.model_folders import (
+from clients.model_files.config_text import Field, Message, NotReadable, read, read_folder, whole
+from clients.model_files.crash_causes import TRUE, Fault, crash_causes
+from clients.model_files.files import text_of
+from clients.model_files.findings import ConfigFindings, Findings
+from clients.model_files.gpu_config import TENSORRT, gpu_settings, has_gpu
+from clients.model_files.model_folders import (
     CONFIG,
     MODEL_FILES,
     PLAIN_MODELS,
     is_model,
     misplaced_configs,
 )
-from clients.repository.refused import of_asked_models, refused, steps
-from clients.repository.response_cache import mixes_shapes
+from clients.model_files.refused import of_asked_models, refused, steps
+from clients.model_files.response_cache import mixes_shapes
 from clients.tensors.classes import labels_at
 from clients.triton.configuration import config_dictionary, config_fault
 from container.model_check import environment, samples
 from container.model_check import file as file_check
 from container.model_check.file import FileCheck
 from container.model_check.versions import VersionCheck, exists, version_folders
-from container.triton_backends.engine_choice import SAMPLES
 from container.trouble import Trouble
 from dispatcher.settings import ADAPT, PROJECT
 

@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterator
 from errno import EACCES
 from pathlib import Path
 
-from clients.repository.files import denied, is_litter
-from clients.repository.findings import Findings
-from clients.repository.model_folders import (
+from clients.model_files.files import denied, is_litter
+from clients.model_files.findings import Findings
+from clients.model_files.model_folders import (
     CONFIG,
     NAME,
     NAMED,

@@ -12,7 +12,7 @@ from typing import Any
 
 from clients.base import Client, Payload
 from clients.errors import InferenceError
-from clients.repository.files import is_litter, text_of
+from clients.model_files.files import is_litter, text_of
 from clients.request import Media, Request
 from container.trouble import Trouble
 

@@ -7,12 +7,12 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from clients.repository.config_text import Message, whole
-from clients.repository.files import is_litter
-from clients.repository.findings import ConfigFindings, Findings
-from clients.repository.model_folders import CONFIG, MODEL_FILES, PLAIN_MODELS, is_its_own_version
+from backends.openvino.session import DEFAULT_FILES as OPENVINO_FILES
+from clients.model_files.config_text import Message, whole
+from clients.model_files.files import is_litter
+from clients.model_files.findings import ConfigFindings, Findings
+from clients.model_files.model_folders import CONFIG, MODEL_FILES, PLAIN_MODELS, is_its_own_version
 from container.model_check.file import FileCheck
-from container.triton_backends.openvino.session import DEFAULT_FILES as OPENVINO_FILES
 
 VERSION = re.compile(r"0|[1-9][0-9]*")
 OF_NVIDIA = {

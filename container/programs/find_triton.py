@@ -2,7 +2,7 @@
 
 It looks in this order: NVIDIA's image (`NVIDIAS`), a `tritonserver` on `PATH`, and the server
 in the `nvidia-pytriton` wheel ("embedded"). The last has no backend but `python`, so it is given
-those of `container/triton_backends`, which are written in Python. All three read the same model
+those of `backends`, which are written in Python. All three read the same model
 folders.
 """
 
@@ -25,7 +25,7 @@ NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 # Else Triton looks for a GPU, and warns that there is none.
 WITHOUT_GPU = ("--pinned-memory-pool-byte-size=0", "--allow-gpu-metrics=false")
 
-OWN_BACKENDS = Path(__file__).resolve().parents[1] / "triton_backends"
+OWN_BACKENDS = Path(__file__).resolve().parents[2] / "backends"
 
 STUB = "triton_python_backend_stub"
 
@@ -43,7 +43,7 @@ class Triton:
         executable: the server's program.
         options: command-line options it needs besides the settings.
         environment: variables it needs besides those of this process.
-        has_our_backends: whether it uses the backends of `container/triton_backends`.
+        has_our_backends: whether it uses the backends of `backends`.
         caches: folder of the libraries for response caches.
 
     """

@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 
+from backends.machine.shared_memory import PREFIX
 from container.programs.listening_socket import has_ipv6
 from container.programs.malloc import ALLOCATOR, FEW_ARENAS
 from container.programs.shared_memory import OWN_PREFIX
@@ -14,7 +15,6 @@ from container.repository.shared_memory_plan import Plan
 from container.supervisor.http_probe import UnixConnection, ask
 from container.supervisor.log import WARNING, Say
 from container.supervisor.program import Program
-from container.triton_backends.machine.shared_memory import PREFIX
 from dispatcher.log_lines import FINISHED
 from dispatcher.settings import JOBS, PROJECT, SCARCE, Settings
 

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from container.supervisor.log import ERROR, WARNING, Log, Say
 from dispatcher.log_lines import STDERR
-from dispatcher.readiness.status_file import StatusReader
 from dispatcher.settings import SUPERVISOR, Settings
+from dispatcher.status.status_file import StatusReader
 
 LOOK_S = 0.1
 # A process that exits by itself is not killed: it has this long.

@@ -16,9 +16,9 @@ from container.programs.listening_socket import ListeningSocket, has_ipv6
 from container.supervisor.http_probe import ask, over_tcp
 from container.supervisor.program import Program
 from dispatcher.log_lines import MAX_TEXT, json_line, level_of_status, timestamp
-from dispatcher.observability.memory import RECEIVED_SHARE, lies_in_memory, total_memory
 from dispatcher.settings import PROJECT, Settings
 from dispatcher.settings.readers import ANY_ORIGIN
+from dispatcher.telemetry.memory import RECEIVED_SHARE, lies_in_memory, total_memory
 
 MOST_CONNECTIONS = 8192  # each with a second open file where a body or an answer is large
 

@@ -14,10 +14,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from backends.machine.shared_memory import FOLDER, MIB, PLACE
 from container.programs.find_triton import Triton
 from container.repository.shared_memory_plan import Plan, configurations, share_out
 from container.supervisor.log import Say
-from container.triton_backends.machine.shared_memory import FOLDER, MIB, PLACE
 from dispatcher.settings import Settings
 
 SOURCE = Path(__file__).with_name("shm_elsewhere.c")

@@ -11,6 +11,9 @@ from operator import itemgetter
 from pathlib import Path
 from urllib.parse import unquote
 
+from backends import engine_choice
+from backends.machine import shared_folder
+from backends.machine.shared_memory import PREFIX
 from container.programs import shared_memory
 from container.programs.find_triton import Triton
 from container.programs.malloc import ALLOCATOR
@@ -24,12 +27,9 @@ from container.programs.triton_options import (
 from container.repository.shared_memory_plan import Plan
 from container.supervisor.http_probe import ask, has_children, listens, over_tcp
 from container.supervisor.program import Program
-from container.triton_backends import engine_choice
-from container.triton_backends.machine import shared_folder
-from container.triton_backends.machine.shared_memory import PREFIX
-from dispatcher.readiness.status_file import STALE_S, StatusReader
 from dispatcher.settings import INSTANCES, READINESS, WANTED, Settings
 from dispatcher.settings.traces import standard
+from dispatcher.status.status_file import STALE_S, StatusReader
 
 TRITON_SHARE = 0.19  # of the time to stop; see `container.programs.nginx`
 

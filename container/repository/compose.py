@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from clients.repository.gpu_config import gpu_settings_of, has_gpu
-from clients.repository.model_folders import (
+from clients.model_files.gpu_config import gpu_settings_of, has_gpu
+from clients.model_files.model_folders import (
     available,
     link,
     misplaced_configs,
     unservable,
 )
-from clients.repository.response_cache import OFF, cache_warning
+from clients.model_files.response_cache import OFF, cache_warning
 
 
 def compose(

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from clients.errors import InferenceError, UnknownModel
-from clients.repository.files import denied
+from clients.model_files.files import denied
 from dispatcher.s3.remote_models import RemoteModels, cache_of
 from dispatcher.settings import MODELS, SettingError, Settings
 

@@ -9,7 +9,7 @@ Triton does not stop cleanly. So a small /dev/shm is divided among the models be
   model's part of the whole, a copy of its configuration gives it one instance, and batches that
   fit, of at least one item. Triton then forms no larger batches, and the web workers send none,
   because they read the limit from Triton.
-- Models with variable shapes share the rest. `container/triton_backends/machine/shared_memory.py`
+- Models with variable shapes share the rest. `backends/machine/shared_memory.py`
   refuses what is too large for a model's share, and the web workers then halve the batch.
 
 A model that is loaded later takes its share of what is free at that time; see that file.
@@ -22,9 +22,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from clients.repository.config_text import Message, NotReadable, read, whole
-from clients.repository.files import text_of
-from container.triton_backends.machine.shared_memory import (
+from backends.machine.shared_memory import (
     AMPLE,
     BEGINNING,
     HALVED,
@@ -34,6 +32,8 @@ from container.triton_backends.machine.shared_memory import (
     Item,
     is_scarce,
 )
+from clients.model_files.config_text import Message, NotReadable, read, whole
+from clients.model_files.files import text_of
 
 OURS = ("onnxruntime", "pytorch", "onnxruntime_onnx", "pytorch_libtorch")
 

@@ -21,10 +21,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from clients.repository.config_text import read
-from clients.repository.files import denied, text_of
-from clients.repository.model_folders import CONFIG
-from container.triton_backends.machine.shared_folder import locked
+from backends.machine.shared_folder import locked
+from clients.model_files.config_text import read
+from clients.model_files.files import denied, text_of
+from clients.model_files.model_folders import CONFIG
 from dispatcher.settings import read_settings
 
 TRTEXEC = Path("/usr/src/tensorrt/bin/trtexec")  # where NVIDIA's image has it

@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from clients.repository.files import denied, text_of
+from clients.model_files.files import denied, text_of
 
 log = logging.getLogger(__name__)
 

@@ -34,7 +34,7 @@ from dispatcher.errors import (
     Unauthorized,
     status_and_code,
 )
-from dispatcher.observability.request_log import RequestRecord
+from dispatcher.telemetry.request_log import RequestRecord
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from dispatcher.model_request import (
     RequestList,
     SeveralModels,
 )
-from dispatcher.observability.memory import free_memory, total_memory
+from dispatcher.telemetry.memory import free_memory, total_memory
 
 BODY_HINT = 'expected {"modelname": "resnet", "payload": {"img": "<base64 of a picture>"}}'
 SEVERAL_HINT = (

@@ -31,7 +31,7 @@ from dispatcher.codecs.error_responses import (
 )
 from dispatcher.errors import status_and_code, time_used_up
 from dispatcher.execution.admission import Admission
-from dispatcher.observability.request_log import RequestRecord
+from dispatcher.telemetry.request_log import RequestRecord
 
 log = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dispatcher.observability import multiprocess
-from dispatcher.observability.multiprocess import DIR_VARIABLE
-from dispatcher.observability.request_log import Lines, log_handler
+from dispatcher.telemetry import multiprocess
+from dispatcher.telemetry.multiprocess import DIR_VARIABLE
+from dispatcher.telemetry.request_log import Lines, log_handler
 
 NOTIFY_S = 1.0
 

@@ -55,8 +55,6 @@ from dispatcher.execution.prepared import PreparedRequest, prepare, stored_in
 from dispatcher.execution.slots import STARTS, Slot, Slots
 from dispatcher.execution.watchdog import send_timeout, shut_down
 from dispatcher.model_request import InferenceRequest, ModelRequest, RequestList, SeveralModels
-from dispatcher.observability.request_log import RequestRecord
-from dispatcher.observability.telemetry import Telemetry
 from dispatcher.routes.jobs import Later
 from dispatcher.routes.streams import (
     release_slot,
@@ -68,6 +66,8 @@ from dispatcher.routes.streams import (
 from dispatcher.s3.reading import RUNNING, wait_for_objects
 from dispatcher.s3.step import Output, Step
 from dispatcher.settings import Settings
+from dispatcher.telemetry.request_log import RequestRecord
+from dispatcher.telemetry.telemetry import Telemetry
 
 
 def inference_routes(invocation: InferenceHandler) -> Blueprint:

@@ -28,21 +28,21 @@ from prometheus_client.core import (
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, choose_encoder
 from prometheus_client.registry import Collector
 
-from container.triton_backends.machine.cpu_share import cpu_limit
+from backends.machine.cpu_share import cpu_limit
 from dispatcher.auth.api_keys import KeyFile
 from dispatcher.jobs.store import WAITING
-from dispatcher.model_control.listing import ModelListing
-from dispatcher.observability.exemplars import (
+from dispatcher.models.listing import ModelListing
+from dispatcher.settings import JOBS, Settings
+from dispatcher.status.instances import model_processes, process_cpu, process_memory
+from dispatcher.status.status import Readiness
+from dispatcher.telemetry.exemplars import (
     END,
     OPENMETRICS,
     as_openmetrics,
     triton_as_openmetrics,
 )
-from dispatcher.observability.memory import GROUP, MACHINE, free_memory, total_memory
-from dispatcher.observability.telemetry import Metrics
-from dispatcher.readiness.instances import model_processes, process_cpu, process_memory
-from dispatcher.readiness.status import Readiness
-from dispatcher.settings import JOBS, Settings
+from dispatcher.telemetry.memory import GROUP, MACHINE, free_memory, total_memory
+from dispatcher.telemetry.telemetry import Metrics
 from dispatcher.version import VERSION, revision
 
 TRITON_TIMEOUT_S = 1.0

@@ -19,11 +19,11 @@ from dispatcher.codecs.json_request import parse_object
 from dispatcher.codecs.responses import json_response
 from dispatcher.errors import NOT_READY, STUCK, BadBody, BadClient
 from dispatcher.execution.slots import Slots
-from dispatcher.model_control.control import ModelControl
-from dispatcher.model_control.listing import ModelListing
-from dispatcher.readiness.health import health as state_of
-from dispatcher.readiness.status import Readiness
+from dispatcher.models.control import ModelControl
+from dispatcher.models.listing import ModelListing
 from dispatcher.settings import Settings
+from dispatcher.status.health import health as state_of
+from dispatcher.status.status import Readiness
 
 READ, WRITE = "look", "change"  # the two kinds of routes, as models to their slots
 # Answered from memory, whatever the load.

@@ -20,7 +20,7 @@ from dispatcher.execution.executor import Job
 from dispatcher.execution.prepared import PreparedRequest
 from dispatcher.execution.slots import Slot
 from dispatcher.execution.watchdog import shut_down
-from dispatcher.observability.telemetry import Telemetry
+from dispatcher.telemetry.telemetry import Telemetry
 
 
 def spooled(bodies: LargeBodies, until_sent: ExitStack) -> BodyFile:

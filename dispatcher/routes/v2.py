@@ -23,13 +23,13 @@ from dispatcher.codecs.metadata import Metadata, read_metadata
 from dispatcher.codecs.responses import EVENTS, JSON, json_response, streamed_response
 from dispatcher.errors import BadBody
 from dispatcher.execution.admission import Admission
-from dispatcher.model_control.control import ModelControl
-from dispatcher.readiness.status import Readiness
+from dispatcher.models.control import ModelControl
 from dispatcher.routes.inference import InferenceHandler
 from dispatcher.routes.models import limit_concurrency, ready_or_not
 from dispatcher.settings import Settings
-from dispatcher.triton_protocol.connection import path_of
-from dispatcher.triton_protocol.proxy import TritonProxy
+from dispatcher.status.status import Readiness
+from dispatcher.v2.connection import path_of
+from dispatcher.v2.proxy import TritonProxy
 
 # Triton's names for those of its extensions that are not passed on.
 CLOSED: Final = frozenset(

@@ -21,7 +21,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from clients.errors import DeadlineExceeded, InferenceError
-from clients.repository.model_folders import CONFIG, NAME, PLAIN_MODELS
+from clients.model_files.model_folders import CONFIG, NAME, PLAIN_MODELS
 from dispatcher.errors import OutOfMemory, StorageFailed, StorageUnavailable
 from dispatcher.locks import FOLDER, Locked, held, is_locked
 from dispatcher.s3.client import S3, Location, StoredObject

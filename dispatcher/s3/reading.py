@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from clients.errors import DeadlineExceeded, InferenceError, TooManyRequests
-from dispatcher.observability.request_log import RequestRecord
 from dispatcher.s3.client import S3, Location
 from dispatcher.settings import Settings
 from dispatcher.settings.storage import S3_AT_A_TIME
+from dispatcher.telemetry.request_log import RequestRecord
 
 GRACE_S = 0.2  # for S3's own, more specific error
 # What objects in memory are for: requests that wait for a slot, the next calls of those that have

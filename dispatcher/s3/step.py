@@ -16,11 +16,11 @@ from clients.request import Media
 from clients.tensors.nested import unshared
 from dispatcher.codecs.responses import encode
 from dispatcher.model_request import InferenceRequest, ModelRequest, RequestList, SeveralModels
-from dispatcher.observability.request_log import RequestRecord
 from dispatcher.s3.client import Location
 from dispatcher.s3.places import FIELDS, KEY_FIELD, URI_FIELD, Places
 from dispatcher.s3.reading import Objects, Reads, Stored
 from dispatcher.settings import Settings
+from dispatcher.telemetry.request_log import RequestRecord
 
 
 @dataclass(frozen=True)

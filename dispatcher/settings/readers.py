@@ -14,9 +14,9 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from clients.model_files.files import denied
+from clients.model_files.model_folders import can_be_read
 from clients.parameters import NUMBER, WHOLE
-from clients.repository.files import denied
-from clients.repository.model_folders import can_be_read
 
 AUTO = "auto"
 PORT = "TCP port, 1 to 65535"

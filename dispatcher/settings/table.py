@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from clients.repository.model_folders import can_be_read
+from clients.model_files.model_folders import can_be_read
 from dispatcher.settings import readers as read
 from dispatcher.settings import remote_triton as remote
 from dispatcher.settings.jobs import JobSettings

@@ -10,13 +10,13 @@ from typing import Any
 import grpc
 import pytest
 
+from backends.machine.shared_memory import (
+    MIB,
+)
 from clients.base import Client, Environment, Payload
 from clients.errors import TooLargeAtOnce
 from clients.plugins.registry import Registry
 from clients.triton.errors import TRANSLATION
-from container.triton_backends.machine.shared_memory import (
-    MIB,
-)
 from dispatcher.codecs.metadata import Metadata
 from dispatcher.execution.model_lookup import ModelLookup
 from dispatcher.execution.prepared import prepare

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from container.triton_backends.machine import shared_folder, shared_memory
-from container.triton_backends.machine.shared_memory import (
+from backends.machine import shared_folder, shared_memory
+from backends.machine.shared_memory import (
     MIB,
     PREFIX,
     SHARES,
@@ -22,7 +22,7 @@ from container.triton_backends.machine.shared_memory import (
     TooLarge,
     fit,
 )
-from container.triton_backends.model_config import ModelConfigError
+from backends.model_config import ModelConfigError
 
 
 def part_model(**more: Any) -> dict[str, Any]:

@@ -10,15 +10,15 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from clients.repository.config_text import NotReadable, read
-from container.repository.compose import compose
-from container.repository.shared_memory_plan import Plan, changed, configurations, lower, share_out
-from container.triton_backends.machine.shared_memory import (
+from backends.machine.shared_memory import (
     MIB,
     SHARES,
     Share,
 )
-from container.triton_backends.model_config import ModelConfigError
+from backends.model_config import ModelConfigError
+from clients.model_files.config_text import NotReadable, read
+from container.repository.compose import compose
+from container.repository.shared_memory_plan import Plan, changed, configurations, lower, share_out
 from tests.conftest import PROJECT
 
 TEXTS = [

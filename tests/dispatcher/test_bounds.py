@@ -29,7 +29,7 @@ from clients.triton.server import Signature, TensorSpec
 from dispatcher.codecs.json_request import MAX_LINES, parse_object, parsed_size, read_lines
 from dispatcher.codecs.metadata import Metadata
 from dispatcher.errors import BadModel
-from dispatcher.model_control.load_unload import ModelLoader
+from dispatcher.models.load_unload import ModelLoader
 from tests.conftest import PROJECT
 from tests.support.fake_triton import FakeTriton
 

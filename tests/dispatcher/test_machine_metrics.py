@@ -13,9 +13,9 @@ from typing import Any, cast
 
 import pytest
 
-from dispatcher.readiness.instances import process_cpu
 from dispatcher.routes.metrics import CurrentState, RecentProcesses, files_of, limits
 from dispatcher.settings import read_settings
+from dispatcher.status.instances import process_cpu
 
 ALMOST = 0.45
 """Seconds of the child's half: the kernel counts user and system time in ticks, each rounded."""

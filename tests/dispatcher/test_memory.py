@@ -12,9 +12,9 @@ from flask import Flask, Response, g
 from clients.triton.shared_memory import MIB, affordable
 from dispatcher import app as web
 from dispatcher.app import room_made
-from dispatcher.observability.memory import free_memory, lies_in_memory, total_memory
-from dispatcher.observability.request_log import RequestRecord
 from dispatcher.settings import read_settings
+from dispatcher.telemetry.memory import free_memory, lies_in_memory, total_memory
+from dispatcher.telemetry.request_log import RequestRecord
 from dispatcher.wsgi import shared_bytes
 
 GIB = 1024 * MIB

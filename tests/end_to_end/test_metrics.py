@@ -24,10 +24,10 @@ from bench.servers.processes import kilobytes
 from clients.base import Environment
 from clients.plugins.registry import Registry
 from dispatcher.gunicorn import hooks as gunicorn_hooks
-from dispatcher.observability.multiprocess import merge_dead_workers, read_consistent
-from dispatcher.observability.telemetry import Metrics
-from dispatcher.readiness.status import Readiness, Status, SupervisorStatus
 from dispatcher.settings import read_settings
+from dispatcher.status.status import Readiness, Status, SupervisorStatus
+from dispatcher.telemetry.multiprocess import merge_dead_workers, read_consistent
+from dispatcher.telemetry.telemetry import Metrics
 from dispatcher.version import VERSION
 from tests.conftest import PROJECT, Endpoint, alive, descendants, wait_for
 from tests.support.application import make_app

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from container.serving import OWN
-from dispatcher.readiness.election import LOCK
+from dispatcher.status.election import LOCK
 from tests.conftest import Endpoint, commands, running, wait_for
 from tests.end_to_end.test_lifecycle import BERT
 from tests.support.chaos import Load, find, hit, lay_out, outage

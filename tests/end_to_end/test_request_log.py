@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from dispatcher.observability.request_log import AccessLog
-from dispatcher.observability.telemetry import Metrics
+from dispatcher.telemetry.request_log import AccessLog
+from dispatcher.telemetry.telemetry import Metrics
 from tests.conftest import Endpoint, wait_for
 from tests.support.front import front
 from tests.support.telemetry import difference, lines_of, scraped, settled, value

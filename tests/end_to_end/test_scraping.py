@@ -21,10 +21,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from bench.servers.processes import kilobytes
 from clients.base import Client, Environment
 from clients.plugins.registry import Registry
-from dispatcher.observability.request_log import RequestRecord
-from dispatcher.observability.telemetry import MAX_MODELS, Metrics
 from dispatcher.routes import metrics as route
 from dispatcher.settings import read_settings
+from dispatcher.telemetry.request_log import RequestRecord
+from dispatcher.telemetry.telemetry import MAX_MODELS, Metrics
 from tests.conftest import PROJECT, Endpoint, commands, wait_for
 from tests.support.application import make_app, quiet
 from tests.support.fake_triton import FakeTriton
@@ -220,10 +220,10 @@ from pathlib import Path
 
 folder, full = Path(sys.argv[1]), sys.argv[2]
 os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
-from dispatcher.observability import multiprocess
+from dispatcher.telemetry import multiprocess
 
 multiprocess.allocate(folder, os.getpid())
-from dispatcher.observability.telemetry import Metrics
+from dispatcher.telemetry.telemetry import Metrics
 from tests.end_to_end.test_scraping import record
 
 if full == "disk":

@@ -12,7 +12,7 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from prometheus_client import CollectorRegistry
 
-from dispatcher.observability import trace_export
+from dispatcher.telemetry import trace_export
 from tests.conftest import PROJECT, Endpoint, free_ports, wait_for
 from tests.support.collector import collecting
 from tests.support.front import front

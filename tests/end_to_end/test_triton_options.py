@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from clients.repository.gpu_config import has_gpu
+from clients.model_files.gpu_config import has_gpu
 from tests.conftest import Endpoint, running, start, stop, wait_for
 from tests.support.models import onnx_models
 from tests.support.telemetry import scraped, value

@@ -10,12 +10,12 @@ from clients.base import Environment
 from clients.plugins.registry import Registry
 from dispatcher.auth.api_keys import KeyFile
 from dispatcher.execution.admission import Admission
-from dispatcher.model_control.reload import Reloader
-from dispatcher.model_control.verdicts import verdicts_of
-from dispatcher.observability.telemetry import Metrics, Telemetry
-from dispatcher.readiness.prober import Prober
-from dispatcher.readiness.status import Readiness
+from dispatcher.models.reload import Reloader
+from dispatcher.models.verdicts import verdicts_of
 from dispatcher.settings import Settings
+from dispatcher.status.prober import Prober
+from dispatcher.status.status import Readiness
+from dispatcher.telemetry.telemetry import Metrics, Telemetry
 from dispatcher.wsgi import assemble, job_store, make_admission
 from tests.support.fake_triton import FakeTriton
 

@@ -19,8 +19,8 @@ from clients.base import Client, Environment
 from clients.plugins.registry import Registry, load_clients
 from clients.request import Request
 from clients.triton.server import Signature, Tensors, TensorSpec
-from dispatcher.readiness.prober import Prober
-from dispatcher.readiness.status import Readiness
+from dispatcher.status.prober import Prober
+from dispatcher.status.status import Readiness
 from tests.support.fake_triton import Arrays, FakeTriton
 from tests.support.probing import probed, triton
 

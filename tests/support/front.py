@@ -28,8 +28,8 @@ from container.programs.nginx import RequestLines, nginx_program
 from container.repository.shared_memory_plan import Plan
 from container.supervisor.log import Log
 from dispatcher.execution.watchdog import Watchdog, replace_worker
-from dispatcher.readiness.prober import Prober
 from dispatcher.settings import read_settings
+from dispatcher.status.prober import Prober
 from dispatcher.wsgi import configure_logging, load_key_file, make_admission, make_telemetry
 from tests.conftest import Endpoint, free_ports, wait_for
 from tests.support.application import make_app

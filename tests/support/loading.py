@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dispatcher.model_control.load_unload import ModelLoader
+from dispatcher.models.load_unload import ModelLoader
 
 
 def wanted(hosting: ModelLoader) -> list[str]:

@@ -9,10 +9,10 @@ from typing import Any
 
 from clients.base import Client, Environment
 from clients.plugins.registry import Registry
-from dispatcher.readiness.instances import ModelProcesses
-from dispatcher.readiness.prober import Prober
-from dispatcher.readiness.status import Readiness, SupervisorStatus
 from dispatcher.settings import FAILING
+from dispatcher.status.instances import ModelProcesses
+from dispatcher.status.prober import Prober
+from dispatcher.status.status import Readiness, SupervisorStatus
 from tests.support.fake_triton import FakeTriton
 
 

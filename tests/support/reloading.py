@@ -13,8 +13,8 @@ from flask.testing import FlaskClient
 
 from clients.base import Environment
 from clients.plugins.registry import load_clients
-from dispatcher.model_control.reload import Reloader, Try, tried_at_start
-from dispatcher.model_control.verdicts import Verdicts
+from dispatcher.models.reload import Reloader, Try, tried_at_start
+from dispatcher.models.verdicts import Verdicts
 from dispatcher.settings import read_settings
 from tests.support.application import make_app, quiet
 from tests.support.fake_triton import FakeTriton

@@ -14,8 +14,8 @@ from flask import Flask
 from clients.base import Client, Environment, Payload
 from clients.plugins.registry import Registry
 from dispatcher.execution.watchdog import Watchdog, replace_worker
-from dispatcher.readiness.status import Readiness, Status, SupervisorStatus
 from dispatcher.settings import read_settings
+from dispatcher.status.status import Readiness, Status, SupervisorStatus
 from dispatcher.wsgi import make_admission
 from tests.support.application import make_app
 from tests.support.fake_triton import FakeTriton

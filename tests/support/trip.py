@@ -27,7 +27,7 @@ TRACING = Path(__file__).parent / "tracing"
 # Which engine is faster depends on the machine.
 CONFIGURATION = 'parameters { key: "engine" value: { string_value: "openvino" } }\n'
 INFERENCE = "dispatcher/routes/inference.py"
-BACKENDS = "container/triton_backends/"
+BACKENDS = "backends/"
 AFTER_S = 0.5  # a request is counted and logged after its answer
 
 

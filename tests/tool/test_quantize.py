@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from container.triton_backends import engine_choice
+from backends import engine_choice
 from tests.support.quantize import (
     CLASSES,
     SIZE,

@@ -152,7 +152,7 @@ def test_the_names_of_others_stay_theirs_and_this_project_works_beside_them(
 def test_the_command_is_this_project_s_among_strangers(
     installed: Installed, double: Path, tmp_path: Path, program: list[str]
 ) -> None:
-    for name in ("clients", "container", "dispatcher", "tool"):
+    for name in ("backends", "clients", "container", "dispatcher", "tool", "weights"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise SystemExit('a stranger')\n")
     done = installed.run(*program, "check", double, cwd=tmp_path, PYTHONPATH=str(tmp_path))

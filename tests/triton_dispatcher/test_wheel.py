@@ -21,7 +21,7 @@ from tests.conftest import PROJECT
 from tests.triton_dispatcher.conftest import Installed
 
 REQUIREMENTS = PROJECT / "container" / "image" / "requirements"
-CODE = ("clients", "container", "dispatcher", "tool")
+CODE = ("backends", "clients", "container", "dispatcher", "tool", "weights")
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import tarfile
 import zlib
 from pathlib import Path, PurePosixPath
 
-from clients.repository.findings import Findings
+from clients.model_files.findings import Findings
 from container.model_check.models import NO_FILE
 from container.trouble import Trouble
 

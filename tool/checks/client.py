@@ -11,24 +11,24 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from clients.base import Client
-from clients.families.base.dispatch_toml import FILE
-from clients.older_class import OlderClass
-from clients.plugins.discovery import sources
-from clients.plugins.registry import Loaded
-from clients.repository.files import is_litter
-from clients.repository.findings import Findings
-from clients.repository.model_folders import models_in
-from clients.repository.requirements import lacks_of, requirement_files
-from container.model_check.model import BUILT_IN
-from container.triton_backends.engines.offline import (
+from backends.engines.offline import (
     Offline,
     composed,
     load_offline,
     settings_here,
     silence,
 )
-from dispatcher.readiness.checks import LOGGED, failures
+from clients.base import Client
+from clients.families.base.dispatch_toml import FILE
+from clients.model_files.files import is_litter
+from clients.model_files.findings import Findings
+from clients.model_files.model_folders import models_in
+from clients.model_files.requirements import lacks_of, requirement_files
+from clients.older_class import OlderClass
+from clients.plugins.discovery import sources
+from clients.plugins.registry import Loaded
+from container.model_check.model import BUILT_IN
+from dispatcher.status.checks import LOGGED, failures
 
 OLDER = re.compile(r"^[ \t]+def inference\(self, (img|text)\b", re.MULTILINE)
 MISTAKES = ("AttributeError", "IndexError", "KeyError", "NameError", "TypeError", "ValueError")

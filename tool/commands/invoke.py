@@ -15,7 +15,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from clients.repository.files import text_of
+from clients.model_files.files import text_of
 from container.trouble import Trouble
 
 URL = "http://127.0.0.1:8080"

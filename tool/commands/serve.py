@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from clients.repository.model_folders import can_be_read
+from clients.model_files.model_folders import can_be_read
 from container.trouble import Trouble
 from dispatcher.settings import PROJECT
 

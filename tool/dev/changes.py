@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from clients.repository.files import is_litter
-from clients.repository.model_folders import CONFIG, PLAIN_MODELS, can_be_read, models_in
+from clients.model_files.files import is_litter
+from clients.model_files.model_folders import CONFIG, PLAIN_MODELS, can_be_read, models_in
 
 State: TypeAlias = Mapping[Path, tuple[int, int, int]]
 """What shows that a file is another: its number on the disk, its time and its size."""

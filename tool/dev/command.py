@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from container.triton_backends.engines.offline import settings_here
+from backends.engines.offline import settings_here
 from container.trouble import Trouble
 from dispatcher.settings import PROJECT
 from tool.dev.changes import Changes, changes, look

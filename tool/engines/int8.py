@@ -17,8 +17,8 @@ from onnx import TensorProto, version_converter
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
-from container.triton_backends import engine_choice
-from container.triton_backends.engines.runs import Arrays
+from backends import engine_choice
+from backends.engines.runs import Arrays
 from container.trouble import Trouble
 
 WEIGHTED = ("Conv", "MatMul", "Gemm")

@@ -18,15 +18,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from clients.base import Client, Environment
-from clients.repository.model_folders import authors_folder, has_versions
-from clients.tensors.agreement import Agreement, says_nothing
-from clients.tensors.client import TensorClient
-from container.model_check.samples import Sample, ask, samples_in
-from container.model_check.versions import version_folders
-from container.triton_backends.engines.compare import LIMITS, Answer, difference, kind, parameters
-from container.triton_backends.engines.offline import composed, load_offline, settings_here
-from container.triton_backends.engines.runs import (
+from backends.engines.compare import LIMITS, Answer, difference, kind, parameters
+from backends.engines.offline import composed, load_offline, settings_here
+from backends.engines.runs import (
     Arrays,
     RecordedModels,
     RecordingSession,
@@ -35,6 +29,12 @@ from container.triton_backends.engines.runs import (
     opened,
     openvino_run,
 )
+from clients.base import Client, Environment
+from clients.model_files.model_folders import authors_folder, has_versions
+from clients.tensors.agreement import Agreement, says_nothing
+from clients.tensors.client import TensorClient
+from container.model_check.samples import Sample, ask, samples_in
+from container.model_check.versions import version_folders
 from container.trouble import Trouble
 from dispatcher.settings import PROJECT
 from tool.interrupts import interrupts_held

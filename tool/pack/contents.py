@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from clients.repository.files import LITTER
+from clients.model_files.files import LITTER
 from container.model_check.models import NO_FILE
 from container.trouble import Trouble
 

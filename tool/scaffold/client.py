@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from clients.errors import InferenceError
-from clients.repository.model_folders import CONFIG
+from clients.model_files.model_folders import CONFIG
 from clients.testing import OnnxModels, answer, clients_in
 from container.trouble import Trouble
 from tool.placing import beside, put

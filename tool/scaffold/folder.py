@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from backends.completion import completed
+from backends.model_config import DYNAMIC_BATCHING, ModelConfigError
 from clients.families.base.dispatch_toml import FILE
 from clients.families.base.family import LABELS
-from clients.repository.config_text import read
-from clients.repository.model_folders import CONFIG
+from clients.model_files.config_text import read
+from clients.model_files.model_folders import CONFIG
 from clients.tensors.signature import DTYPES
 from clients.triton.configuration import config_dictionary
 from clients.triton.server import TensorSpec
-from container.triton_backends.completion import completed
-from container.triton_backends.model_config import DYNAMIC_BATCHING, ModelConfigError
 from container.trouble import Trouble
 from tool.scaffold.options import KINDS, class_name, file_name
 from tool.scaffold.plan import Plan, quoted

@@ -12,14 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from backends.engines.offline import Offline
 from clients.errors import ClientDisabled, InferenceError
 from clients.families.base.dispatch_toml import FILE
-from clients.repository.findings import Findings
-from clients.repository.model_folders import NAME, NAMED
+from clients.model_files.findings import Findings
+from clients.model_files.model_folders import NAME, NAMED
 from clients.testing import answer, clients_in
 from clients.text.tokenizer import load_tokenizer
 from container.model_check.models import check_model
-from container.triton_backends.engines.offline import Offline
 from container.trouble import Trouble
 from dispatcher.settings import PROJECT
 from tool.placing import beside, put

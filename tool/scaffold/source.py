@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from clients.repository.files import text_of
+from backends import model_config
+from backends.completion import ModelFile
+from backends.model_config import ModelConfigError
+from backends.onnxruntime import session as onnxruntime
+from clients.model_files.files import text_of
 from clients.triton.server import TensorSpec
 from container.model_check.file import LFS
-from container.triton_backends import model_config
-from container.triton_backends.completion import ModelFile
-from container.triton_backends.model_config import ModelConfigError
-from container.triton_backends.onnxruntime import session as onnxruntime
 from container.trouble import Trouble
 
 EXPECTED = "expected a file of ONNX, or a folder with model.onnx"

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from clients.repository.files import text_of
+from clients.model_files.files import text_of
 from clients.text.tokenizer import ALONE, UNBOUNDED, NotReadable, load_tokenizer, refusal
 from container.trouble import Trouble
 from tool.placing import beside, put

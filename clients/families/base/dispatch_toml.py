@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from clients.errors import ClientDisabled
-from clients.repository.files import text_of
-from clients.repository.model_folders import NAME
+from clients.model_files.files import text_of
+from clients.model_files.model_folders import NAME
 from clients.tensors.quoting import brief
 
 FILE = "dispatch.toml"

@@ -26,9 +26,9 @@ from clients.families.base.dispatch_toml import (
     read_keys,
     read_table,
 )
-from clients.repository.config_text import read_folder
-from clients.repository.files import text_of
-from clients.repository.model_folders import CONFIG
+from clients.model_files.config_text import read_folder
+from clients.model_files.files import text_of
+from clients.model_files.model_folders import CONFIG
 from clients.tensors.quoting import brief
 from clients.triton.server import Signature, TensorSpec
 

@@ -11,9 +11,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from container.image.weights.cli import REPOSITORY
-from container.image.weights.install import Place
-from container.image.weights.manifest import MANIFEST, load
+from weights.cli import REPOSITORY
+from weights.install import Place
+from weights.manifest import MANIFEST, load
 
 TEXTS = {
     "AGPL-3.0": Path(__file__).parent / "AGPL-3.0.txt",

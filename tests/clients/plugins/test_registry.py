@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from clients.base import Environment
+from clients.model_files.model_folders import models_in
 from clients.plugins.discovery import client_files, sources
 from clients.plugins.registry import Registry, load_clients
-from clients.repository.model_folders import models_in
 from tests.conftest import PROJECT
 from tests.support.fake_triton import FakeTriton
 

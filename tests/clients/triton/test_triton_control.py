@@ -9,6 +9,7 @@ from contextlib import nullcontext
 import grpc
 import pytest
 
+from backends.model_config import TO_MEND
 from clients.errors import (
     DeadlineExceeded,
     ModelFailed,
@@ -19,7 +20,6 @@ from clients.errors import (
 from clients.triton.client import Triton
 from clients.triton.configuration import renamed_config
 from clients.triton.server import ModelState, Signature, TensorSpec
-from container.triton_backends.model_config import TO_MEND
 from tests.support.refusing_triton import ARRAYS, Refusing, refusing, triton
 
 __all__ = ["refusing", "triton"]  # the fixtures

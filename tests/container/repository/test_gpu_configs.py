@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clients.repository import gpu_config
+from clients.model_files import gpu_config
 from container.repository.compose import compose, without_backend
 
 GPU = 'backend: "onnxruntime"\ninstance_group [ { kind: KIND_GPU gpus: [ 0 ] } ]\n'

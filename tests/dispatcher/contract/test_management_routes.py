@@ -123,7 +123,7 @@ def test_a_model_that_does_not_fit_is_507(
 ) -> None:
     source = tmp_path_factory.mktemp("model")
     (source / "model.onnx").write_bytes(b"x")
-    monkeypatch.setattr("dispatcher.model_control.load_unload.free_memory", lambda: 100 * 2**20)
+    monkeypatch.setattr("dispatcher.models.load_unload.free_memory", lambda: 100 * 2**20)
     response = client.post("/models", json={"model_name": "m", "url": str(source)})
     assert_error(response, 507, "out_of_memory", "150 MiB", "100 MiB")
 

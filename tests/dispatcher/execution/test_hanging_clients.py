@@ -16,8 +16,8 @@ from clients.images.pictures import room
 from dispatcher.execution.admission import Admission
 from dispatcher.execution.slots import MAX_HANGING
 from dispatcher.execution.watchdog import Watchdog, send_timeout
-from dispatcher.observability.request_log import RequestRecord
 from dispatcher.settings import Settings
+from dispatcher.telemetry.request_log import RequestRecord
 from tests.conftest import wait_for
 from tests.support.slow_clients import (
     Hangs,

@@ -10,7 +10,7 @@ from flask.testing import FlaskClient
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clients.repository.config_text import NotReadable, read
+from clients.model_files.config_text import NotReadable, read
 from tests.conftest import PROJECT
 from tests.support.fuzz import (
     came,

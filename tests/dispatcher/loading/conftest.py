@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.model_control.load_unload import ModelLoader
+from dispatcher.models.load_unload import ModelLoader
 from tests.support.fake_triton import FakeTriton
 
 

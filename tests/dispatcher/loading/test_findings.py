@@ -9,8 +9,8 @@ import pytest
 from clients.errors import ModelFailed
 from clients.triton.server import ModelState
 from dispatcher.errors import BadModel
-from dispatcher.model_control.load_unload import ModelLoader
-from dispatcher.model_control.model_files import Explainer, check_findings
+from dispatcher.models.load_unload import ModelLoader
+from dispatcher.models.model_files import Explainer, check_findings
 from tests.conftest import wait_for
 from tests.support.fake_triton import FakeTriton
 from tests.support.mistakes.mistake import config, write_right

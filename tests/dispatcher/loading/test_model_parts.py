@@ -9,7 +9,7 @@ import pytest
 from clients.errors import ModelFailed
 from clients.triton.configuration import renamed_config
 from dispatcher.errors import AlreadyLoaded, BadModel
-from dispatcher.model_control.load_unload import ModelLoader
+from dispatcher.models.load_unload import ModelLoader
 from tests.support.fake_triton import FakeTriton
 from tests.support.loading import wanted
 

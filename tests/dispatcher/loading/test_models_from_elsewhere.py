@@ -13,13 +13,13 @@ from typing import IO, Any
 
 import pytest
 
-import dispatcher.model_control.repository
+import dispatcher.models.repository
 from clients.errors import (
     DeadlineExceeded,
     UnknownModel,
 )
 from dispatcher.errors import AlreadyLoaded, BadModel
-from dispatcher.model_control.load_unload import ModelLoader
+from dispatcher.models.load_unload import ModelLoader
 from tests.support.fake_triton import FakeTriton
 from tests.support.front import front
 from tests.support.loading import wanted
@@ -121,7 +121,7 @@ def test_one_that_takes_too_long_and_fails_can_be_loaded_again(
 LOADER = """
 import sys, time
 from pathlib import Path
-from dispatcher.model_control.load_unload import ModelLoader
+from dispatcher.models.load_unload import ModelLoader
 from tests.support.fake_triton import FakeTriton
 
 class Slow(FakeTriton):
@@ -162,7 +162,7 @@ def test_who_unloads_a_model_leaves_alone_what_another_one_has_put_into_its_plac
     url, waits, locked = (
         str(tmp_path / "elsewhere"),
         Event(),
-        dispatcher.model_control.repository.locked,
+        dispatcher.models.repository.locked,
     )
 
     def seen(file: IO[str]) -> bool:
@@ -172,7 +172,7 @@ def test_who_unloads_a_model_leaves_alone_what_another_one_has_put_into_its_plac
         return is_locked
 
     hosting.load("one", url)
-    monkeypatch.setattr("dispatcher.model_control.repository.locked", seen)
+    monkeypatch.setattr("dispatcher.models.repository.locked", seen)
     with ThreadPoolExecutor() as pool:
         with hosting.held("one") as is_held:
             assert is_held

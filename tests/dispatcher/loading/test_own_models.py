@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-import dispatcher.model_control.repository
+import dispatcher.models.repository
 from clients.errors import (
     UnknownModel,
 )
 from clients.families.base.dispatch_toml import aliases
 from clients.triton.configuration import renamed_config
 from dispatcher.errors import BadModel
-from dispatcher.model_control.load_unload import ModelLoader
+from dispatcher.models.load_unload import ModelLoader
 from tests.support.fake_triton import FakeTriton
 from tests.support.loading import wanted
 from tests.support.mistakes.accepted import DEADLY
@@ -71,13 +71,13 @@ def test_one_that_another_worker_has_taken_in_meanwhile_is_loaded(
     hosting: ModelLoader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(hosting, tmp_path / "elsewhere")
-    link = dispatcher.model_control.repository.link
+    link = dispatcher.models.repository.link
 
     def late(folder: Path, place: Path, *, adapt: bool) -> None:
         link(folder, place, adapt=adapt)
         link(folder, hosting.repository / "elsewhere")
 
-    monkeypatch.setattr("dispatcher.model_control.repository.link", late)
+    monkeypatch.setattr("dispatcher.models.repository.link", late)
     assert not hosting.take_in("elsewhere")
     assert [path.name for path in hosting.repository.iterdir()] == ["elsewhere"]
     assert not list(tmp_path.glob("aside*"))

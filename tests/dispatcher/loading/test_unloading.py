@@ -13,7 +13,7 @@ from clients.errors import (
     TooLargeAtOnce,
 )
 from dispatcher.errors import AlreadyLoaded, BadModel, OutOfMemory
-from dispatcher.model_control.load_unload import ModelLoader
+from dispatcher.models.load_unload import ModelLoader
 from tests.support.fake_triton import FakeTriton
 from tests.support.loading import wanted
 from tests.support.mistakes.accepted import DEADLY

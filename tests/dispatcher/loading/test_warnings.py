@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from clients.repository import gpu_config
-from clients.repository.model_folders import link
+from clients.model_files import gpu_config
+from clients.model_files.model_folders import link
 from dispatcher.errors import BadModel
-from dispatcher.model_control.load_unload import ModelLoader
+from dispatcher.models.load_unload import ModelLoader
 from tests.support.fake_triton import FakeTriton
 
 GPU = "instance_group [ { kind: KIND_GPU } ]\n"

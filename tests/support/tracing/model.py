@@ -13,7 +13,7 @@ sys.path.append(os.environ["TRIP_TRACING"])
 
 import sitecustomize
 
-from container.triton_backends.onnxruntime.model import TritonPythonModel as OnnxModel
+from backends.onnxruntime.model import TritonPythonModel as OnnxModel
 
 sitecustomize.begin()
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 
 PROJECT = f"{Path(__file__).resolve().parents[3]}/"
-FOLDERS = tuple(f"{PROJECT}{name}/" for name in ("clients", "container", "dispatcher"))
+FOLDERS = tuple(f"{PROJECT}{name}/" for name in ("backends", "clients", "container", "dispatcher"))
 folder = os.environ.get("TRIP_FOLDER", "")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from container.triton_backends.batching.item import Item, Padding
+from backends.batching.item import Item, Padding
 
 Array = np.ndarray[Any, Any]
 

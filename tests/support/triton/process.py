@@ -17,7 +17,7 @@ import tritonclient.grpc as grpc_client
 
 from tests.conftest import free_ports
 
-BACKENDS = Path(__file__).resolve().parents[3] / "container" / "triton_backends"
+BACKENDS = Path(__file__).resolve().parents[3] / "backends"
 
 
 def _wheel() -> Path:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clients.repository import gpu_config
+from clients.model_files import gpu_config
 from tests.support.check import Check
 from tests.support.mistakes.mistake import ensemble, write_right
 

@@ -147,7 +147,7 @@ def test_what_is_wrong_is_shown_and_what_the_author_prints(
 ) -> None:
     assert shown(
         entry("serve", "info", "all is well"),
-        entry("dispatcher", "info", "reload: …", logger="dispatcher.model_control.reload"),
+        entry("dispatcher", "info", "reload: …", logger="dispatcher.models.reload"),
         entry("dispatcher", "warning", "the model x does not answer"),
         entry("gunicorn", "info", "numbers are [1, 2]"),
         entry("gunicorn", "info", "[2026-01-31 12:00:00 +0000] [77] [INFO] Booting worker"),

@@ -17,10 +17,10 @@ import pytest
 from onnx import external_data_helper
 from onnxruntime import InferenceSession
 
+from backends.onnxruntime.session import ModelFile, OnnxSession
+from backends.onnxruntime.session_settings import session_settings
 from clients.families.base.family import names
 from clients.testing import OnnxModels, answer, clients_in
-from container.triton_backends.onnxruntime.session import ModelFile, OnnxSession
-from container.triton_backends.onnxruntime.session_settings import session_settings
 from tests.conftest import PROJECT
 from tests.support.models import onnx_models
 from tests.support.models.exports import FLOAT, save, scores, tokens

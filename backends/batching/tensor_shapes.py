@@ -1,0 +1,85 @@
+"""Tensors of a request in the shapes that a model's file has, and back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from backends.batching.item import RequestError
+from backends.model_config import DYNAMIC, Signature, TensorSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from backends.batching.item import Tensors
+
+
+def conform(inputs: Tensors, specs: Mapping[str, TensorSpec]) -> dict[str, NDArray[Any]]:
+    """Return the tensors in the shapes of the file, strings as str.
+
+    A scalar loses its dimension.
+
+    Raises:
+        RequestError: a tensor is unknown, its shape is not one that the file accepts, or a string
+            is not UTF-8.
+
+    """
+    conforming = {}
+    for name, array in inputs.items():
+        spec = specs.get(name)
+        if spec is None:
+            raise RequestError(
+                f"input '{name}' is unknown, but the model expects {', '.join(specs)}."
+            )
+        is_like_spec = array.ndim == len(spec.shape) and all(
+            want in (DYNAMIC, got) for got, want in zip(array.shape, spec.shape, strict=True)
+        )
+        if not (is_like_spec or spec.any_rank) and not spec.shape and array.size == 1:
+            array = array.reshape(())  # noqa: PLW2901  as the file has it
+        elif not (is_like_spec or spec.any_rank):
+            raise RequestError(
+                f"input '{name}' has shape {list(array.shape)}, but the model expects "
+                f"{list(spec.shape)}."
+            )
+        conforming[name] = decoded(name, array) if array.dtype == np.object_ else array
+    return conforming
+
+
+class Scalars:
+    """Outputs that are scalars in the file and have dimensions in Triton."""
+
+    def __init__(self, signature: Signature, dims: Mapping[str, Sequence[int]]) -> None:
+        self._shapes = {
+            spec.name: tuple(1 for _ in dims[spec.name])
+            for spec in signature.outputs
+            if not spec.shape and spec.name in dims
+        }
+
+    def shaped(self, answer: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Give scalar outputs the dimensions of the configuration."""
+        for name in self._shapes.keys() & answer.keys():
+            if not answer[name].ndim:  # else its rank was unknown, and is that of Triton's answer
+                answer[name] = answer[name].reshape(self._shapes[name])
+        return answer
+
+
+def decoded(name: str, array: NDArray[Any]) -> NDArray[Any]:
+    """Return an array of str for one of bytes; RequestError if they are not UTF-8."""
+    flat = np.empty(array.size, dtype=object)
+    for index, element in enumerate(array.flat):
+        try:
+            flat[index] = element.decode() if isinstance(element, bytes) else str(element)
+        except UnicodeDecodeError as error:
+            raise RequestError(
+                f"element {index} of input '{name}' was expected to be UTF-8, but {error.reason} "
+                f"at byte {error.start}."
+            ) from None
+    return flat.reshape(array.shape)
+
+
+def contiguous(array: NDArray[Any]) -> NDArray[Any]:
+    """Return the array in C order, copied only if it is not; a scalar stays one."""
+    return np.asarray(array, order="C")

@@ -1,0 +1,337 @@
+"""Choose the engine and the precision of a model, and cache the choice.
+
+`dispatcher engines` makes the comparison: it runs the model with every engine on samples, compares
+the answers and measures the time. Its result is cached here under the model's files, the processor
+and the versions of the engines.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from backends import parameters
+from backends.machine.shared_folder import locked, write_json
+from backends.model_config import ModelConfigError, Signature, TensorSpec
+from backends.onnxruntime.session_settings import own_settings
+from backends.openvino.properties import HINT_BF16, properties
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+OPENVINO, ONNXRUNTIME = "openvino", "onnxruntime"
+AUTO, EXACT = "auto", "exact"
+F32, BF16 = "f32", "bf16"
+
+ENGINE, PRECISION = "engine", "precision"
+"""The parameters of a model's configuration that pin an engine, or choose a precision."""
+PRECISION_VARIABLE = "MODEL_PRECISION"
+CACHE_VARIABLE = "ENGINE_CACHE"
+
+CONFIGURED = "as its configuration says"
+
+EDITION = 5
+"""Of the comparison; results of another edition are not read."""
+
+LIMIT_S = 60.0
+"""What a comparison may take: at a start all other models wait for it."""
+LIMIT_VARIABLE = "ENGINE_COMPARISON_LIMIT_S"
+"""The variable by which `dispatcher engines`, for which no server waits, gives it longer."""
+
+SHOWN = "engines"
+"""A folder in the one that instances share: a file per model version, for the web workers."""
+
+_HOME = Path(__file__).resolve().parents[1]
+"""Where Python finds the comparison, from wherever Triton was started."""
+
+SAMPLES, KEYS = "samples", "dispatch.toml"
+"""What the comparison reads in a model's folder, besides the versions."""
+
+
+@dataclass(frozen=True)
+class EnginePreference:
+    """What a configuration allows.
+
+    Args:
+        engine: "openvino", "onnxruntime", or "auto" for the faster one.
+        precision: "exact", or "auto" for the fastest whose answers pass.
+
+    """
+
+    engine: str = AUTO
+    precision: str = EXACT
+
+
+@dataclass(frozen=True)
+class EngineChoice:
+    """Which engine runs a model, and what the comparison of engines found.
+
+    Args:
+        engine: "openvino" or "onnxruntime".
+        precision: in which it computes, "f32" or "bf16".
+        reason: why, as the end of a sentence.
+        speedup: of a run, over ONNX Runtime in f32; 0 where it was not measured.
+        difference: the worst difference from its answers, in words; empty where there is none.
+        signature: the file's tensors; None where they were not read.
+        gave_up_s: seconds after which the comparison was ended; 0 where it came to its end.
+
+    """
+
+    engine: str
+    precision: str = F32
+    reason: str = ""
+    speedup: float = 0.0
+    difference: str = ""
+    signature: Signature | None = None
+    gave_up_s: float = 0.0
+
+    def sentence(self) -> str:
+        """Return the choice as a sentence for the log."""
+        name = {OPENVINO: "OpenVINO", ONNXRUNTIME: "ONNX Runtime"}[self.engine]
+        said = f"run by {name} in {self.precision}"
+        if self.speedup:
+            said += f", {self.speedup:.2f} times as fast as ONNX Runtime in f32"
+        if self.difference:
+            said += f"; worst difference on samples: {self.difference}"
+        return f"{said}{f' ({self.reason})' if self.reason else ''}"
+
+
+def preference(config: Mapping[str, Any], environment: Mapping[str, str]) -> EnginePreference:
+    """Read engine and precision from a configuration, else from the environment.
+
+    Raises:
+        ModelConfigError: it names an engine, a precision or an accelerator that there is not.
+
+    """
+    texts = parameters.texts(config)
+    engine = texts.get(ENGINE, AUTO)
+    precision = texts.get(PRECISION, environment.get(PRECISION_VARIABLE, EXACT))
+    for key, text, known, fix in (
+        (
+            ENGINE,
+            engine,
+            (AUTO, OPENVINO, ONNXRUNTIME),
+            "leave it out to let the comparison of engines decide",
+        ),
+        (PRECISION, precision, (EXACT, AUTO), f'write "{AUTO}" to let {BF16} in, or leave it out'),
+    ):
+        if text not in known:
+            raise ModelConfigError(
+                f"parameter '{key}' is '{text}', but expected is one of {', '.join(known)}.", fix
+            )
+    accelerators = (config.get("optimization") or {}).get("execution_accelerators") or {}
+    if accelerators.get("cpu_execution_accelerator"):  # `execution_providers` knows their names
+        engine = OPENVINO
+    return EnginePreference(engine, precision)
+
+
+def choice_for_onnxruntime(
+    config: Mapping[str, Any], folder: Path, file: Path, environment: Mapping[str, str]
+) -> EngineChoice:
+    """Return which engine runs a model of the backend `onnxruntime` on the CPU.
+
+    Raises:
+        ModelConfigError: a parameter is not what it should be, whichever engine it is for.
+
+    """
+    asked = preference(config, environment)
+    if asked.engine == ONNXRUNTIME:
+        return EngineChoice(ONNXRUNTIME, reason=CONFIGURED)
+    if own := own_settings(config):
+        return EngineChoice(ONNXRUNTIME, reason=f"which alone knows {own}")
+    properties(config)
+    found = cached_choice(folder, file, asked, environment)
+    optional = {spec.name for spec in found.signature.optional} if found.signature else set()
+    if given := optional & {tensor["name"] for tensor in config.get("input") or []}:
+        return EngineChoice(ONNXRUNTIME, reason=f"which alone takes {', '.join(sorted(given))}")
+    return found
+
+
+def choice_for_openvino(
+    config: Mapping[str, Any], folder: Path, file: Path, environment: Mapping[str, str]
+) -> EngineChoice:
+    """Return in which precision OpenVINO runs a model of the backend `openvino`.
+
+    Raises:
+        ModelConfigError: a parameter is not what it should be.
+
+    """
+    asked = preference(config, environment)
+    precision = properties(config)["INFERENCE_PRECISION_HINT"]
+    if asked.precision == AUTO and HINT_BF16 not in parameters.texts(config):
+        found = cached_choice(folder, file, EnginePreference(OPENVINO, AUTO), environment)
+        return replace(found, engine=OPENVINO)  # whatever the comparison found
+    return EngineChoice(OPENVINO, precision, CONFIGURED)
+
+
+def cached_choice(
+    folder: Path, file: Path, asked: EnginePreference, environment: Mapping[str, str]
+) -> EngineChoice:
+    """Return the cached choice for a model; compare engines where there is none.
+
+    That of a comparison that was ended counts as well, unless this one may take longer.
+    """
+    limit = float(environment.get(LIMIT_VARIABLE, LIMIT_S))
+    if not (cache := environment.get(CACHE_VARIABLE)):
+        return measured_choice(folder, file, asked, limit)
+    kept = Path(cache) / f"{key_of(folder, file, asked)}.json"
+    if known := read(kept, limit):
+        return known
+    with ExitStack() as stack:
+        with suppress(OSError):  # else all instances of a model compare at once
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(kept.with_suffix(".lock")))
+        if known := read(kept, limit):
+            return known
+        found = measured_choice(folder, file, asked, limit)
+        if found.signature or found.gave_up_s:
+            keep(found, kept)
+    return found
+
+
+def measured_choice(
+    folder: Path, file: Path, asked: EnginePreference, limit: float
+) -> EngineChoice:
+    """Compare engines in a process of its own, because an engine may crash on a model."""
+    # Inside Triton the former is empty, or what is first on PATH, too.
+    python = sys.executable or shutil.which("python3") or "python3"
+    command = [python, "-m", "backends.engines"]
+    command += ["--select", str(folder.absolute()), str(file.absolute())]
+    command += [f"--engine={asked.engine}", f"--precision={asked.precision}"]
+    try:
+        done = subprocess.run(
+            command,
+            cwd=_HOME,
+            capture_output=True,
+            encoding="utf-8",
+            check=False,
+            timeout=limit,
+        )
+        if done.returncode == 0:
+            return parsed(json.loads(done.stdout.splitlines()[-1]))
+        said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        reason = f"the comparison of engines failed: {said[:200]}"
+    except subprocess.TimeoutExpired:
+        reason = f"the comparison of engines took longer than {limit:g} s"
+        if limit <= LIMIT_S:
+            reason += "; `dispatcher engines` gives it more time"
+        return EngineChoice(ONNXRUNTIME, reason=reason, gave_up_s=limit)
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        reason = f"the comparison of engines could not be made: {error}"
+    return EngineChoice(ONNXRUNTIME, reason=reason)
+
+
+def read(kept: Path, limit: float) -> EngineChoice | None:
+    """Return a choice from the cache; None where there is none, or it had less time than now."""
+    try:
+        known = parsed(json.loads(kept.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return None if 0 < known.gave_up_s < limit else known
+
+
+def keep(found: EngineChoice, kept: Path) -> None:
+    """Cache a choice; where that fails, engines are compared again next time."""
+    write_json(kept, asdict(found))
+
+
+def show(found: EngineChoice, shared: Path | None, model: str, version: str) -> Path | None:
+    """Write what `GET /models` and `/metrics` show of a model that is loaded.
+
+    Returns:
+        the file, to be given to `hide`.
+
+    """
+    if shared is None:
+        return None
+    file = shared / SHOWN / f"{model}.{version}.json"
+    said = {
+        "engine": found.engine,
+        "precision": found.precision,
+        "speedup": found.speedup,
+        "difference": found.difference,
+        "engine_reason": found.reason,
+    }
+    write_json(file, {key: value for key, value in said.items() if value} | {"pid": os.getpid()})
+    return file
+
+
+def hide(file: Path | None) -> None:
+    """Remove the file of `show`, unless another process has written it since."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        if file and json.loads(file.read_text(encoding="utf-8"))["pid"] == os.getpid():
+            file.unlink()
+
+
+def parsed(found: Mapping[str, Any]) -> EngineChoice:
+    """Read a choice from JSON; raise KeyError, TypeError or ValueError if wrong."""
+    signature = found["signature"]
+    if signature is not None:
+        signature = Signature(
+            **{
+                side: tuple(
+                    TensorSpec(**{**spec, "shape": tuple(map(int, spec["shape"]))})
+                    for spec in signature[side]
+                )
+                for side in ("inputs", "outputs", "optional")
+            }
+        )
+    made = EngineChoice(**{**found, "signature": signature})
+    if made.engine not in (OPENVINO, ONNXRUNTIME) or made.precision not in (F32, BF16):
+        raise ValueError(f"{made.engine} in {made.precision}")
+    return made
+
+
+def key_of(folder: Path, file: Path, asked: EnginePreference) -> str:
+    """Return the cache key of a choice: a digest of all that it depends on."""
+    engines = [f"{name} {_version(name)}" for name in (OPENVINO, ONNXRUNTIME)]
+    digest = hashlib.sha256(repr((EDITION, asked, engines, processor())).encode())
+    for path in _contents(folder, file):
+        digest.update(path.name.encode())
+        with path.open("rb") as opened:
+            digest.update(hashlib.file_digest(opened, "sha256").digest())
+    return digest.hexdigest()[:32]
+
+
+def _contents(folder: Path, file: Path) -> list[Path]:
+    """Return the files of a model's version, and what else the comparison reads."""
+    roots = (file.parent, folder / SAMPLES)
+    found = [path for root in roots for path in sorted(root.rglob("*")) if path.is_file()]
+    return [*found, *([keys] if (keys := folder / KEYS).is_file() else [])]
+
+
+def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Return the name of the processor and what it can compute with, as Linux says."""
+    try:
+        text = cpuinfo.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    found = [re.search(rf"(?m)^{name}\s*:\s*(.*)$", text) for name in ("model name", "flags")]
+    return " ".join(one[1] for one in found if one)
+
+
+def has_bf16(said: str) -> bool:
+    """Whether the processor computes bf16 natively."""
+    return bool({"avx512_bf16", "amx_bf16"} & set(said.split()))
+
+
+def _version(package: str) -> str:
+    for name in (package, f"{package}-gpu"):
+        with suppress(PackageNotFoundError):
+            return version(name)
+    return ""
+
+
+def precisions(asked: EnginePreference, said: str) -> Sequence[str]:
+    """Return the precisions in which OpenVINO may run a model, fastest first."""
+    return [BF16, F32] if asked.precision == AUTO and has_bf16(said) else [F32]

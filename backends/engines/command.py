@@ -1,0 +1,99 @@
+"""`dispatcher engines`: which engine runs each model on this machine.
+
+The backends of the container call it as well, for one model, in a process of its own: an engine may
+crash on a model, and the memory that the comparison needs is given back at its end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from backends import engine_choice
+from backends.engine_choice import OPENVINO, EnginePreference
+from backends.engines.offline import composed, settings_here
+from backends.engines.selection import select_engine
+from backends.model_config import ModelConfigError
+from clients.model_files.config_text import read
+from clients.model_files.files import text_of
+from clients.model_files.model_folders import CONFIG
+from clients.triton.configuration import config_dictionary, config_fault
+from container.model_check.file import backend, model_file
+from container.model_check.versions import served, version_folders
+from container.trouble import Trouble
+
+LIMIT_S = 3600.0
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Say which engine runs each model on this machine, in which precision, how fast, and how "
+        "far its answers are from ONNX Runtime's in f32. What has been found is kept in "
+        "ENGINE_CACHE, where a start finds it. Classes of clients are imported for it."
+    )
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="default: all of them")
+    parser.add_argument(
+        "--precision",
+        choices=(engine_choice.EXACT, engine_choice.AUTO),
+        help="instead of MODEL_PRECISION, for models whose configuration says nothing",
+    )
+    parser.add_argument("--engine", default=engine_choice.AUTO, help=argparse.SUPPRESS)
+    # What the backends ask: a model's folder and its file.
+    parser.add_argument("--select", nargs=2, type=Path, help=argparse.SUPPRESS)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Select the engines and print them; return the exit code."""
+    if options.select:
+        logging.disable(logging.CRITICAL)
+        folder, file = options.select
+        found = select_engine(
+            folder, file, EnginePreference(options.engine, options.precision or engine_choice.EXACT)
+        )
+        sys.stdout.write(f"{json.dumps(asdict(found))}\n")
+        return 0
+    settings = settings_here()
+    environment = {
+        **os.environ,
+        engine_choice.PRECISION_VARIABLE: options.precision or settings.model_precision,
+        engine_choice.CACHE_VARIABLE: str(settings.engine_cache),
+        engine_choice.LIMIT_VARIABLE: str(LIMIT_S),
+    }
+    with composed(settings) as repository:
+        folders = {path.name: path for path in sorted(repository.iterdir()) if path.is_dir()}
+        if unknown := [name for name in options.models if name not in folders]:
+            there = ", ".join(folders) or "none"
+            raise Trouble(f"there is no model {unknown[0]!r}; there are: {there}")
+        for name in options.models or folders:
+            sys.stdout.write(f"{name}: {said(folders[name], environment)}\n")
+            sys.stdout.flush()
+    return 0
+
+
+def said(folder: Path, environment: Mapping[str, str]) -> str:
+    """Return which engine runs the latest version of a model, in words."""
+    try:
+        text = text_of(folder / CONFIG) if (folder / CONFIG).is_file() else ""
+        message = read("x" if config_fault(text) else text)
+    except (OSError, ValueError):
+        return f"its {CONFIG} cannot be read; `dispatcher check` says why"
+    config = config_dictionary(text)
+    versions = served(message, version_folders(folder))
+    its = backend(message, versions)
+    if not (its and versions):
+        return "no model of ONNX or OpenVINO"
+    find = (
+        engine_choice.choice_for_openvino
+        if its == OPENVINO
+        else engine_choice.choice_for_onnxruntime
+    )
+    try:
+        return find(config, folder, model_file(message, versions[-1]), environment).sentence()
+    except ModelConfigError as error:
+        return str(error)

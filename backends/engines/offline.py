@@ -1,0 +1,187 @@
+"""Load models and clients as the container does, without a Triton."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from backends.completion import ModelFile, completed
+from backends.model_config import ModelConfigError, needs_completion
+from clients.base import Environment
+from clients.errors import ModelUnavailable, UnknownModel
+from clients.model_files.config_text import read_folder
+from clients.model_files.files import text_of
+from clients.model_files.model_folders import CONFIG
+from clients.plugins.registry import Registry, load_clients
+from clients.testing import OnnxModels
+from clients.triton.configuration import config_dictionary, config_fault, config_signature
+from clients.triton.server import Signature, Tensors
+from container.model_check.file import backend, model_file, opened
+from container.model_check.versions import served, version_folders
+from container.repository.compose import compose
+from container.trouble import Trouble
+from dispatcher.settings import SettingError, Settings, read_settings
+
+
+def settings_here(**others: str) -> Settings:
+    """Return the settings as this environment has them, but for some.
+
+    Raises:
+        Trouble: one of them is not allowed.
+
+    """
+    try:
+        return read_settings({**os.environ, **others})
+    except SettingError as error:
+        raise Trouble(str(error)) from error
+
+
+@contextmanager
+def composed(
+    settings: Settings, mounted: Path | None = None, built_in: Path | None = None
+) -> Iterator[Path]:
+    """Make a temporary repository of links, as `serve` does; of other folders where named."""
+    with tempfile.TemporaryDirectory(prefix="dispatcher-") as folder:
+        repository = Path(folder).resolve() / "repository"
+        compose(
+            repository,
+            mounted or settings.mounted,
+            *([built_in] if built_in else settings.folders),
+            instead=settings.model_dir_use == "instead",
+            say=lambda _: None,
+        )
+        yield repository
+
+
+class NotRun(ModelUnavailable):
+    """The model is of a kind that only Triton runs, or has a mistake that is reported elsewhere."""
+
+
+class Session:
+    """A model's file with the two methods of a session of ONNX Runtime that are needed here."""
+
+    def __init__(self, file: ModelFile) -> None:
+        self.file = file
+
+    def get_inputs(self) -> Sequence[Any]:
+        return tuple(self.file.signature.inputs)
+
+    def get_outputs(self) -> Sequence[Any]:
+        return tuple(self.file.signature.outputs)
+
+    def run(self, names: Sequence[str], inputs: Tensors) -> list[npt.NDArray[Any]]:
+        outputs = self.file.run(inputs, names)
+        return [outputs[name] for name in names]
+
+
+class Offline(OnnxModels):
+    """A model server that knows models by their configurations, and runs files by their engines.
+
+    Args:
+        folder: the repository.
+
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        super().__init__(folder)
+        self.missing: set[str] = set()
+        """Models that were asked and are not there."""
+        self.not_run: set[str] = set()
+        """Models that were asked and cannot be run here."""
+        self._signatures: dict[tuple[str, str], Signature] = {}
+        self._opened: dict[tuple[str, str], Session] = {}
+
+    def signature(self, model: str, version: str = "", *, timeout: float) -> Signature:  # noqa: ARG002
+        if (model, version) not in self._signatures:
+            self._signatures[model, version] = self.put_together(model, version)
+        return self._signatures[model, version]
+
+    def put_together(self, model: str, version: str) -> Signature:
+        """Return a model's inputs and outputs."""
+        self.look_for(model)
+        try:
+            config = self.folder / model / CONFIG
+            text = text_of(config) if config.is_file() else ""
+            if config_fault(text):
+                raise self.cannot_run(model, f"{config} cannot be read")
+            known = config_dictionary(text)
+            if needs_completion(known):
+                known |= completed(
+                    known, read_folder(config.parent), self.opened(model, version)
+                ).fields
+        except (ModelConfigError, UnicodeDecodeError) as error:
+            raise self.cannot_run(model, str(error)) from error
+        return config_signature(known)
+
+    def _session(self, model: str, version: str) -> Session:
+        self.look_for(model)
+        if (model, version) not in self._opened:
+            self._opened[model, version] = Session(self.opened(model, version))
+        return self._opened[model, version]
+
+    def look_for(self, model: str) -> None:
+        """Note a model that is not there.
+
+        Raises:
+            UnknownModel: it is not.
+
+        """
+        if not (self.folder / model).is_dir():
+            self.missing.add(model)
+            raise UnknownModel(f"there is no model {model!r}")
+
+    def cannot_run(self, model: str, reason: str) -> NotRun:
+        """Note that a model cannot be run here; return the error."""
+        self.not_run.add(model)
+        return NotRun(f"{model}: {reason}")
+
+    def opened(self, model: str, version: str) -> ModelFile:
+        """Return a model's file; the latest served version's, where none is named.
+
+        Raises:
+            NotRun: there is no such file, or its engine cannot read it.
+
+        """
+        folder = self.folder / model
+        config = read_folder(folder)
+        versions = {path.name: path for path in served(config, version_folders(folder))}
+        try:
+            path = versions[version or next(reversed(versions), "")]
+            its = backend(config, [path])
+            if not its:
+                raise self.cannot_run(model, "its backend runs in Triton alone")
+            found = opened(model_file(config, path), its)
+        except (KeyError, ModelConfigError) as error:
+            raise self.cannot_run(model, "it has no file that can be read") from error
+        if found is None:
+            raise self.cannot_run(model, "there is no OpenVINO here that could read it")
+        return found
+
+
+def load_offline(
+    repository: Path, folders: Iterable[Path], server: Offline | None = None
+) -> Registry:
+    """Make the clients without logging: the registry has the reasons too.
+
+    What their files print is no answer of the command: it goes to standard error.
+    """
+    with silence(), redirect_stdout(sys.stderr):
+        return load_clients(Environment(server or Offline(repository), repository), folders)
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """Log nothing meanwhile."""
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)

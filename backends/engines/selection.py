@@ -1,0 +1,349 @@
+"""Select the engine that runs a model best on this machine."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from backends import engine_choice
+from backends.batching.item import Rows
+from backends.batching.row_independence import made_up
+from backends.engine_choice import (
+    AUTO,
+    BF16,
+    F32,
+    ONNXRUNTIME,
+    OPENVINO,
+    EngineChoice,
+    EnginePreference,
+)
+from backends.engines.compare import difference, parameters
+from backends.engines.offline import load_offline, settings_here
+from backends.engines.runs import (
+    Arrays,
+    RecordedModels,
+    RecordingSession,
+    Run,
+    onnxruntime_run,
+    opened,
+    openvino_run,
+    tensors_of,
+)
+from backends.model_config import ModelConfigError, Signature
+from backends.onnxruntime.session import ModelFile
+from backends.openvino import session as openvino
+from backends.openvino.properties import computing_in
+from backends.openvino.rows import take_rows
+from clients.base import Client, Environment
+from clients.tensors.agreement import SPREAD, Agreement, says_nothing, tensors, worst_of
+from clients.tensors.client import named_examples
+from container.model_check.samples import Sample, ask, samples_in
+from container.trouble import Trouble
+
+LIMIT = 1e-3
+"""Of an output's range: how far it may be from ONNX Runtime's in f32, to be the same."""
+
+LEAST_GAIN = 0.97
+"""OpenVINO runs what it runs at this speed of ONNX Runtime's at least: it has all cores for a run
+that is alone, and its weights are mapped."""
+
+INT8 = ("i8", "u8", "i4", "u4")
+"""OpenVINO's names of the types of such weights."""
+
+BEYOND = {
+    "TYPE_STRING": "it has tensors of text",
+    "TYPE_FP64": "it has tensors in double precision, which OpenVINO computes in single",
+}
+"""Why OpenVINO does not run a model with tensors of a type."""
+
+WIDE = 2**40 + 5
+REPEATS = ("Loop", "TensorIterator")
+"""OpenVINO's names of the operators that would run so many times."""
+
+
+TIMED_S = 1.5  # for each engine, at most
+TIMES = 5
+LEAST_TIMES = 2
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The reference: outputs of ONNX Runtime in f32.
+
+    Args:
+        exact: runs the model so.
+        results: of the client, with the samples that they are of.
+        tap: through which the client asks the model.
+
+    """
+
+    exact: Run
+    client: Client | None
+    results: Sequence[tuple[Sample, tuple[Any, list[Arrays]], list[Arrays]]]
+    given: Sequence[Arrays]
+    outputs: Sequence[Arrays]
+    tap: RecordingSession | None
+    is_int8: bool
+
+
+def select_engine(folder: Path, file: Path, asked: EnginePreference) -> EngineChoice:
+    """Compare the engines on this machine and return the best for a model."""
+    opened_file: Any = openvino.OpenVinoFile(file) if file.suffix == ".xml" else ModelFile(file)
+    signature: Signature = opened_file.signature
+    its_own = OPENVINO if file.suffix == ".xml" else ONNXRUNTIME
+    stays = partial(EngineChoice, its_own, F32, signature=signature)
+    types = {spec.data_type for spec in (*signature.inputs, *signature.outputs)}
+    if beyond := [reason for kind, reason in BEYOND.items() if kind in types]:
+        return stays(beyond[0])
+    session = tensors_of(signature) if file.suffix == ".xml" else opened(file)
+    exact = openvino_run(file) if file.suffix == ".xml" else onnxruntime_run(session)
+    known = answers(folder, file, signature, session, exact)
+    if not known.given:
+        return stays("it has no samples, and cannot be run with made-up inputs")
+    wide = answered_to_wide(file, known.given[0], exact)
+    fastest = stays("")
+    best: Run | None = None
+    wanted = BF16 if asked.precision == AUTO else F32
+    candidates = engine_choice.precisions(asked, engine_choice.processor())
+    reasons = [f"this processor has no {wanted}"] * (wanted not in candidates)
+    for precision in candidates:
+        if (its_own, precision) == (OPENVINO, F32):
+            continue
+        try:
+            speedup, worst, run = measured(known, file, precision, wide, signature)
+        except Trouble as error:
+            reasons.append(f"OpenVINO in {precision} {error}")
+            continue
+        if speedup < LEAST_GAIN and asked.engine != OPENVINO:
+            reasons.append(f"OpenVINO in {precision} is {speedup:.2f} times as fast")
+        elif speedup > fastest.speedup:
+            # The load of the machine may have slowed the one before: both are timed in turn now.
+            if best and (gain := faster(best, run, known.given[0])) < 1:
+                continue
+            if best:
+                slower = f"OpenVINO in {fastest.precision} is {1 / gain:.2f} times as fast"
+                reasons.append(f"{slower} as in {precision}")
+            fastest = EngineChoice(OPENVINO, precision, "", round(speedup, 2), worst, signature)
+            best = run
+    is_first = (fastest.engine, fastest.precision) == (OPENVINO, wanted)
+    return fastest if is_first else replace(fastest, reason="; ".join(reasons))
+
+
+def measured(
+    known: Reference,
+    file: Path,
+    precision: str,
+    wide: tuple[Arrays, Arrays] | None,
+    signature: Signature,
+) -> tuple[float, str, Run]:
+    """Compare OpenVINO in a precision with ONNX Runtime.
+
+    Returns:
+        the speedup, the worst difference in words, and runs as they are served.
+
+    Raises:
+        Trouble: it cannot run the model, or has other answers.
+
+    """
+    try:
+        run = openvino_run(file, precision)
+        found = compared(known, run, file, is_exact=precision == F32)
+        if wide and found.passes:
+            found = worst_of([found, tensors(wide[1], run(wide[0]))])
+        if found.passes:
+            served = as_served(file, precision, signature) or run
+            return faster(known.exact, served, known.given[0]), found.worst, served
+    except Trouble:
+        raise
+    except Exception as error:  # such as an operator that is missing
+        raise Trouble(f"cannot: {openvino.unreadable(file, error).what}") from error
+    raise Trouble(f"has other answers: {found.worst}")
+
+
+def answers(folder: Path, file: Path, signature: Signature, session: Any, exact: Run) -> Reference:
+    """Return a model's outputs for its samples, or for made-up inputs.
+
+    Raises:
+        Trouble: one of the model's own samples cannot be read, or its client refuses it.
+
+    """
+    is_int8 = has_int8(file)
+    tap = RecordingSession(session, exact)
+    client = None
+    with suppress(Trouble):  # it has none, or a class that is broken
+        client = client_of(folder, tap)
+    results = results_of(client, folder, file, tap) if client else []
+    if given := [one for *_, some in results for one in some]:
+        outputs = [one for _, (_, some), _ in results for one in some]
+        return Reference(exact, client, results, given, outputs, tap, is_int8)
+    given, outputs = (list(map(dict, side)) for side in made_up(signature, lambda x, _: exact(x)))
+    return Reference(exact, None, (), given, outputs, None, is_int8)
+
+
+def results_of(
+    client: Client, folder: Path, file: Path, tap: RecordingSession
+) -> list[tuple[Sample, tuple[Any, list[Arrays]], list[Arrays]]]:
+    """Return a client's result for each sample, with the model's tensors.
+
+    Raises:
+        Trouble: one of the model's own samples cannot be read, or the client refuses it.
+
+    """
+    results = []
+    for sample in samples_of(folder, client):
+        try:
+            result = ask(client, sample, parameters(client), file.parent.name)
+        except Trouble:
+            if not any(sample.name == f"the {name}" for name, _ in named_examples(client)):
+                raise
+            continue  # the class asks other models too
+        given, outputs = tap.emptied()
+        results.append((sample, (result, outputs), given))
+    return results
+
+
+def has_int8(file: Path) -> bool:
+    """Whether a model has weights in int8, which each engine rounds otherwise."""
+    try:
+        nodes = openvino.read(file).get_ops()
+    except ModelConfigError:  # which is the reason why OpenVINO does not run it
+        return False
+    constants = (node.output(0) for node in nodes if node.get_type_name() == "Constant")
+    return any(
+        one.get_element_type().get_type_name() in INT8 and one.get_partial_shape().rank.get_length()
+        for one in constants
+    )
+
+
+def answered_to_wide(file: Path, given: Arrays, exact: Run) -> tuple[Arrays, Arrays] | None:
+    """Return inputs with integers beyond 32 bits, and the outputs for them.
+
+    OpenVINO computes in 32 bits, and raises no error for a larger number.
+
+    Returns:
+        None where it takes no such numbers, as where they are those of words, or of repetitions.
+
+    """
+    wide = {
+        name: np.full_like(array, WIDE)
+        for name, array in given.items()
+        if array.dtype in (np.int64, np.uint64)
+    }
+    try:
+        if not wide or any(
+            node.get_type_name() in REPEATS for node in openvino.read(file).get_ops()
+        ):
+            return None
+        return {**given, **wide}, exact({**given, **wide})
+    except Exception:  # each engine has its own
+        return None
+
+
+def client_of(folder: Path, tap: RecordingSession) -> Client:
+    """Return a model's client, which uses the recording session.
+
+    Raises:
+        Trouble: it has none that works.
+
+    """
+    with tempfile.TemporaryDirectory(prefix="dispatcher-") as beside:
+        repository = Path(beside).resolve()
+        (repository / folder.name).symlink_to(folder.resolve())
+        registry = load_offline(repository, settings_here().client_folders)
+        found = [one for one in registry.clients.values() if one.served_by == folder.name]
+        if not found:
+            raise Trouble(f"{folder.name} has no client that works")
+        server = RecordedModels(repository, folder.name, tap)
+        return type(found[0])(Environment(server, repository))
+
+
+def samples_of(folder: Path, client: Client) -> list[Sample]:
+    """Return the client's example, and what is in the model's folder of samples.
+
+    Raises:
+        Trouble: one of these cannot be read.
+
+    """
+    examples = [Sample(f"the {name}", partial(dict, one)) for name, one in named_examples(client)]
+    own = folder / engine_choice.SAMPLES
+    return [*examples, *(samples_in(own) if own.is_dir() else [])]
+
+
+def compared(known: Reference, run: Run, file: Path, *, is_exact: bool) -> Agreement:
+    """Compare an engine's outputs with the reference.
+
+    In f32 outputs have to be the same, to `LIMIT`; in another precision, or where weights are in
+    int8, callers have to see the same: see `clients.tensors.agreement`.
+
+    Raises:
+        Trouble: there is nothing that callers could see, as where no sample has an object.
+
+    """
+    outputs = [run(one) for one in known.given]
+    limit = LIMIT if is_exact and not known.is_int8 else SPREAD
+    found = worst_of([tensors(*pair, limit) for pair in zip(known.outputs, outputs, strict=True)])
+    client, tap = known.client, known.tap
+    if client is None or tap is None or (is_exact and not known.is_int8):
+        return found
+    if not math.isfinite(found.difference):  # another shape, or what is no number
+        return found
+    # However near the tensors are: of two classes that are nearly equal the other may be first.
+    tap.by = run
+    seen = [
+        difference(
+            client,
+            expected,
+            (ask(client, sample, parameters(client), file.parent.name), tap.emptied()[1]),
+        )
+        for sample, expected, _ in known.results
+    ]
+    if why := says_nothing(seen):
+        if is_exact:  # the outputs have to be the same then
+            return found
+        raise Trouble(f"was not compared: {why}; put others into {engine_choice.SAMPLES}/")
+    return worst_of(seen)
+
+
+def as_served(file: Path, precision: str, signature: Signature) -> Run | None:
+    """Return runs that compute one row of the outputs that take rows.
+
+    Returns:
+        None where there is no such output: see `backends.openvino.rows`.
+
+    """
+    if not (of_rows := take_rows(openvino.read(file))):
+        return None
+    options = {**computing_in(precision), "INFERENCE_NUM_THREADS": 1}
+    session = openvino.OpenVinoSession(file, options, {}, signature)
+    names = [spec.name for spec in signature.outputs]
+
+    def run(given: Mapping[str, npt.NDArray[Any]]) -> Arrays:
+        texts, places = next(iter(given.values())).shape[:2]
+        rows = {name: Rows((texts, places), [0]) for name in of_rows}
+        return session.run(given, names, rows)
+
+    return run
+
+
+def faster(exact: Run, run: Run, given: Arrays) -> float:
+    """Return the speedup of a run by processor time."""
+    best = [math.inf, math.inf]
+    end = time.monotonic() + 2 * TIMED_S
+    for number in range(TIMES):
+        for place, one in enumerate((exact, run)):
+            begun = time.process_time()
+            one(given)
+            best[place] = min(best[place], time.process_time() - begun)
+        if number + 1 >= LEAST_TIMES and time.monotonic() > end:
+            break
+    return best[0] / best[1]

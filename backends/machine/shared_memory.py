@@ -1,0 +1,358 @@
+"""The share of /dev/shm that this process's model instance may use.
+
+`container/repository/shared_memory_plan.py` says why. Without the variable nothing is limited.
+
+A model that is loaded later is not in its plan. If /dev/shm is small, the model takes its share of
+the free part when it is loaded, or is not loaded at all: it cannot get more afterwards, and Triton
+never ends a request that does not fit.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import time
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
+from glob import iglob
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from backends.machine.shared_folder import locked, shared_folder
+from backends.model_config import (
+    DYNAMIC,
+    ModelConfigError,
+    instance_count,
+    max_batch_size,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+SHARES = "SHARED_MEMORY_SHARES"
+"""The variable: {"size": bytes in all, "models": {name: [bytes of tensors in one run, bytes to
+which an instance's region is grown at once, or 0]}}."""
+
+PREFIX = "SHARED_MEMORY_PREFIX"
+"""The variable: what the names of this Triton's regions begin with; without it none are counted."""
+
+MIB = 2**20
+
+AMPLE = 1024 * MIB
+"""From here on models with fixed shapes are left as they are, and regions grow as is needed."""
+
+BEGINNING = 3 * MIB // 2
+"""What a region has when no tensor was in it yet: 1 MiB, and half of one for rounding up."""
+
+
+PART_OF_A_MODEL = 1 / 8
+"""What a model with fixed shapes may have where there is less, unless one item needs more; and
+what is kept for one that is loaded later."""
+
+SCATTERED = 1.5
+"""How much larger a region has to be for the gaps that tensors of different sizes leave in it.
+Under mixed load 1.3 was seen."""
+
+HALVED = 2
+"""Likewise for variable shapes: a small tensor may be in the middle of the free space."""
+
+PLACE = "SHARED_MEMORY_FOLDER"
+"""The variable: where shared memory is, if not in /dev/shm."""
+
+FOLDER = Path(os.environ.get(PLACE) or "/dev/shm")  # noqa: S108  glibc's choice
+
+# How long a model waits for its room: where it was loaded before, until that one is gone.
+PATIENCE_S, LOOK_S = 10.0, 0.05
+ENDING_S = 2.0  # how long it waits for what others have only for a moment
+
+_BYTES = {
+    **dict.fromkeys(("TYPE_BOOL", "TYPE_UINT8", "TYPE_INT8"), 1),
+    **dict.fromkeys(("TYPE_UINT16", "TYPE_INT16", "TYPE_FP16", "TYPE_BF16"), 2),
+    **dict.fromkeys(("TYPE_UINT32", "TYPE_INT32", "TYPE_FP32"), 4),
+    **dict.fromkeys(("TYPE_UINT64", "TYPE_INT64", "TYPE_FP64"), 8),
+}
+
+
+@dataclass(frozen=True)
+class Item:
+    """One item of a batch: bytes of its tensors, in and out."""
+
+    inputs: int
+    outputs: int
+
+    @classmethod
+    def of(
+        cls,
+        inputs: Iterable[tuple[str, Sequence[int]]],
+        outputs: Iterable[tuple[str, Sequence[int]]],
+    ) -> Item | None:
+        """Return it from types and dimensions; None where they vary or are not listed."""
+        sizes = []
+        for tensors in (inputs, outputs):
+            size = 0
+            for data_type, dims in tensors:
+                if DYNAMIC in dims or data_type not in _BYTES:
+                    return None
+                size += math.prod(dims) * _BYTES[data_type]
+            sizes.append(size)
+        return cls(*sizes) if all(sizes) else None
+
+    def region(self, batch: int) -> int:
+        """Return the bytes that a region needs for batches of a size.
+
+        While one batch is answered, the inputs of the next are there already.
+        """
+        return BEGINNING + int((2 * self.inputs + self.outputs) * batch * SCATTERED)
+
+    def batch(self, part: int, least: int, most: int) -> int:
+        """Return the largest batch whose region is no larger than `part`."""
+        batch = most
+        while batch > least and self.region(batch) > part:
+            batch -= 1
+        return batch
+
+
+class TooLarge(Exception):
+    """A request needs more shared memory than its model has; the text says so."""
+
+
+@dataclass
+class Share:
+    """The shared memory that one instance may use.
+
+    Args:
+        tensors: bytes of tensors, in and out, that one run may have; None is without limit.
+        region: bytes to which this instance's region is grown at once; 0 where it grows as is
+            needed. A region that grows in steps may become twice as large as necessary, because
+            old and new space are not always used together.
+        held: an open file of the size that the region is to grow by; that of a model that came
+            later has the room as well.
+
+    """
+
+    size: int = 0
+    tensors: int | None = None
+    region: int = 0
+    held: int | None = None
+    _one_grows: Lock = field(default_factory=Lock, repr=False, compare=False)
+    _patience: float = field(default=PATIENCE_S, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any], environment: Mapping[str, str]) -> Share:
+        """Return the share of a configured model; hold it if it was loaded later.
+
+        Raises:
+            ModelConfigError: there is none.
+
+        """
+        plan = plan_of(environment)
+        size = plan.get("size", 0)
+        if came_later(config, plan):
+            part = part_of(config, size)
+            if not part.tensors:
+                raise no_room(config, size)
+            return cls(size, part.tensors, part.region, hold(config, part, size, environment))
+        share = cls(size, *plan.get("models", {}).get(config["name"], ()))
+        if share.tensors == 0:
+            raise no_room(config, size)
+        if share.region > BEGINNING:
+            share.held = nameless(environment)
+            os.ftruncate(share.held, share.region - BEGINNING)  # no room, but counted
+        return share
+
+    def reserve(self, taken: int, grow: Callable[[int], None]) -> None:
+        """Grow the region at the first call, and return when it has grown.
+
+        The same model may have been loaded before, and be about to give its room back.
+
+        `taken` bytes of tensors are in it already; `grow` adds bytes, and raises without room.
+
+        Raises:
+            TooLarge: there is no room, and none has become free in a while.
+
+        """
+        with self._one_grows:  # it never shrinks: two runs that begin together would have twice
+            if self.held is not None:  # the room is free now; it counts until it was taken
+                size = os.fstat(self.held).st_size
+                os.ftruncate(self.held, 0)
+                os.ftruncate(self.held, size)
+            until = time.monotonic() + self._patience
+            while self.region:
+                try:
+                    grow(max(0, self.region - BEGINNING - taken))
+                    self.region = 0
+                except Exception as error:  # whatever Triton's stub raises then
+                    if time.monotonic() > until:
+                        self._patience = 0.0
+                        raise self.refusal(self.region) from error
+                    time.sleep(LOOK_S)
+            if self.held is not None:
+                os.close(self.held)
+                self.held = None
+
+    def has_room(self, needed: int) -> bool:
+        """Whether the region holds so many bytes of tensors at a time."""
+        return self.tensors is None or needed <= self.tensors
+
+    def refusal(self, needed: int) -> TooLarge:
+        """Return the error for a request that needs more."""
+        return TooLarge(
+            f"this needs {needed / MIB:.0f} MB of shared memory in one run, and of the "
+            f"{self.size // MIB} MB in /dev/shm the model has {(self.tensors or 0) / MIB:.0f}; "
+            "send fewer or shorter items, or start the container with more "
+            "(docker run --shm-size=1g)"
+        )
+
+
+@dataclass(frozen=True)
+class Part:
+    """The share of an instance of a model that was loaded later.
+
+    Args:
+        region: bytes of shared memory.
+        tensors: bytes of tensors, in and out, that have room there.
+        inputs: bytes of those that are there before the first run.
+
+    """
+
+    region: int
+    tensors: int
+    inputs: int
+
+
+def plan_of(environment: Mapping[str, str]) -> Mapping[str, Any]:
+    """Return the plan of `serve`; empty where there is none."""
+    plan: Mapping[str, Any] = json.loads(environment.get(SHARES) or "{}")
+    return plan
+
+
+def allotted(config: Mapping[str, Any], size: int) -> int:
+    """Return the bytes of `size` for an instance of a model loaded later."""
+    return int(size * PART_OF_A_MODEL) // instance_count(config)
+
+
+def is_scarce(size: int) -> bool:
+    """Whether so many bytes are too few for models without limits."""
+    return 0 < size < AMPLE
+
+
+def came_later(config: Mapping[str, Any], plan: Mapping[str, Any]) -> bool:
+    """Whether a model needs a share that the plan does not have."""
+    return is_scarce(plan.get("size", 0)) and config["name"] not in plan.get("models", {})
+
+
+def part_of(config: Mapping[str, Any], size: int) -> Part:
+    """Return the share of `size` bytes for an instance of a model loaded later."""
+    part = allotted(config, size)
+    if item := item_of(config):
+        batch = batch_of(config, item, part)
+        return Part(item.region(batch), (item.inputs + item.outputs) * batch, item.inputs * batch)
+    region = max(BEGINNING, part)
+    tensors = (region - BEGINNING) // HALVED
+    return Part(region, tensors, tensors)
+
+
+def batch_of(config: Mapping[str, Any], item: Item, part: int) -> int:
+    """Return the largest batch that fits a share; at least 1."""
+    warmups = [int(one.get("batch_size") or 1) for one in config.get("model_warmup") or []]
+    least = max([1, *warmups])
+    return item.batch(part, least, max(least, max_batch_size(config)))
+
+
+def item_of(config: Mapping[str, Any]) -> Item | None:
+    """Return the bytes of one item; None where they vary."""
+    inputs, outputs = (
+        [(one["data_type"], [int(size) for size in one["dims"]]) for one in config.get(kind) or []]
+        for kind in ("input", "output")
+    )
+    return Item.of(inputs, outputs)
+
+
+def fit(config: dict[str, Any], environment: Mapping[str, str]) -> None:
+    """Reduce the batches of a model loaded later to what fits its share.
+
+    As `container.repository.shared_memory_plan.share_of` has it for those that are there at the
+    start. But of what is completed Triton takes no number of instances, and no preferred sizes of
+    batches, which it has added by then where there is a dynamic batcher: with one, batches stay as
+    configured.
+    """
+    plan = plan_of(environment)
+    item = item_of(config)
+    if item and came_later(config, plan) and "dynamic_batching" not in config:
+        batch = batch_of(config, item, allotted(config, plan["size"]))
+        config["max_batch_size"] = min(max_batch_size(config), batch)
+
+
+def hold(config: Mapping[str, Any], part: Part, size: int, environment: Mapping[str, str]) -> int:
+    """Return an unnamed file that occupies a share until this process ends.
+
+    What others have only while they are loaded, or until they are gone, is waited for.
+
+    Raises:
+        ModelConfigError: there is not enough.
+
+    """
+    until = time.monotonic() + ENDING_S
+    while True:
+        try:
+            folder = shared_folder(environment)
+            with locked(folder / "hold.lock") if folder else nullcontext():
+                return held_now(part, size, environment)
+        except OSError as error:
+            if time.monotonic() > until:
+                raise no_room(config, size, f"{error.strerror}: ") from error
+            time.sleep(LOOK_S)
+
+
+def held_now(part: Part, size: int, environment: Mapping[str, str]) -> int:
+    """Return such a file, smaller by the inputs of the first run.
+
+    Raises:
+        OSError: there is not enough of `size`, which may be less than there is, or at all.
+
+    """
+    prefix, rest = environment.get(PREFIX, ""), part.region - BEGINNING
+    if prefix and taken(prefix) + rest > size:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    opened = nameless(environment)
+    try:
+        if rest:
+            os.posix_fallocate(opened, 0, rest)
+            os.ftruncate(opened, max(0, rest - part.inputs))
+            os.ftruncate(opened, rest)  # no more room, but counted
+    except OSError:
+        os.close(opened)
+        raise
+    return opened
+
+
+def nameless(environment: Mapping[str, str]) -> int:
+    """Return an open file in shared memory that ends with this process."""
+    path = FOLDER / f"{environment.get(PREFIX) or 'triton_dispatcher_'}hold_{os.getpid()}"
+    opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    path.unlink()
+    return opened
+
+
+def taken(prefix: str) -> int:
+    """Return the bytes of the regions with this prefix, held ones included."""
+    sizes = {}
+    opened = iglob("/proc/[0-9]*/fd/*")  # noqa: PTH207  Path's fails where a process ends meanwhile
+    for path in (*FOLDER.glob(f"{prefix}*"), *map(Path, opened)):
+        with suppress(OSError):  # it went meanwhile, or is another user's
+            if os.path.realpath(path).startswith(str(FOLDER / prefix)):
+                status = path.stat()
+                sizes[status.st_ino] = status.st_size
+    return sum(sizes.values())
+
+
+def no_room(config: Mapping[str, Any], size: int, why: str = "") -> ModelConfigError:
+    """Return the error for a model of which no share is left."""
+    return ModelConfigError(
+        f"unable to load model '{config['name']}': {why}beside the other models there is "
+        f"no room for it in {size // MIB} MB of shared memory (/dev/shm): start the "
+        "container with more (docker run --shm-size=1g), or serve fewer models."
+    )

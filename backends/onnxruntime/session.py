@@ -1,0 +1,332 @@
+"""A session of ONNX Runtime for one model instance, on plain arrays."""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from backends.batching.tensor_shapes import Scalars, conform
+from backends.machine import allocator
+from backends.machine.cpu_share import usable_cpus
+from backends.model_config import (
+    DYNAMIC,
+    NUMPY_TYPES,
+    ModelConfigError,
+    Signature,
+    TensorSpec,
+    files_of,
+    has_operator,
+)
+from backends.onnxruntime.execution_providers import CPU, TENSORRT
+from backends.onnxruntime.session_settings import ARENA_SHRINKAGE
+from backends.onnxruntime.unknown_ranks import unknown_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from backends.batching.item import Tensors
+    from backends.onnxruntime.execution_providers import Provider
+    from backends.onnxruntime.session_settings import SessionSettings
+
+DEFAULT_FILE = "model.onnx"
+
+SMALL = 128 * 2**20
+"""Bytes of a model up to which there is a second session, with weights of its own."""
+
+SCALED_BY_THREAD = (b"DynamicQuantizeLSTM",)
+"""The operators that quantize the rows of each thread with a scale of their own: two rows differed
+by 3 % of an output's range between one thread and two."""
+
+ERROR, FATAL = 3, 4  # ONNX Runtime's numbers of these levels of its log
+
+_OWN_NAMES = {"float32": "float", "float64": "double"}
+DATA_TYPES = {
+    **{f"tensor({_OWN_NAMES.get(name, name)})": its for name, its in NUMPY_TYPES.items()},
+    "tensor(string)": "TYPE_STRING",
+}
+"""ONNX Runtime's names of the element types that Triton's Python backend can carry."""
+
+ZIPMAP = (
+    "convert the model again with skl2onnx.to_onnx(model, X, options={'zipmap': False}), or with "
+    "zipmap=False in onnxmltools; of any file, such as CatBoost's, `dispatcher new-model` cuts it "
+    "off: the probabilities are a tensor then"
+)
+CAST = (
+    "export the model with inputs and outputs of float32 or float16; behind the one, and before "
+    "the other, a Cast node leaves all in between as it is"
+)
+
+_FIXES = (
+    ("INVALID_PROTOBUF", "fetch or export it again: it is damaged, or no file of ONNX"),
+    ("No graph was found", "fetch or export it again: it is empty, or no file of ONNX"),
+    (
+        "External data path",
+        "put the file with its weights beside it, under the name that it had at the export",
+    ),
+    ("opset version", "export it with an older opset, such as opset_version=17 in torch.onnx"),
+    ("IR version", "save it in an older format: model.ir_version = 8, then onnx.save"),
+    (
+        "is not a registered function/op",
+        (
+            "export it with operators of ONNX alone; or put the library of this one into "
+            "config.pbtxt, model_operations { op_library_filename: … }"
+        ),
+    ),
+    (
+        "NOT_IMPLEMENTED",
+        "export the model in float32: this operator is not there for the type that it is given",
+    ),
+)
+"""What helps, by what ONNX Runtime says; it has one class of errors for most of them."""
+
+_LOCALE = re.compile(r"Failed to construct locale with name:([\w.@-]+)")
+
+
+def model_file(folder: Path, configured: str) -> Path:
+    """Return the model's file; a folder of that name holds `model.onnx`.
+
+    Raises:
+        ModelConfigError: there is no such file.
+
+    """
+    file = folder / (configured or DEFAULT_FILE)
+    if file.is_dir():
+        file /= DEFAULT_FILE
+    if not file.is_file():
+        raise ModelConfigError(f"the model's file was expected at '{file}', but there is none.")
+    return file
+
+
+class ModelFile:
+    """A model's file: its tensors, and runs of its graph, not optimized.
+
+    `metadata` is what its exporter has noted in it, as text.
+
+    Raises:
+        ModelConfigError: ONNX Runtime cannot read the file, or a tensor's type is not served.
+
+    """
+
+    def __init__(self, file: Path) -> None:
+        onnxruntime = _import_onnxruntime()
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = usable_cpus()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.log_severity_level = FATAL  # who tries it with made-up inputs gets its errors
+        self._session = _opened(file, options, [(CPU, {})])
+        self.path = file
+        self.runtime = f"onnxruntime {onnxruntime.__version__}"
+        self.signature = _signature(_inferred(self._session, file), file)
+        self.metadata: Mapping[str, str] = self._session.get_modelmeta().custom_metadata_map
+
+    def run(self, inputs: Tensors, outputs: Sequence[str]) -> dict[str, NDArray[Any]]:
+        """Return the named outputs; raise what ONNX Runtime raises."""
+        return dict(zip(outputs, self._session.run(list(outputs), dict(inputs)), strict=True))
+
+
+def available_providers() -> list[str]:
+    """Return the execution providers of the installed ONNX Runtime."""
+    return list(_import_onnxruntime().get_available_providers())
+
+
+class OnnxSession:
+    """An open model; `at_once` threads may run it at a time.
+
+    A session's threads are shared by all that run it at a time, and two runs of a YOLOv5s that
+    share two threads are 0.9 times as fast as two with one each. So there are two sessions where
+    there may be several runs: one with all threads, for a run that is alone, and one in which each
+    run has its share. A large model has the first alone, and a model whose answers depend on the
+    number of threads the second.
+
+    Args:
+        dims: of the configured outputs: a scalar has none in the file, but the configuration and
+            its readers expect some.
+
+    Raises:
+        ModelConfigError: ONNX Runtime cannot read the file, or a tensor's type is not served.
+
+    """
+
+    by_rows = None
+
+    def __init__(
+        self,
+        file: Path,
+        settings: SessionSettings,
+        providers: Sequence[Provider],
+        dims: Mapping[str, Sequence[int]],
+    ) -> None:
+        is_small = sum(one.stat().st_size for one in files_of(file)) <= SMALL
+        self.on_cpu = [name for name, _ in providers] == [CPU]
+        self.at_once = settings.at_once if is_small else 1
+        own = replace(settings, intra_op_threads=settings.intra_op_threads // self.at_once)
+        self._alone = self._beside = _opened(file, session_options(own), providers)
+        if self.at_once > 1 and not has_operator(file, SCALED_BY_THREAD):
+            self._alone = _opened(file, session_options(settings), providers)
+        self._runs = 0
+        self._counted = Lock()
+        self._run_options = run_options(settings.run_entries)
+        shrinks = self.on_cpu and settings.mem_arena is not False and not settings.run_entries
+        self._shrinking = run_options({ARENA_SHRINKAGE: "cpu:0"}) if shrinks else None
+        self._sizes = {id(one): allocator.Sizes() for one in (self._alone, self._beside)}
+        self.signature = _signature(self._alone, file)
+        self._scalars = Scalars(self.signature, dims)
+        specs = (*self.signature.inputs, *self.signature.optional)
+        self.prepare = partial(conform, specs={spec.name: spec for spec in specs})
+
+    def run(self, inputs: Tensors, outputs: Sequence[str]) -> dict[str, NDArray[Any]]:
+        """Return the named outputs.
+
+        ONNX Runtime's inference builds compute the whole graph all the same; outputs that
+        were not requested are not copied.
+
+        Raises:
+            Exception: what ONNX Runtime raises.
+
+        """
+        with self._session() as session:
+            shrinking = self._sizes[id(session)].shrinks(inputs) and self._shrinking
+            came = session.run(list(outputs), dict(inputs), shrinking or self._run_options)
+        if shrinking:
+            allocator.give_back()
+        return self._scalars.shaped(dict(zip(outputs, came, strict=True)))
+
+    @contextmanager
+    def _session(self) -> Iterator[Any]:
+        with self._counted:
+            self._runs += 1
+            session = self._alone if self._runs == 1 else self._beside
+        try:
+            yield session
+        finally:
+            with self._counted:
+                self._runs -= 1
+
+    def close(self) -> None:
+        self._alone = self._beside = None
+
+
+def session_options(settings: SessionSettings) -> Any:
+    onnxruntime = _import_onnxruntime()
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = ERROR  # centerface's load has 118 warnings
+    options.intra_op_num_threads = settings.intra_op_threads
+    options.inter_op_num_threads = settings.inter_op_threads
+    modes = onnxruntime.ExecutionMode
+    options.execution_mode = modes.ORT_PARALLEL if settings.parallel else modes.ORT_SEQUENTIAL
+    options.graph_optimization_level = getattr(
+        onnxruntime.GraphOptimizationLevel, settings.graph_level
+    )
+    if settings.mem_arena is not None:
+        options.enable_cpu_mem_arena = settings.mem_arena
+    if settings.mem_pattern is not None:
+        options.enable_mem_pattern = settings.mem_pattern
+    for key, value in settings.session_entries.items():
+        options.add_session_config_entry(key, value)
+    for library in settings.op_libraries:
+        options.register_custom_ops_library(library)
+    return options
+
+
+def run_options(entries: Mapping[str, str]) -> Any:
+    onnxruntime = _import_onnxruntime()
+    options = onnxruntime.RunOptions()
+    for key, value in entries.items():
+        options.add_run_config_entry(key, value)
+    return options
+
+
+def _import_onnxruntime() -> Any:
+    # Only where a file is opened: Triton starts one more process for each model, which completes
+    # its configuration and often has nothing to open.
+    try:
+        import onnxruntime  # noqa: PLC0415 - see above
+    except ImportError as error:
+        raise ModelConfigError(
+            f"an ONNX model was given, but onnxruntime cannot be imported ({error}): it is "
+            "expected in the environment of the container (pip install onnxruntime)."
+        ) from error
+    return onnxruntime
+
+
+def _opened(file: Path, options: Any, providers: Sequence[Provider]) -> Any:
+    onnxruntime = _import_onnxruntime()
+    # Who asks for TensorRT gets an error where an option is wrong, instead of another provider.
+    falls_back = all(name != TENSORRT for name, _ in providers)
+    try:
+        return onnxruntime.InferenceSession(
+            str(file), options, providers=list(providers), enable_fallback=falls_back
+        )
+    except Exception as error:
+        reason = str(error).strip().split("\n")[0]
+        what = f"ONNX Runtime cannot open '{file}': {reason}"
+        raise ModelConfigError(what, _fix(reason)) from error
+
+
+def _inferred(session: Any, file: Path) -> Any:
+    """Return a session that knows the sizes which an optimized graph shows, as the served one does.
+
+    Where a size of an output has a name that no input has, such as `LSTMhn_dim_1`, the optimizer
+    may know the number.
+    """
+    known = {size for one in session.get_inputs() for size in one.shape}
+    sizes = (size for one in session.get_outputs() for size in one.shape)
+    if all(isinstance(size, int) or (size and size in known) for size in sizes):
+        return session
+    options = _import_onnxruntime().SessionOptions()
+    options.log_severity_level = FATAL
+    return _opened(file, options, [(CPU, {})])
+
+
+def _fix(reason: str) -> str:
+    """Return how to mend a file that cannot be opened; empty if not known."""
+    if locale := _LOCALE.search(reason):
+        name = locale[1]
+        language = name.partition(".")[0]
+        return (
+            f"give this machine the locale of its StringNormalizer, as root: apt-get install "
+            f"locales && localedef --no-archive -i {language} -f UTF-8 {name}"
+        )
+    return next((fix for said, fix in _FIXES if said in reason), "")
+
+
+def _signature(session: Any, file: Path) -> Signature:
+    """Return the tensors as the model's own file has them."""
+    unshaped = unknown_ranks(file)
+    return Signature(
+        _specs("input", session.get_inputs(), unshaped),
+        _specs("output", session.get_outputs(), unshaped),
+        _specs("input", session.get_overridable_initializers(), unshaped),
+    )
+
+
+def _specs(
+    kind: str, nodes: Iterable[Any], unshaped: Collection[str] = ()
+) -> tuple[TensorSpec, ...]:
+    specs = []
+    for node in nodes:
+        data_type = DATA_TYPES.get(node.type)
+        if data_type is None:
+            raise _not_carried(kind, node)
+        # A named dimension, or one without name or size, is dynamic.
+        shape = tuple(size if isinstance(size, int) else DYNAMIC for size in node.shape)
+        specs.append(TensorSpec(node.name, data_type, shape, node.name in unshaped))
+    return tuple(specs)
+
+
+def _not_carried(kind: str, node: Any) -> ModelConfigError:
+    """Return the error for a tensor type that Python backends do not support."""
+    what = f"{kind} '{node.name}' is a {node.type} in the file, which Triton cannot carry."
+    if node.type.startswith("seq(map("):
+        what = f"{kind} '{node.name}' is a sequence of maps (ZipMap), which Triton cannot carry."
+        return ModelConfigError(what, ZIPMAP)
+    if node.type.startswith("tensor("):
+        return ModelConfigError(what, CAST)
+    return ModelConfigError(what, f"export the model with tensors alone: {', '.join(DATA_TYPES)}")

@@ -1,0 +1,115 @@
+"""A model's configuration as settings of an ONNX Runtime session.
+
+https://github.com/triton-inference-server/onnxruntime_backend#model-config-options
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from backends import parameters
+from backends.machine.cpu_share import threads_of_an_instance, usable_cpus
+from backends.model_config import ModelConfigError, instance_count
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_GRAPH_LEVELS = {
+    -1: "ORT_ENABLE_BASIC",
+    0: "ORT_ENABLE_ALL",
+    1: "ORT_ENABLE_EXTENDED",
+    2: "ORT_DISABLE_ALL",
+}
+"""`optimization.graph.level` as the native backend reads it; other numbers are its default, 0."""
+
+_SPINNING = ("session.intra_op.allow_spinning", "session.inter_op.allow_spinning")
+
+MOST_AT_ONCE = 8
+"""Runs of one instance: each needs memory for what it computes, and the more there are, the longer
+no request is answered where all began together."""
+
+ARENA_SHRINKAGE = "memory.enable_memory_arena_shrinkage"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """What a session is opened with.
+
+    `intra_op_threads` are those of a run that is alone; `at_once` is how many runs an instance has
+    at a time, each with its share of these; `graph_level` is the name of a
+    `GraphOptimizationLevel`; `session_entries` and `run_entries` are ONNX Runtime's own keys and
+    values; None leaves a choice to ONNX Runtime.
+    """
+
+    intra_op_threads: int
+    inter_op_threads: int
+    at_once: int = 1
+    parallel: bool = False
+    graph_level: str = "ORT_ENABLE_ALL"
+    mem_arena: bool | None = None
+    mem_pattern: bool | None = None
+    session_entries: dict[str, str] = field(default_factory=dict)
+    run_entries: dict[str, str] = field(default_factory=dict)
+    op_libraries: tuple[str, ...] = ()
+
+
+def session_settings(
+    config: Mapping[str, Any], cpus: int | None = None, *, on_cpu: bool = True
+) -> SessionSettings:
+    """Read the settings from a configuration.
+
+    Where the configuration does not say how many threads, a run has the cores of
+    `cpu_share.threads_of_an_instance`, and on a CPU an instance without a batcher runs as many
+    requests at a time, `MOST_AT_ONCE` at most. Waiting threads sleep instead of spinning unless
+    `session.intra_op.allow_spinning` says "1": they share the cores with the web workers.
+
+    Raises:
+        ModelConfigError: naming the parameter whose value is not one of those expected.
+
+    """
+    texts = parameters.texts(config)
+    mode = parameters.parsed_int("execution_mode", texts.get("execution_mode", "0"))
+    if mode not in (0, 1):
+        raise ModelConfigError(
+            f"parameter 'execution_mode' is '{mode}', but expected is '0' (sequential) or "
+            "'1' (parallel)."
+        )
+    cpus = cpus or usable_cpus()
+    share = threads_of_an_instance(instance_count(config), cpus)
+    threads = parameters.count_of(config, "intra_op_thread_count")
+    entries = {key: text for key, text in texts.items() if key.startswith("session.")}
+    for key in _SPINNING:
+        # ONNX Runtime takes any other value for a yes, without a word.
+        entries[key] = "1" if parameters.parsed_bool(key, entries.get(key, "0")) else "0"
+    # Spinning threads are never out of the way of others.
+    spinning = entries[_SPINNING[0]] == "1"
+    scheduled = any(name in config for name in ("dynamic_batching", "sequence_batching"))
+    one_by_one = not on_cpu or threads or spinning or scheduled or mode == 1
+    optimization = config.get("optimization") or {}
+    level = int((optimization.get("graph") or {}).get("level") or 0)
+    libraries = (config.get("model_operations") or {}).get("op_library_filename") or []
+    return SessionSettings(
+        intra_op_threads=threads or share,
+        inter_op_threads=parameters.count_of(config, "inter_op_thread_count") or share,
+        at_once=1 if one_by_one else min(share, MOST_AT_ONCE),
+        parallel=mode == 1,
+        graph_level=_GRAPH_LEVELS.get(level, "ORT_ENABLE_ALL"),
+        mem_arena=parameters.bool_of(config, "enable_mem_arena"),
+        mem_pattern=parameters.bool_of(config, "enable_mem_pattern"),
+        session_entries=entries,
+        run_entries={key: texts[key] for key in (ARENA_SHRINKAGE,) if key in texts},
+        op_libraries=tuple(libraries),
+    )
+
+
+def own_settings(config: Mapping[str, Any]) -> str:
+    """Return the first setting that only ONNX Runtime has; empty for none."""
+    optimization = config.get("optimization") or {}
+    if (config.get("model_operations") or {}).get("op_library_filename"):
+        return "op_library_filename"
+    if (optimization.get("graph") or {}).get("level"):
+        return "optimization.graph.level"
+    own = ("execution_mode", "enable_mem_arena", "enable_mem_pattern")
+    keys = parameters.texts(config)
+    return next((key for key in keys if key in own or key.startswith(("session.", "memory."))), "")

@@ -1,0 +1,342 @@
+"""A model that OpenVINO runs: its tensors, and runs on plain arrays."""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+import sys
+from functools import cache, partial
+from importlib.metadata import version
+from pathlib import Path
+from queue import LifoQueue
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from backends.batching.item import ByRows
+from backends.batching.tensor_shapes import Scalars, conform
+from backends.machine import allocator
+from backends.machine.allocator import WORTHWHILE
+from backends.machine.shared_folder import locked
+from backends.model_config import (
+    DYNAMIC,
+    NUMPY_TYPES,
+    ModelConfigError,
+    Signature,
+    TensorSpec,
+    files_of,
+)
+from backends.openvino.properties import EXACT, computing_in
+from backends.openvino.rows import SHAPE, numbers_of, of_all_or_rows, take_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from backends.batching.item import Rows, Tensors
+
+DEFAULT_FILES = ("model.xml", "model.onnx")
+"""Triton writes the first into a configuration that names no file."""
+
+WEIGHTS = ".bin"
+"""The suffix of the file beside `model.xml` that has the weights."""
+
+TELEMETRY = "openvino_telemetry"
+
+SAVE_AGAIN = "fetch it again, or save it again with openvino.save_model"
+
+ALL: Mapping[str, Rows] = {}
+
+_DATA_TYPES = {
+    name.replace("bool", "boolean")
+    .replace("uint", "u")
+    .replace("int", "i")
+    .replace("float", "f"): its
+    for name, its in NUMPY_TYPES.items()
+}
+"""OpenVINO's names of the element types that Triton carries, but for texts, which few models of its
+have; ONNX Runtime runs those."""
+
+
+class OpenVinoSession:
+    """An open model; as many threads may run it at a time as it has streams.
+
+    Args:
+        dims: of the configured outputs: a scalar has none in the file, but the configuration and
+            its readers expect some.
+        shared: a folder for what the instances of one container share, if any.
+
+    Raises:
+        ModelConfigError: OpenVINO cannot read or compile the file.
+
+    """
+
+    on_cpu = True
+
+    def __init__(
+        self,
+        file: Path,
+        properties: Mapping[str, Any],
+        dims: Mapping[str, Sequence[int]],
+        signature: Signature | None = None,
+        shared: Path | None = None,
+    ) -> None:
+        model, self._mapped = read_mapped(file, shared)
+        self._made = None if self._mapped == file else self._mapped
+        try:
+            self.signature = signature or signature_of(model, file)
+            try:
+                self._of_rows = take_rows(model)
+            except Exception as error:  # it can do without
+                sys.stderr.write(f"'{file}' is not run by rows: {error}\n")
+                self._of_rows, model = (), read(self._mapped)
+            self._compiled = core().compile_model(model, "CPU", dict(properties))
+        except Exception as error:
+            self._remove_made()
+            if isinstance(error, ModelConfigError):
+                raise
+            raise unreadable(file, error) from error
+        del model
+        self.by_rows = ByRows(self._of_rows, self.run) if self._of_rows else None
+        self._order = [port.any_name for port in self._compiled.inputs]
+        self._places = {
+            name: place for place, port in enumerate(self._compiled.outputs) for name in port.names
+        }
+        self.at_once = int(self._compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
+        self._free: LifoQueue[Any] = LifoQueue()
+        for _ in range(self.at_once):
+            self._free.put(self._compiled.create_infer_request())
+        self._scalars = Scalars(self.signature, dims)
+        self.prepare = partial(conform, specs={spec.name: spec for spec in self.signature.inputs})
+        self._is_warm = False
+        self._sizes, self._lean = allocator.Sizes(), sys.maxsize
+        allocator.give_back()
+        allocator.forget(self._mapped.with_suffix(WEIGHTS))
+
+    def run(
+        self, inputs: Tensors, outputs: Sequence[str], rows: Mapping[str, Rows] = ALL
+    ) -> dict[str, NDArray[Any]]:
+        """Return the named outputs.
+
+        Raises:
+            ValueError: one of these has other dimensions.
+            Exception: what OpenVINO raises.
+
+        """
+        by_rows = [name for name in self._of_rows if name in outputs]
+        fed = {**inputs, **numbers_of(self._of_rows, rows)}
+        shrinks = self._sizes.shrinks(inputs)
+        request = self._free.get()
+        try:
+            request.infer(
+                [np.ascontiguousarray(fed[name]) for name in self._order], share_inputs=True
+            )
+            answer = {
+                name: request.get_output_tensor(self._places[name]).data.copy()
+                for name in (*outputs, *(SHAPE + name for name in by_rows))
+            }
+        finally:
+            self._free.put(request)
+            if shrinks and self._lean < allocator.resident() - WORTHWHILE:
+                self._compiled.release_memory()
+                allocator.give_back()
+                self._is_warm = False
+        if not (self._is_warm or shrinks):  # it packs weights when it runs for the first time
+            self._is_warm = True
+            allocator.forget(self._mapped.with_suffix(WEIGHTS))
+            self._lean = min(self._lean, allocator.resident())
+        for name in by_rows:
+            answer[name] = of_all_or_rows(answer[name], answer.pop(SHAPE + name), rows.get(name))
+        return self._scalars.shaped(answer)
+
+    def close(self) -> None:
+        self._free = LifoQueue()
+        self._compiled = None
+        self._remove_made()
+
+    def _remove_made(self) -> None:
+        """Remove what was made for all instances; those that have it open keep it."""
+        if self._made:
+            for file in (self._made, self._made.with_suffix(WEIGHTS)):
+                file.unlink(missing_ok=True)
+
+
+class OpenVinoFile:
+    """A model's file: its tensors, and runs of its graph.
+
+    Raises:
+        ModelConfigError: OpenVINO cannot read the file, or a tensor's type is not served.
+
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.path = file
+        model = read(file)
+        self.signature = signature_of(model, file)
+        self.runtime = f"openvino {version('openvino')}"
+        self._session: OpenVinoSession | None = None
+
+    def run(self, inputs: Tensors, outputs: Sequence[str]) -> dict[str, NDArray[Any]]:
+        """Return the named outputs; raise what OpenVINO raises."""
+        if self._session is None:  # many a configuration is completed without a run
+            self._session = OpenVinoSession(self.path, computing_in(EXACT), {}, self.signature)
+        return self._session.run(inputs, outputs)
+
+
+def model_file(folder: Path, configured: str) -> Path:
+    """Return the model's file in its version folder.
+
+    Raises:
+        ModelConfigError: there is no such file.
+
+    """
+    names = DEFAULT_FILES if configured in {"", DEFAULT_FILES[0]} else (configured,)
+    for name in names:
+        if (folder / name).is_file():
+            return folder / name
+    raise ModelConfigError(
+        f"the model's file was expected at '{folder / names[0]}', but there is none.",
+        "put it there with its .bin, as openvino.save_model writes both; or name another file "
+        "with default_model_filename",
+    )
+
+
+def read(file: Path) -> Any:
+    """Return a file as an `openvino.Model`.
+
+    Raises:
+        ModelConfigError: OpenVINO cannot read it.
+
+    """
+    if file.suffix == ".xml" and not file.with_suffix(WEIGHTS).is_file():
+        raise ModelConfigError(
+            f"the weights of '{file}' were expected at '{file.with_suffix(WEIGHTS)}', but there is "
+            "no such file.",
+            "put it there: OpenVINO saves both files together",
+        )
+    with file.open("rb") as opened:
+        begin = opened.read(256).removeprefix(codecs.BOM_UTF8).lstrip()
+    if file.suffix == ".xml" and not begin.startswith(b"<"):  # OpenVINO would guess what it is
+        raise ModelConfigError(f"'{file}' is no XML, as a model of OpenVINO is.", SAVE_AGAIN)
+    try:
+        return core().read_model(file)
+    except Exception as error:
+        raise unreadable(file, error) from error
+
+
+def read_mapped(file: Path, shared: Path | None) -> tuple[Any, Path]:
+    """Return a model whose weights are mapped where that is possible, and the file that it is in.
+
+    Weights of ONNX files are read into each process's own memory; those in OpenVINO's own format
+    are mapped, are there once for all instances, and need not stay in memory once they are packed
+    for the processor. So it is made once in the folder that instances share.
+    """
+    if shared is None or file.suffix == ".xml":
+        return read(file), file
+    known = [
+        (str(f), s.st_size, s.st_mtime_ns, s.st_ino) for f in files_of(file) if (s := f.stat())
+    ]
+    made = shared / "ir" / f"{hashlib.sha256(repr(known).encode()).hexdigest()[:16]}.xml"
+    try:
+        made.parent.mkdir(parents=True, exist_ok=True)
+        with locked(made.with_suffix(".lock")):  # until it is open: another may remove it
+            if not made.exists():
+                _save(file, made)
+            return read(made), made
+    except OSError as error:
+        sys.stderr.write(f"the weights of '{file}' are not mapped: {error}\n")
+        return read(file), file
+
+
+def unreadable(file: Path, error: Exception) -> ModelConfigError:
+    """Return the error for a file that OpenVINO cannot read or compile."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    said = [line for line in lines if line and not line.startswith(("Exception from", "Check "))]
+    reason = (said or lines or [type(error).__name__])[-1][:200]
+    fix = SAVE_AGAIN if file.suffix == ".xml" else 'serve it with backend: "onnxruntime"'
+    if "bin file" in reason:
+        fix = f"copy '{file.with_suffix(WEIGHTS).name}' again: it is cut off, or of another model"
+    return ModelConfigError(f"OpenVINO cannot open '{file}': {reason}", fix)
+
+
+def signature_of(model: Any, file: Path) -> Signature:
+    """Return the tensors of a model.
+
+    Raises:
+        ModelConfigError: one has a type that is not served, or no name.
+
+    """
+    return Signature(
+        tuple(_spec("input", port, file) for port in model.inputs),
+        tuple(_spec("output", port, file) for port in model.outputs),
+    )
+
+
+def _spec(kind: str, port: Any, file: Path) -> TensorSpec:
+    if not port.names:
+        raise ModelConfigError(
+            f"an {kind} of '{file}' has no name, by which callers could ask for it.",
+            "name it before the model is saved: port.get_tensor().set_names({'name'})",
+        )
+    its_type = port.element_type.get_type_name()
+    if its_type not in _DATA_TYPES:
+        raise ModelConfigError(
+            f"{kind} '{port.any_name}' is {its_type} in the file, but expected is one of "
+            f"{', '.join(_DATA_TYPES)}.",
+            "export the model with tensors of such a type",
+        )
+    shape = port.partial_shape
+    if shape.rank.is_dynamic:
+        return TensorSpec(port.any_name, _DATA_TYPES[its_type], (), unshaped=True)
+    sizes = tuple(DYNAMIC if size.is_dynamic else size.get_length() for size in shape)
+    return TensorSpec(port.any_name, _DATA_TYPES[its_type], sizes)
+
+
+def _save(file: Path, made: Path) -> None:
+    """Write a model in OpenVINO's own format."""
+    openvino = imported()
+    part = made.with_suffix(".part.xml")
+    try:
+        openvino.save_model(read(file), part, compress_to_fp16=False)
+        part.with_suffix(WEIGHTS).rename(made.with_suffix(WEIGHTS))
+        part.rename(made)
+    except RuntimeError as error:  # a full disk is one to OpenVINO
+        raise OSError(str(unreadable(made, error))) from error
+    finally:
+        for left in (part, part.with_suffix(WEIGHTS)):
+            left.unlink(missing_ok=True)
+
+
+def imported() -> Any:
+    """Import OpenVINO, without the package that `pip` installs with it.
+
+    That one would send statistics to OpenVINO's makers at each import. Where a module is None,
+    importing it fails, and OpenVINO does without.
+
+    Raises:
+        ModelConfigError: OpenVINO is not there.
+
+    """
+    sys.modules.setdefault(TELEMETRY, None)  # type: ignore[arg-type]
+    # Only where a file is opened: Triton starts one more process for each model, which completes
+    # its configuration and often has nothing to open.
+    try:
+        import openvino  # noqa: PLC0415 - see above
+    except ImportError as error:
+        raise ModelConfigError(
+            f"OpenVINO cannot be imported ({error}).",
+            "install it in the environment of the container: pip install --no-deps openvino",
+        ) from error
+    return openvino
+
+
+@cache
+def core() -> Any:
+    """Return the process's one `openvino.Core`.
+
+    OpenVINO's plug-in for CPUs sets a stack for signal handlers when it is loaded, and sets the one
+    before it when it is unloaded, which may have been freed by then. A plug-in belongs to a `Core`:
+    with several, the next signal, such as Ctrl-C, ended the process by a segmentation fault.
+    """
+    return imported().Core()

@@ -1,0 +1,164 @@
+"""A TorchScript model's configuration, in the native pytorch backend's spellings.
+
+https://github.com/triton-inference-server/pytorch_backend#parameters
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from backends import parameters
+from backends.config_check import listed
+from backends.machine.cpu_share import usable_cpus
+from backends.model_config import (
+    DYNAMIC,
+    NUMPY_TYPES,
+    ModelConfigError,
+    Signature,
+    TensorSpec,
+    dims_of,
+    instance_count,
+    max_batch_size,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+DATA_TYPES = {
+    **{
+        name: its for name, its in NUMPY_TYPES.items() if name not in ("uint16", "uint32", "uint64")
+    },
+    "object": "TYPE_STRING",
+}
+"""What the native backend takes, by numpy's names; TYPE_STRING is a list of str."""
+
+_INDEXED = re.compile(r".*?__([0-9]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class TorchSettings:
+    """Settings of a TorchScript model; None keeps PyTorch's own."""
+
+    intra_op_threads: int
+    inter_op_threads: int
+    inference_mode: bool = True
+    optimized_execution: bool = True
+    cudnn: bool = True
+    cache_cleaning: bool = False
+    jit_profiling: bool | None = None
+    jit_executor: bool | None = None
+    tensor_fuser: bool | None = None
+
+
+def torch_settings(
+    config: Mapping[str, Any], cpus: int | None = None
+) -> tuple[TorchSettings, list[str]]:
+    """Return the settings of a configuration, and warnings for the log.
+
+    Where the configuration does not say how many threads, an instance gets its share of `cpus`
+    (default: those this process may use).
+
+    Raises:
+        ModelConfigError: naming the parameter whose value is not one of those expected.
+
+    """
+    share = max(1, (cpus or usable_cpus()) // instance_count(config))
+
+    def switch(key: str, *, default: bool) -> bool:
+        value = parameters.bool_of(config, key)
+        return default if value is None else value
+
+    warnings = []
+    if parameters.bool_of(config, "ENABLE_WEIGHT_SHARING"):
+        warnings.append(
+            "the parameter 'ENABLE_WEIGHT_SHARING' is left out: instances are processes here, each "
+            "with weights of its own."
+        )
+    settings = TorchSettings(
+        intra_op_threads=parameters.count_of(config, "INTRA_OP_THREAD_COUNT") or share,
+        inter_op_threads=parameters.count_of(config, "INTER_OP_THREAD_COUNT") or share,
+        inference_mode=switch("INFERENCE_MODE", default=True),
+        optimized_execution=not switch("DISABLE_OPTIMIZED_EXECUTION", default=False),
+        cudnn=not switch("DISABLE_CUDNN", default=False),
+        cache_cleaning=switch("ENABLE_CACHE_CLEANING", default=False),
+        jit_profiling=parameters.bool_of(config, "ENABLE_JIT_PROFILING"),
+        jit_executor=parameters.bool_of(config, "ENABLE_JIT_EXECUTOR"),
+        tensor_fuser=parameters.bool_of(config, "ENABLE_TENSOR_FUSER"),
+    )
+    return settings, warnings
+
+
+def configured_signature(config: Mapping[str, Any]) -> Signature:
+    """Return the tensors of the configuration, with the batch dimension.
+
+    Raises:
+        ModelConfigError: a data type is not one of PyTorch's, or strings have more than one
+            dimension (PyTorch knows only lists of them).
+
+    """
+    inputs, outputs = config.get("input") or [], config.get("output") or []
+    return Signature(
+        tuple(_spec(config, "input", one) for one in inputs if not one.get("optional")),
+        tuple(_spec(config, "output", one) for one in outputs),
+        tuple(_spec(config, "input", one) for one in inputs if one.get("optional")),
+    )
+
+
+def input_order(names: Sequence[str], arguments: Sequence[str]) -> list[str]:
+    """Return the configured names in the order of forward's arguments.
+
+    All of them are arguments' names, or all end with `__` and the argument's index, or their
+    own order counts, as on the native backend.
+
+    Raises:
+        ModelConfigError: there are more or fewer names than arguments, or an index is missing.
+
+    """
+    if len(names) != len(arguments):
+        raise ModelConfigError(
+            f"the configuration has the inputs {listed(names)}, but the file's forward expects "
+            f"{listed(arguments)}."
+        )
+    if set(names) == set(arguments):
+        return list(arguments)
+    indices = _indices(names)
+    if indices is None:
+        return list(names)
+    if sorted(indices) != list(range(len(names))):
+        raise ModelConfigError(
+            f"the configuration has the inputs {listed(names)}, but the indices 0 to "
+            f"{len(names) - 1} were expected, once each."
+        )
+    return [name for _, name in sorted(zip(indices, names, strict=True))]
+
+
+def output_indices(names: Sequence[str]) -> dict[str, int]:
+    """Return for each configured output which of forward's results it is.
+
+    Names that end with `__` and an index say so; if one does not, their order counts.
+    """
+    return dict(zip(names, _indices(names) or range(len(names)), strict=True))
+
+
+def _spec(config: Mapping[str, Any], kind: str, tensor: Mapping[str, Any]) -> TensorSpec:
+    name = tensor["name"]
+    if tensor["data_type"] not in DATA_TYPES.values():
+        raise ModelConfigError(
+            f"{kind} '{name}' is {tensor['data_type']} in the configuration, but PyTorch expects "
+            f"one of {', '.join(sorted(DATA_TYPES.values()))}."
+        )
+    batch = [DYNAMIC] if max_batch_size(config) > 0 else []
+    shape = (*batch, *dims_of(tensor))
+    if tensor["data_type"] == "TYPE_STRING" and len(shape) != 1:
+        raise ModelConfigError(
+            f"{kind} '{name}' is TYPE_STRING with shape {list(shape)} in the configuration, but "
+            "PyTorch expects one dimension, the batch dimension counted."
+        )
+    return TensorSpec(name, tensor["data_type"], shape)
+
+
+def _indices(names: Iterable[str]) -> list[int] | None:
+    matches = [_INDEXED.fullmatch(name) for name in names]
+    return [int(match[1]) for match in matches if match] if all(matches) else None

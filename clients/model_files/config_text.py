@@ -1,0 +1,217 @@
+"""Reads `config.pbtxt`, a message in protobuf's text format, without protobuf.
+
+`serve` and the model processes read a few fields: importing protobuf and gRPC for that would take
+each of them some 20 MB. Here fields also have their place in the text. This reader does not judge
+whether a configuration is right; `clients/triton/configuration.py` does, with protobuf's own.
+https://protobuf.dev/reference/protobuf/textformat-spec/
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from clients.model_files.files import text_of
+
+_TOKEN = re.compile(
+    r"""(?:\s|\#[^\n]*+|[,;])*+                           # separators
+    (?P<token>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'     # a text
+    |[-+.\w/]+                                            # a name or a number
+    |[{}<>\[\]:])""",
+    re.VERBOSE,
+)
+_CLOSING = {"{": "}", "<": ">"}
+_OCTAL = re.compile(r"-?0[0-7]+")
+_WHOLE = re.compile(r"-?(0[xX][0-9a-fA-F]+|[1-9][0-9]*|0)")
+_FLOAT = re.compile(r"-?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?[fF]?")
+
+
+class NotReadable(ValueError):
+    """The text is not in protobuf's text format."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of a message: its name, its value, and its place in the text.
+
+    A value is a text, without quotes, or a message. `[1, 2]` is two fields at the same place.
+    """
+
+    name: str
+    value: str | Message
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Message:
+    """The fields of a message, in the order of the text."""
+
+    fields: tuple[Field, ...] = ()
+
+    def all(self, name: str) -> list[Field]:
+        """Return the fields of that name."""
+        return [field for field in self.fields if field.name == name]
+
+    def messages(self, name: str) -> list[Message]:
+        """Return the values of that name that are messages."""
+        return [field.value for field in self.all(name) if isinstance(field.value, Message)]
+
+    def texts(self, name: str) -> list[str]:
+        """Return the values of that name that are not messages."""
+        return [field.value for field in self.all(name) if isinstance(field.value, str)]
+
+    def text(self, name: str, default: str = "") -> str:
+        """Return the value of a field that is set at most once."""
+        return next(iter(self.texts(name)), default)
+
+    def number(self, name: str, default: int = 0) -> int:
+        """Return the value of a field that holds a whole number."""
+        return whole(self.text(name) or str(default))
+
+    def readable_number(self, name: str) -> int:
+        """Return the same; 0 for a text that is no number, which Triton refuses."""
+        try:
+            return self.number(name)
+        except NotReadable:
+            return 0
+
+
+def line_of(text: str, *fields: Field) -> int:
+    """Return the line of the first of some fields, counted from 1."""
+    return text.count("\n", 0, fields[0].start) + 1 if fields else 0
+
+
+def no_number(text: str) -> tuple[int, str] | None:
+    """Return line and text of the first number that Triton refuses.
+
+    It refuses `1_0`, `0b11`, `+4` and digits of other scripts; Python's protobuf does not.
+    """
+    position = 0
+    while match := _TOKEN.match(text, position):
+        token, position = match["token"], match.end()
+        if re.match(r"[-+.]*\d", token) and not (
+            _WHOLE.fullmatch(token) or _OCTAL.fullmatch(token) or _FLOAT.fullmatch(token)
+        ):
+            return text.count("\n", 0, match.start("token")) + 1, token
+    return None
+
+
+def whole(text: str) -> int:
+    """Read a whole number, as in C: `0x1F` has base 16, and `017` base 8.
+
+    Raises:
+        NotReadable: it is no whole number.
+
+    """
+    if _OCTAL.fullmatch(text):
+        return int(text, 8)
+    if not _WHOLE.fullmatch(text):
+        raise NotReadable(f"{text!r} is no whole number")
+    return int(text, 0)
+
+
+def read(text: str) -> Message:
+    """Read a message.
+
+    Raises:
+        NotReadable: the text is not in the format.
+
+    """
+    reader = _Reader(text)
+    message = reader.message("")
+    if reader.current:
+        raise NotReadable(f"{reader.current!r} is left over at {reader.start}")
+    return message
+
+
+def read_if_right(text: str) -> Message:
+    """Read a message; an empty one where it is not in the format: Triton says what is wrong."""
+    try:
+        return read(text)
+    except NotReadable:
+        return Message()
+
+
+def read_folder(folder: Path) -> Message:
+    """Read the configuration in a model's folder, as its author wrote it.
+
+    It is empty where there is none, or none that can be read: Triton says what is wrong with it.
+    """
+    try:
+        return read(text_of(folder / "config.pbtxt"))
+    except (OSError, ValueError):
+        return Message()
+
+
+class _Reader:
+    """The tokens of a text: the next one, and its place."""
+
+    def __init__(self, text: str) -> None:
+        self._tokens = self._each(text)
+        self.current, self.start, self.end, self.last = "", 0, 0, 0
+        self.next()
+
+    @staticmethod
+    def _each(text: str) -> Iterator[tuple[str, int, int]]:
+        position = 0
+        while match := _TOKEN.match(text, position):
+            yield match["token"], match.start("token"), match.end()
+            position = match.end()
+        if re.sub(r"\#[^\n]*|[\s,;]", "", text[position:]):
+            raise NotReadable(f"{text[position : position + 20]!r} cannot be read")
+
+    def next(self) -> str:
+        """Return the current token, and go on to the next."""
+        token, self.last = self.current, self.end
+        self.current, self.start, self.end = next(self._tokens, ("", self.end, self.end))
+        return token
+
+    def message(self, closing: str) -> Message:
+        fields: list[Field] = []
+        while self.current != closing:
+            start, name = self.start, self.next()
+            if not re.fullmatch(r"\w+", name):
+                raise NotReadable(f"{name!r} is no name, at {start}")
+            if self.current == ":":
+                self.next()
+            values = self.values()
+            fields += [Field(name, value, start, self.last) for value in values]
+        return Message(tuple(fields))
+
+    def values(self) -> list[str | Message]:
+        if self.current != "[":
+            return [self.value()]
+        self.next()
+        values = []
+        while self.current != "]":
+            values.append(self.value())
+        self.next()
+        return values
+
+    def value(self) -> str | Message:
+        token = self.next()
+        if closing := _CLOSING.get(token):
+            message = self.message(closing)
+            self.next()
+            return message
+        if token in ("", "]", "}", ">", ":", "["):
+            raise NotReadable(f"{token!r} is no value, at {self.last}")
+        parts = [token]
+        # Texts that follow each other are joined.
+        while parts[-1][0] in "\"'" and self.current[:1] in ('"', "'"):
+            parts.append(self.next())
+        return "".join(unquoted(part) if part[0] in "\"'" else part for part in parts)
+
+
+def unquoted(token: str) -> str:
+    """Return the text between quotes; escapes are those of C, for bytes of UTF-8."""
+    text = token[1:-1]
+    if "\\" not in text:
+        return text
+    try:
+        return text.encode().decode("unicode_escape").encode("latin-1").decode()
+    except UnicodeError as error:
+        raise NotReadable(f"{token} cannot be read") from error

@@ -1,0 +1,87 @@
+"""The findings of `dispatcher check`: a sentence each, with place and fix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from clients.model_files.config_text import Field, line_of
+
+Level = Literal["error", "warning"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A mistake, or what looks like one.
+
+    Args:
+        level: an error keeps a model or a client from being served, or served rightly.
+        line: in that file, counted from 1; 0 for the whole file.
+        fix: how to mend it, where the message does not say so.
+
+    """
+
+    level: Level
+    file: str
+    line: int
+    key: str
+    message: str
+    fix: str
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        key = f" `{self.key}`" if self.key else ""
+        fix = f": {self.fix}" if self.fix else ""
+        return f"{self.level}: {place}:{key} {self.message}{fix}"
+
+
+@dataclass
+class Findings:
+    """Collects what is found below a folder.
+
+    Args:
+        root: the folder.
+        links_replaced: links may lead out of it, since their files are packed in their place.
+
+    """
+
+    root: Path
+    found: list[Finding] = field(default_factory=list)
+    links_replaced: bool = False
+
+    def error(self, file: Path, message: str, fix: str, *, key: str = "", line: int = 0) -> None:
+        """Note what keeps something from being served."""
+        self.found.append(Finding("error", self.shown(file), line, key, message, fix))
+
+    def warning(self, file: Path, message: str, fix: str, *, key: str = "", line: int = 0) -> None:
+        """Note what is rarely meant so."""
+        self.found.append(Finding("warning", self.shown(file), line, key, message, fix))
+
+    def shown(self, file: Path) -> str:
+        """Return a path relative to the root, where it is below it."""
+        if not file.is_relative_to(self.root):
+            return str(file)
+        return str(file.relative_to(self.root))
+
+    @property
+    def errors(self) -> int:
+        return sum(one.level == "error" for one in self.found)
+
+
+@dataclass(frozen=True)
+class ConfigFindings:
+    """Notes what is wrong in one configuration, with the lines of its fields."""
+
+    findings: Findings
+    file: Path
+    text: str
+
+    def error(self, key: str, fields: Sequence[Field], message: str, fix: str) -> None:
+        """Note what keeps the model from being served."""
+        self.findings.error(self.file, message, fix, key=key, line=line_of(self.text, *fields))
+
+    def warning(self, key: str, fields: Sequence[Field], message: str, fix: str) -> None:
+        """Note what is rarely meant so."""
+        self.findings.warning(self.file, message, fix, key=key, line=line_of(self.text, *fields))

@@ -1,0 +1,135 @@
+"""Finds what a model's configuration asks of a GPU, and adapts it to a machine without one.
+
+Without a GPU Triton 2.51 refuses KIND_GPU, lists of GPUs and engines of TensorRT; accelerators, the
+options of CUDA and secondary devices it passes over in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from clients.model_files.config_text import Field, Message, line_of, read_if_right
+from clients.model_files.files import text_of
+
+CONFIG = "config.pbtxt"
+DEVICES = Path("/dev")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a key of a configuration asks of a GPU.
+
+    Args:
+        what: what is wrong with it where there is no GPU.
+        fix: how to mend it.
+        values: those values that ask for a GPU; none means all.
+        change: what becomes of it on a CPU, in words; empty where it cannot be adapted.
+        text: what becomes of it on a CPU, in the configuration.
+
+    """
+
+    what: str
+    fix: str
+    values: tuple[str, ...] = ()
+    change: str = ""
+    text: str = ""
+
+
+ADAPT = "or set GPU_CONFIGS=adapt"
+IGNORED = Rule(
+    "has no effect, for this machine has no GPU", f"leave it out, {ADAPT}", change="is left out"
+)
+TENSORRT = Rule(
+    "is for TensorRT, whose engines run only on a GPU of the kind that they were built for, in the "
+    "TensorRT backend, which NVIDIA's image of Triton has",
+    "start that image with `--gpus all`, or serve the ONNX file that the engine was built from, "
+    'with backend: "onnxruntime"',
+    values=("tensorrt", "tensorrt_plan"),
+)
+RULES = {
+    "backend": TENSORRT,
+    "platform": TENSORRT,
+    "instance_group.kind": Rule(
+        "is KIND_GPU, but this machine has no GPU; Triton refuses that",
+        f"write KIND_AUTO, which is a GPU where there is one, else the CPU, {ADAPT}",
+        values=("KIND_GPU",),
+        change="is KIND_CPU instead of KIND_GPU",
+        text="kind: KIND_CPU",
+    ),
+    "instance_group.gpus": Rule(
+        "names GPUs, but this machine has none; Triton refuses that",
+        f"leave it out, with KIND_AUTO, which takes every GPU, else the CPU, {ADAPT}",
+        change="is left out",
+    ),
+    "instance_group.secondary_devices": IGNORED,
+    "optimization.cuda": IGNORED,
+    "optimization.input_pinned_memory": IGNORED,
+    "optimization.output_pinned_memory": IGNORED,
+    "optimization.execution_accelerators.gpu_execution_accelerator": IGNORED,
+}
+
+
+@dataclass(frozen=True)
+class GpuSetting:
+    """Something that a configuration asks of a GPU: its key, its place, its line, its rule."""
+
+    key: str
+    field: Field
+    line: int
+    rule: Rule
+
+    def __str__(self) -> str:
+        return f"{CONFIG}:{self.line} `{self.key}` {self.rule.what}: {self.rule.fix}"
+
+    @property
+    def change(self) -> str:
+        """What becomes of it on a CPU, as a sentence; empty where it cannot be adapted."""
+        return self.rule.change and f"there is no GPU: `{self.key}` {self.rule.change}"
+
+
+def has_gpu() -> bool:
+    """Whether this machine, or container, has a GPU that Triton could use."""
+    return any(DEVICES.glob("nvidia[0-9]*")) or (DEVICES / "dxg").exists()
+
+
+def gpu_settings(text: str) -> list[GpuSetting]:
+    """Return what a configuration asks of a GPU, in the order of the text.
+
+    Nothing is found in a text that cannot be read: Triton says what is wrong with it.
+    """
+    message = read_if_right(text)
+    found = {  # by their places: `[0, 1]` is two fields at one place
+        field.start: GpuSetting(key, field, line_of(text, field), rule)
+        for key, rule in RULES.items()
+        for field in fields_at(message, key)
+        if not rule.values or field.value in rule.values
+    }
+    return [found[start] for start in sorted(found)]
+
+
+def gpu_settings_of(folder: Path) -> list[GpuSetting]:
+    """Return what the configuration in a model's folder asks of a GPU."""
+    try:
+        return gpu_settings(text_of(folder / CONFIG))
+    except (OSError, UnicodeDecodeError):  # there is none, or Triton says what is wrong with it
+        return []
+
+
+def fields_at(message: Message, key: str) -> Iterator[Field]:
+    """Yield the fields with a key such as `instance_group.kind`."""
+    name, _, rest = key.partition(".")
+    if not rest:
+        yield from message.all(name)
+        return
+    for inner in message.messages(name):
+        yield from fields_at(inner, rest)
+
+
+def adapted(text: str) -> str:
+    """Return a configuration for a machine without a GPU; the same where nothing changes."""
+    for one in reversed(gpu_settings(text)):
+        if one.change:
+            text = text[: one.field.start] + one.rule.text + text[one.field.end :]
+    return text

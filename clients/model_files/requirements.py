@@ -1,0 +1,233 @@
+"""Compares a `requirements.txt` beside classes with the packages that are installed.
+
+Nothing is installed here: what the container serves would depend on a registry at every start. The
+author adds packages to an image, or puts them beside the class.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import re
+import shlex
+import sys
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from clients.model_files.files import text_of
+
+FILE = "requirements.txt"
+CODE = "code"  # the folder of a model archive that the hosting service gives authors
+PIP = "/opt/triton-dispatcher/.venv/bin/pip"  # in the image
+MOST_NAMED = 5
+
+INCLUDED = re.compile(r"(?:-r|--requirement)[ =]*(\S.*)")
+# What pip takes and names no distribution: options, and files or archives by their place.
+NOT_COMPARED = re.compile(r"-|[\w+.-]+://|[./~]|[^\s@]+\.(whl|zip|tar\.gz)$")
+
+# Distributions whose modules have another name.
+OTHERS = {
+    "attr": "attrs",
+    "bs4": "beautifulsoup4",
+    "cv2": "opencv-python-headless",
+    "dateutil": "python-dateutil",
+    "faiss": "faiss-cpu",
+    "google": "protobuf",
+    "PIL": "pillow",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}
+OWN = frozenset({"backends", "clients", "container", "dispatcher", "tool", "weights"})
+
+
+@dataclass(frozen=True)
+class Lack:
+    """A line of a file that the installed packages do not satisfy.
+
+    Args:
+        file: the `requirements.txt`.
+        line: counted from 1; 0 for the whole file.
+        what: in words.
+        requirement: what to install, as pip takes it; empty where the line cannot be read.
+
+    """
+
+    file: Path
+    line: int
+    what: str
+    requirement: str = ""
+
+    @property
+    def fix(self) -> str:
+        """How to add it."""
+        if not self.requirement:
+            return "write a line such as num2words>=0.5"
+        return remedy([self.requirement])
+
+
+def remedy(requirements: Sequence[str]) -> str:
+    """Return how to add packages: to an image, or beside a class."""
+    wanted = " ".join(shlex.quote(one) for one in requirements[:MOST_NAMED])
+    if len(requirements) > MOST_NAMED:
+        wanted = f"-r {FILE}"
+    return (
+        "build an image of four lines, `FROM triton-dispatcher`, `USER root`, "
+        f"`RUN {PIP} install {wanted}` and `USER 1000:0`; "
+        "or make the class a package, and put pure Python beside its __init__.py: "
+        f"`pip install --target code/clients/NAME {wanted}`"
+    )
+
+
+def requirement_files(folders: Iterable[Path], models: Path | None = None) -> list[Path]:
+    """Return the files for folders of classes: in them, in their packages, and in `code` above.
+
+    The one in the folder `code` of a model repository is found even if no classes are there.
+    """
+    found: dict[Path, None] = {}
+    for folder in (*folders, *([models / CODE / "clients"] if models else [])):
+        above = [folder.parent / FILE] if folder.parent.name == CODE else []
+        for path in (*above, folder / FILE, *sorted(folder.glob(f"*/{FILE}"))):
+            if path.is_file():
+                found[path] = None
+    return list(found)
+
+
+def lacking(folders: Iterable[Path], models: Path | None = None) -> Iterator[str]:
+    """Yield a sentence for each file of `requirement_files` that is not satisfied."""
+    for file in requirement_files(folders, models):
+        if lacks := lacks_of(file):
+            wanted = [one.requirement for one in lacks if one.requirement]
+            more = f" and {len(lacks) - MOST_NAMED} more" if len(lacks) > MOST_NAMED else ""
+            said = ", ".join(one.what for one in lacks[:MOST_NAMED])
+            yield f"{file}: {said}{more}: {remedy(wanted) if wanted else lacks[0].fix}"
+
+
+def lacks_of(file: Path) -> list[Lack]:
+    """Return the lines of a file, and of those that it includes, that are not satisfied."""
+    places = [str(path) for path in (file.parent, *places_beside(file.parent))]
+    found: list[Lack] = []
+    for path, number, line in lines_of(file, file.parent, set(), found):
+        try:
+            wanted = Requirement(line)
+        except InvalidRequirement:
+            found.append(Lack(path, number, f"`{line[:60]}` is no requirement"))
+            continue
+        applies = wanted.marker is None or wanted.marker.evaluate()
+        if applies and (what := lack_of(wanted, places)):
+            wanted.marker = None
+            found.append(Lack(path, number, what, str(wanted)))
+    return found
+
+
+def places_beside(folder: Path) -> list[Path]:
+    """Return folders in which packages may have been put beside classes."""
+    return [path for depth in ("*", "clients/*") for path in folder.glob(depth) if path.is_dir()]
+
+
+def lines_of(
+    file: Path, root: Path, seen: set[Path], found: list[Lack]
+) -> Iterator[tuple[Path, int, str]]:
+    """Yield the lines that name distributions, with their files and numbers.
+
+    Args:
+        file: with the lines.
+        root: files outside of this folder are not read.
+        seen: the files that were read; they may include one another.
+        found: takes what cannot be read.
+
+    """
+    seen.add(file)
+    try:
+        text = text_of(file)
+    except (OSError, ValueError) as error:
+        found.append(Lack(file, 0, f"it cannot be read ({type(error).__name__})"))
+        return
+    # A line may go on after a backslash, as before `--hash`.
+    joined = re.sub(r"\\\n", lambda _: "\0", text)
+    number = 0
+    for whole in joined.split("\n"):
+        number += 1 + whole.count("\0")
+        line = re.sub(r"(^|\s)#.*", "", whole.replace("\0", " ")).strip()
+        line = re.split(r"\s--\w", line, maxsplit=1)[0].strip()
+        if match := INCLUDED.match(line):
+            other = (file.parent / match[1].strip()).resolve()
+            if other.is_relative_to(root.resolve()) and other not in seen:
+                yield from lines_of(other, root, seen, found)
+        elif line and not NOT_COMPARED.match(line):
+            yield file, number - whole.count("\0"), line
+
+
+def lack_of(wanted: Requirement, places: Sequence[str]) -> str:
+    """Return what is missing of a requirement, in words; empty where it is there.
+
+    Args:
+        wanted: the requirement.
+        places: folders in which packages may be, before those of Python.
+
+    """
+    there = installed(wanted.name, places)
+    if there is None:
+        return f"{bare(wanted)} is not installed"
+    if not wanted.specifier.contains(there.version, prereleases=True):
+        return f"{bare(wanted)} is wanted, and {wanted.name} {there.version} is installed"
+    for name in of_extras(there, wanted.extras):
+        if not installed(name, places):
+            return f"{bare(wanted)} wants {name}, which is not installed"
+    return ""
+
+
+def of_extras(there: importlib.metadata.Distribution, extras: Collection[str]) -> Iterator[str]:
+    """Yield the distributions that an installed one wants for its extras."""
+    for line in there.requires or ():
+        try:
+            inner = Requirement(line)
+        except InvalidRequirement:  # an old distribution
+            continue
+        marker = inner.marker
+        if marker is None or marker.evaluate({"extra": ""}):  # wanted without extras
+            continue
+        if any(marker.evaluate({"extra": one}) for one in extras):
+            yield inner.name
+
+
+def bare(wanted: Requirement) -> str:
+    """Return a requirement without its marker and address."""
+    extras = f"[{','.join(sorted(wanted.extras))}]" if wanted.extras else ""
+    return f"{wanted.name}{extras}{wanted.specifier}"
+
+
+def installed(name: str, places: Sequence[str]) -> importlib.metadata.Distribution | None:
+    """Return an installed distribution."""
+    path = [*places, *sys.path]
+    found = importlib.metadata.distributions(name=canonicalize_name(name), path=path)
+    return next(iter(found), None)
+
+
+def import_remedy(error: BaseException, file: Path | None = None) -> str:
+    """Return how to add the distribution of a module that was not found; empty for other errors.
+
+    Args:
+        error: what an import raised.
+        file: of the class, for which a `requirements.txt` may say what is wanted.
+
+    """
+    if not isinstance(error, ModuleNotFoundError) or not error.name:
+        return ""
+    module = error.name.partition(".")[0]
+    if module in OWN or module in sys.modules or importlib.util.find_spec(module) is not None:
+        return ""  # a module of this project, or missing inside of a package that is there
+    names = {canonicalize_name(module), canonicalize_name(OTHERS.get(module, module))}
+    folder = file and (file.parent.parent if file.name == "__init__.py" else file.parent)
+    for listed in requirement_files([folder]) if folder else ():
+        for one in lacks_of(listed):
+            if one.requirement and canonicalize_name(Requirement(one.requirement).name) in names:
+                return f"{one.requirement}, of {listed.name}, is not installed: {one.fix}"
+    if module in OTHERS:
+        return f"{OTHERS[module]} is not installed: {remedy([OTHERS[module]])}"
+    own = f"if {module} is a file of your own, put {module}.py beside the class"
+    return f"{own}; if it is a package, {remedy([module.replace('_', '-')])}"

@@ -1,0 +1,52 @@
+"""Triton's response cache: for which models it tells one request from another.
+
+It compares the bytes of inputs, not their shapes: of [1, 4] and [2, 2] with equal bytes the second
+would be answered as the first was. So a model for which bytes do not say the shape has no cache.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from clients.model_files.config_text import Message, read_folder, read_if_right
+from clients.model_files.crash_causes import TRUE
+
+OFF = (
+    "its `response_cache` is off, in a copy of config.pbtxt: Triton's cache compares bytes, not "
+    "shapes; write `input` with `dims` and `max_batch_size`, of which one size varies at most (a "
+    "batch of 1 does not)"
+)
+KEPT = (
+    "Triton goes on answering from its response cache what it has kept of the same version, also "
+    "of other files: give changed files a new version number"
+)
+
+
+def asks_for_cache(message: Message) -> bool:
+    """Whether a configuration asks for the cache."""
+    caches = message.messages("response_cache")
+    return any(cache.text("enable").lower() in TRUE for cache in caches)
+
+
+def mixes_shapes(message: Message) -> bool:
+    """Whether equal bytes of an input may be of two shapes, as far as a configuration says."""
+    inputs, most = message.messages("input"), message.readable_number("max_batch_size")
+    varies = most > 1 or not message.all("max_batch_size")  # which Triton may complete
+    return not inputs or any(one.texts("dims").count("-1") + varies > 1 for one in inputs)
+
+
+def without_mixing_cache(text: str) -> str:
+    """Return a configuration without a cache that would mix up shapes."""
+    message = read_if_right(text)
+    if asks_for_cache(message) and mixes_shapes(message):
+        for field in reversed(message.all("response_cache")):
+            text = text[: field.start] + text[field.end :]
+    return text
+
+
+def cache_warning(folder: Path) -> str:
+    """Return what an operator should know of a model's cache; empty where it has none."""
+    message = read_folder(folder)
+    if not asks_for_cache(message):
+        return ""
+    return OFF if mixes_shapes(message) else KEPT

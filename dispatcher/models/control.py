@@ -1,0 +1,224 @@
+"""Loads and unloads models together with the clients that their folders describe."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from pathlib import Path
+
+from clients.errors import UnknownModel
+from clients.families.base.dispatch_toml import FILE as CLIENT_FILE
+from clients.families.base.dispatch_toml import aliases
+from clients.tensors.quoting import brief
+from dispatcher.errors import AlreadyLoaded, BadClient, BadModel
+from dispatcher.models.load_unload import ModelLoader
+from dispatcher.models.reload import Reloader
+from dispatcher.models.repository import no_such_folder
+from dispatcher.s3.model_cache import ModelCache
+from dispatcher.s3.remote_models import RemoteModels
+
+log = logging.getLogger(__name__)
+
+
+class ModelControl:
+    """Loads and unloads models and their clients.
+
+    Args:
+        loader: loads and unloads models.
+        reloader: loads clients, in all web workers.
+        remote: the models in S3.
+        cache: has the copies of those.
+
+    """
+
+    def __init__(
+        self,
+        loader: ModelLoader,
+        reloader: Reloader,
+        remote: Sequence[RemoteModels] = (),
+        cache: ModelCache | None = None,
+    ) -> None:
+        self.loader = loader
+        self.reloader = reloader
+        self.remote = remote
+        self.cache = cache
+
+    def using(self, model: str, until: float) -> AbstractContextManager[None]:  # noqa: ARG002
+        """Keep a model loaded meanwhile; nothing unloads one here but a caller."""
+        return nullcontext()
+
+    def find(self, asked: str, until: float | None) -> bool:  # noqa: ARG002
+        """Load a model that is not loaded, on demand; here nothing is."""
+        return False
+
+    def resolve_name(self, asked: str) -> str:
+        """Return the model to be loaded or unloaded, by its name or alias.
+
+        Includes models that were added after the start, on disk or in S3.
+
+        Raises:
+            UnknownModel: it is the name of a class whose model has another name.
+            InferenceError: S3 does not list its models.
+
+        """
+        try:
+            return self.known_name(asked)
+        except UnknownModel:
+            if not self.remote or asked in self.reloader.registry.clients:
+                raise
+        for store in self.remote:
+            store.refresh(self.cache_of_s3, time.monotonic() + self.loader.timeout)
+        return self.known_name(asked)
+
+    def known_name(self, asked: str) -> str:
+        """Return the model of a name or alias, without a look into S3.
+
+        Raises:
+            UnknownModel: it is the name of a class whose model has another name.
+
+        """
+        registry = self.reloader.registry
+        name = registry.name(asked)
+        if found := self.available_name(name):
+            return found
+        client = registry.clients.get(name)
+        if self.remote and not client and not self.loader.states(name):
+            raise no_such_folder(asked, self.available())
+        if client and client.served_by != name:
+            raise UnknownModel(
+                f"{brief(asked)} is the name of a class, not of a model",
+                hint=f"its model is {client.served_by!r}: load or unload that one",
+            )
+        return name  # it may be from elsewhere, or have failed to load
+
+    def available_name(self, asked: str) -> str:
+        """Return the model on disk or in S3 with this name or alias; empty where there is none."""
+        with suppress(UnknownModel):
+            return self.loader.own_name(asked)
+        for model, folder in self.remote_names().items():
+            if asked == model or asked in aliases(folder):
+                return model
+        return ""
+
+    def remote_names(self) -> dict[str, Path]:
+        """Return the models in S3, fetched or not, and their folders."""
+        return {name: path for one in self.remote for name, path in one.names().items()}
+
+    def available(self) -> dict[str, Path]:
+        """Return all models that can be loaded by name, and their folders."""
+        return {**self.remote_names(), **self.loader.own_folders()}
+
+    @property
+    def cache_of_s3(self) -> ModelCache:
+        if self.cache is None:
+            raise ValueError("models in S3 need a cache")
+        return self.cache
+
+    def fetch(self, name: str, until: float, *, newest: bool) -> None:
+        """Fetch a model from S3, where it comes from there.
+
+        Args:
+            name: the model's.
+            until: when to give up, on the clock of `time.monotonic()`.
+            newest: whether to look for a newer version of one that was fetched.
+
+        Raises:
+            InferenceError: S3 does not give it, or there is no room for it.
+
+        """
+        folder = self.loader.folders().get(name)
+        for store in self.remote:
+            is_its = folder is None or folder.parent == store.folder
+            if is_its and name in store.names():
+                if newest or not store.is_fetched(name):
+                    store.fetch(self.cache_of_s3, name, until)
+                return
+
+    def load(self, name: str, url: str, *, with_aliases: bool) -> None:
+        """Load a model from elsewhere and its client.
+
+        Raises:
+            AlreadyLoaded: there is a model of this name or alias.
+            BadModel: the model or its client does not load; nothing of the model is left.
+
+        """
+        if self.loader.elsewhere:
+            raise BadModel(
+                "Triton is elsewhere, and reads no folder of this machine",
+                hint="put the model into Triton's own repository, then POST /load_model/NAME",
+            )
+        registry = self.reloader.registry
+        self.forget_lost_models(registry.name(name))
+        if (owner := registry.name(name)) != name:
+            raise AlreadyLoaded(
+                f"{name!r} is an alias of the model {owner!r}", hint="choose another name"
+            )
+
+        def may_have(alias: str) -> bool:
+            """Check whether an alias is free: another model keeps its own."""
+            taken = {name, *registry.clients, *registry.aliases, *self.loader.aliases()}
+            is_free = alias not in taken and not (self.loader.repository / alias).exists()
+            if with_aliases and not is_free:
+                log.warning(
+                    "the model %s is loaded without its alias %s, which is taken", name, alias
+                )
+            return with_aliases and is_free
+
+        try:
+            self.loader.load(name, url, lambda: self.load_client_of(name), may_have)
+        finally:
+            self.forget_client(name)
+
+    def load_own(self, name: str) -> None:
+        """Load a model of the repository and its client; from S3 its newest version.
+
+        Raises:
+            BadClient: the client does not fit the model, which is left as it was, loaded or not.
+
+        """
+        self.fetch(name, time.monotonic() + self.loader.timeout, newest=True)
+        self.load_fetched(name)
+
+    def load_fetched(self, name: str) -> None:
+        """Load a model of the repository and its client, as they are on disk.
+
+        Raises:
+            BadClient: as `load_own`.
+
+        """
+        was_loaded = self.loader.is_loaded(name)
+        self.loader.load_own(name)
+        if reason := self.load_client_of(name):
+            if not was_loaded:
+                self.loader.unload(name)
+            raise BadClient(reason, hint=f"mend it, then POST /load_model/{name} again")
+
+    def unload(self, name: str) -> None:
+        """Unload a model; where its folder is removed, remove its client too."""
+        self.loader.unload(name)
+        self.forget_client(name)
+
+    def forget_lost_models(self, name: str) -> None:
+        """Remove the clients of models that failed to load or were unloaded late.
+
+        Their names and aliases are free again.
+        """
+        for lost in {name, *self.loader.unwanted()}:
+            self.loader.was_lost(lost)
+            self.forget_client(lost)
+
+    def forget_client(self, name: str) -> None:
+        """Remove the client of a model whose folder is gone."""
+        file = self.loader.repository / name / CLIENT_FILE
+        if str(file) in self.reloader.registry.loaded and not file.is_file():
+            self.reloader.reload(only=file)
+
+    def load_client_of(self, name: str) -> str:
+        """Load the client that a loaded model's folder describes; return why that failed."""
+        file = self.loader.repository / name / CLIENT_FILE
+        if not file.is_file():
+            return ""
+        report = self.reloader.reload(only=file)
+        return (report.refused | report.broken).get(str(file), "")

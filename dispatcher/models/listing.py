@@ -1,0 +1,195 @@
+"""The descriptions of loaded models, for `GET /models`."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from clients.base import Client
+from clients.errors import InferenceError
+from clients.families.base.dispatch_toml import aliases, authors
+from clients.model_files.model_folders import authors_folder
+from clients.parameters import Parameter
+from clients.plugins.registry import Registry
+from clients.tensors.client import examples_of
+from clients.triton.server import ModelServer, ModelState
+from dispatcher.models.repository import URL_FILE
+from dispatcher.s3.model_cache import RECORD
+
+PAGE_SIZE = 100  # models in one response
+WEIGHTS_RECORD = "model.onnx.source.json"  # written by the weights tool
+LISTED_STATES = frozenset({"READY", "LOADING", "UNLOADING"})
+RUNTIMES = frozenset({"openvino", "onnxruntime"})
+PRECISIONS = frozenset({"f32", "bf16"})
+
+
+class ModelListing:
+    """Lists the loaded models.
+
+    Args:
+        registry: the clients.
+        server: where the models run.
+        repository: the folder with one folder per model.
+        engines: the folder in which backends note which engine runs a model, if there is one.
+        url: of a Triton elsewhere.
+        available: returns the folders of the models that can be loaded by name.
+
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917  all that a page is made of
+        self,
+        registry: Registry,
+        server: ModelServer,
+        repository: Path,
+        engines: Path | None = None,
+        url: str = "",
+        available: Callable[[], Mapping[str, Path]] = dict,
+    ) -> None:
+        self.registry = registry
+        self.server = server
+        self.repository = repository
+        self.engines = engines
+        self.url = url
+        self.available = available
+
+    def page(self, after: str, timeout: float) -> dict[str, Any]:
+        """Return a page of models whose names follow `after`, and all that are not loaded."""
+        states = self.states(timeout)
+        entries = [entry for entry in self.entries(timeout, states) if entry["modelName"] > after]
+        page: dict[str, Any] = {
+            "models": entries[:PAGE_SIZE],
+            "available": [
+                {
+                    "modelName": name,
+                    "modelUrl": model_url(folder),
+                    "aliases": list(aliases(folder)),
+                }
+                for name, folder in sorted(self.available().items())
+                if name not in states
+            ],
+            "disabled": self.registry.broken,
+        }
+        if len(entries) > PAGE_SIZE:
+            page["nextPageToken"] = page["models"][-1]["modelName"]
+        return page
+
+    def entry(self, name: str, timeout: float) -> dict[str, Any] | None:
+        """Return one model; `None` where it is not loaded."""
+        name = self.registry.name(name)
+        entries = self.entries(timeout, self.states(timeout))
+        return next((entry for entry in entries if entry["modelName"] == name), None)
+
+    def states(self, timeout: float) -> dict[str, list[ModelState]]:
+        """Return the states of the loaded models' versions."""
+        states: dict[str, list[ModelState]] = {}
+        for state in self.server.models(timeout=timeout):
+            if state.state in LISTED_STATES:
+                states.setdefault(state.name, []).append(state)
+        return states
+
+    def entries(
+        self, timeout: float, states: Mapping[str, list[ModelState]]
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the loaded models, by the names of their clients."""
+        named: list[tuple[str, str, Client | None]] = []
+        for model in states:
+            clients = [c for c in self.registry.clients.values() if c.served_by == model]
+            named += [(client.modelname, model, client) for client in clients]
+            if model not in self.registry.clients:
+                named.append((model, model, None))
+        for name, model, client in sorted(named, key=lambda one: one[:2]):
+            examples = list(examples_of(client)) if client else []
+            latest = max(states[model], key=lambda state: int(state.version or 0))
+            yield {
+                "modelName": name,
+                "served_by": model,
+                "modelUrl": self.url or model_url(self.repository / model),
+                "version": latest.version,
+                "state": latest.state,
+                "client": self.described(client) if client else None,
+                "weights": weights(self.repository / model),
+                "parameters": parameters(client) if client else {},
+                "media": dict(client.media) if client else {},
+                "example": next(iter(examples), None),
+                "examples": examples,
+                "aliases": list(client.aliases) if client else [],
+                "batching": self.batching(model, timeout),
+                **(self.engine(model, latest.version) if latest.ready else {}),
+            }
+
+    def batching(self, model: str, timeout: float) -> dict[str, Any] | None:
+        """Return how a model batches; `None` where Triton does not say."""
+        try:
+            signature = self.server.signature(model, timeout=timeout)
+        except InferenceError:
+            return None
+        return {
+            "max_batch_size": signature.max_batch_size,
+            "requests_share_runs": signature.shares_runs,
+        }
+
+    def engine(self, model: str, version: str) -> dict[str, Any]:
+        """Return the engine of a model's version on the CPU, as its backend noted.
+
+        Empty for models on a GPU or in other backends, such as those of NVIDIA's image.
+        """
+        if self.engines is None:
+            return {}
+        try:
+            noted = json.loads((self.engines / f"{model}.{version}.json").read_bytes())
+            found: dict[str, Any] = {key: str(noted[key]) for key in ("engine", "precision")}
+            if "speedup" in noted and math.isfinite(speedup := float(noted["speedup"])):
+                found["speedup"] = speedup
+        except (OSError, ValueError, KeyError, TypeError):  # no file, or a damaged one
+            return {}
+        if found["engine"] not in RUNTIMES or found["precision"] not in PRECISIONS:
+            return {}
+        texts = ("difference", "engine_reason")
+        return found | {key: str(noted[key]) for key in texts if key in noted}
+
+    def described(self, client: Client) -> str:
+        """Return a client's class and its source file."""
+        return f"{type(client).__name__} in {authors(self.registry.source(client.modelname))}"
+
+
+def model_url(folder: Path) -> str:
+    """Return the URL that a model was loaded from, its place in S3, or its own folder."""
+    try:
+        return (folder / URL_FILE).read_bytes().decode()  # as text its line ends would change
+    except OSError:
+        own = authors_folder(folder)
+    try:
+        return str(json.loads((own / RECORD).read_bytes())["source"])
+    except (OSError, ValueError, KeyError):
+        return str(own)
+
+
+def weights(folder: Path) -> str:
+    """Describe the weights of a model."""
+    try:
+        record = json.loads((folder / WEIGHTS_RECORD).read_text(encoding="utf-8"))
+        return f"{record['weights']} ({record['licence']})"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "your own"
+
+
+def parameters(client: Client) -> dict[str, Any]:
+    """Describe the parameters that a client declares, in words and as JSON Schema does."""
+    return {name: schema(parameter) for name, parameter in client.parameters.items()}
+
+
+def schema(parameter: Parameter) -> dict[str, Any]:
+    """Describe a parameter; `minimum` and `maximum` are absent where there is no limit."""
+    entry: dict[str, Any] = {
+        "default": parameter.default,
+        "expected": parameter.expected,
+        "meaning": parameter.meaning,
+    }
+    if parameter.choices:
+        return {**entry, "type": "string", "enum": list(parameter.choices)}
+    entry["type"] = "integer" if isinstance(parameter.default, int) else "number"
+    limits = {"minimum": parameter.low, "maximum": parameter.high}
+    return entry | {name: limit for name, limit in limits.items() if math.isfinite(limit)}

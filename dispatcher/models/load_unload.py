@@ -1,0 +1,394 @@
+"""Loads and unloads models at run time."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from clients.errors import DeadlineExceeded, InferenceError, ModelFailed, UnknownModel
+from clients.model_files.crash_causes import crash_causes
+from clients.model_files.gpu_config import gpu_settings_of, has_gpu
+from clients.model_files.model_folders import (
+    CONFIG,
+    NAME,
+    NAMED,
+    authors_folder,
+    misplaced_configs,
+)
+from clients.model_files.response_cache import cache_warning
+from clients.triton.server import Control
+from dispatcher.errors import AlreadyLoaded, BadModel, OutOfMemory
+from dispatcher.models.model_files import (
+    MEND,
+    ModelFolders,
+    find_models,
+    load_error,
+    read_config,
+    refusals,
+    refuse_other_name,
+    refuse_wrong_client_file,
+)
+from dispatcher.models.repository import (
+    PARTS_FILE,
+    URL_FILE,
+    RepositoryFolder,
+    no_such_folder,
+)
+from dispatcher.settings import UNLOAD_S
+from dispatcher.telemetry.memory import free_memory
+
+log = logging.getLogger(__name__)
+
+IN_USE_STATES = frozenset({"LOADING", "READY", "UNLOADING"})
+STATE_TIMEOUT_S = 2.0  # for Triton's answer about a model, at the end of a long wait
+
+# What a loaded model takes besides its file, measured with `make bench`: a process with ONNX
+# Runtime, and its own copy of the weights while they are packed for the processor.
+PROCESS_BYTES = 150 * 2**20
+COPIES = 2
+
+
+class ModelLoader(RepositoryFolder):
+    """Loads and unloads models.
+
+    Args:
+        server: where models run.
+        repository: the folder that it reads.
+        roots: the folders below which a model from elsewhere must be; empty means anywhere.
+        renamed_config: returns a `config.pbtxt` for the same model under another name.
+        timeout: seconds that a load may take.
+        wanted: the folder with a file for each model that Triton loads when it is restarted.
+        unload_timeout: seconds that an unload may take.
+        folders: returns the folders in MODEL_DIR and MODEL_REPOSITORY that are models, by name.
+        adapt: whether configurations are adapted to a machine without a GPU, in copies.
+        elsewhere: whether Triton reads a repository of its own, elsewhere.
+        findings: returns what is wrong with a folder that Triton could not load.
+
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917  all that there is to know, once
+        self,
+        server: Control,
+        repository: Path,
+        roots: tuple[Path, ...],
+        renamed_config: Callable[[str, str], str],
+        timeout: float,
+        wanted: Path | None = None,
+        unload_timeout: float = UNLOAD_S,
+        folders: Callable[[], Mapping[str, Path]] = dict,
+        *,
+        adapt: bool = False,
+        elsewhere: bool = False,
+        findings: Callable[[Path], Iterable[str]] = lambda _: (),
+    ) -> None:
+        super().__init__(repository, roots, renamed_config, folders, adapt=adapt)
+        self.server = server
+        self.timeout = timeout
+        self.wanted = wanted
+        self.unload_timeout = unload_timeout
+        self.elsewhere = elsewhere
+        self.findings = findings
+
+    def load(
+        self,
+        name: str,
+        url: str,
+        fault: Callable[[], str] = str,
+        may_have: Callable[[str], bool] = bool,
+    ) -> None:
+        """Load the model in the folder `url` under `name`, with the models that it is made of.
+
+        Args:
+            name: the model's.
+            url: its folder.
+            fault: returns why the loaded model is to be unloaded again; empty where it is kept.
+                The model is locked until then.
+            may_have: returns whether the model may have an alias of its `dispatch.toml`.
+
+        Raises:
+            BadModel: the name or the folder cannot be used, or the model does not load or has a
+                fault.
+            AlreadyLoaded: there is a model of this name, or of that of one of its parts.
+            OutOfMemory: it does not fit into memory, or there is no room on the disk.
+            DeadlineExceeded: it takes too long; Triton goes on loading it.
+
+        """
+        if not NAME.fullmatch(name):
+            raise BadModel(f"`model_name` is {name[:100]!r}", hint=NAMED)
+        with ExitStack() as until_loaded:
+            with refusals(url, self.findings):
+                models = find_models(self.allowed(url))
+                source, names = models.main, models.names(name)
+                refuse_wrong_client_file(source)
+                self.refuse_too_large(source, *models.parts.values())
+                placed = until_loaded.enter_context(self.placed(source, name, url, may_have, names))
+            if placed:
+                self._load_placed(name, url, models, until_loaded)
+                try:
+                    reason = fault()
+                except BaseException:
+                    self._give_back(name)
+                    raise
+                if reason:
+                    self._give_back(name)
+                    reason = reason.replace(str(self.repository / name), str(source))
+                    raise BadModel(reason, hint=MEND.format(url))
+                return
+        if self.is_loaded(name):
+            raise AlreadyLoaded(f"there is a model {name!r}")
+        if self.was_lost(name):
+            self.load(name, url, fault, may_have)
+            return
+        if self.is_own(name):
+            raise BadModel(
+                f"the repository has a model {name!r} of its own that is not loaded",
+                hint=f"POST /load_model/{name} loads it; or choose another name",
+            )
+        raise AlreadyLoaded(f"the model {name!r} is being loaded, or unloaded")
+
+    def _load_part(self, folder: Path, part: str, name: str, names: Mapping[str, str]) -> ExitStack:
+        """Place and load a model that `name` is made of; return what keeps it locked."""
+        if not NAME.fullmatch(part):
+            raise BadModel(f"{folder} would be loaded as {part[:100]!r}", hint=NAMED)
+        self.was_lost(part)
+        with ExitStack() as lock:
+            placed = self.placed(folder, part, str(folder), lambda _: False, names)
+            if not lock.enter_context(placed):
+                raise AlreadyLoaded(
+                    f"there is a model {part!r}, and {folder} is another one",
+                    hint="rename one of the two, in its folder and in the code that asks it",
+                )
+            with (self.repository / name / PARTS_FILE).open("a", encoding="utf-8") as file:
+                file.write(f"{part}\n")
+            try:
+                self._load(part)
+            except ModelFailed as error:
+                raise type(error)(f"{folder.name}: {error.message}", hint=error.hint) from error
+            return lock.pop_all()
+
+    def remove(self, name: str) -> None:
+        """Remove a model's folder, and unload and remove the models that it is made of."""
+        try:
+            parts = (self.repository / name / PARTS_FILE).read_text(encoding="utf-8").split()
+        except OSError:
+            parts = []
+        super().remove(name)
+        for part in parts:
+            with suppress(InferenceError):
+                self._unload(part, self.unload_timeout)
+                super().remove(part)
+
+    def _load_placed(
+        self, name: str, url: str, models: ModelFolders, until_loaded: ExitStack
+    ) -> None:
+        names = models.names(name)
+        places = {self.repository / names[part]: its for part, its in models.parts.items()}
+        places[self.repository / name] = models.main
+        try:
+            with refusals(url, self.findings, places):
+                for part, folder in models.parts.items():
+                    until_loaded.enter_context(self._load_part(folder, names[part], name, names))
+                self._load(name)
+        except DeadlineExceeded:
+            raise
+        except BaseException:
+            self.remove(name)
+            raise
+
+    def _give_back(self, name: str) -> None:
+        with suppress(DeadlineExceeded):  # testing its client may have left a request in it
+            self._unload(name, self.unload_timeout)
+            self.remove(name)
+
+    def load_own(self, name: str) -> None:
+        """Load or reload a model of the repository.
+
+        Raises:
+            UnknownModel: there is none of this name.
+            BadModel: it cannot be loaded.
+            OutOfMemory: it does not fit into memory.
+            DeadlineExceeded: it takes too long; Triton goes on loading it.
+
+        """
+        if self.elsewhere:
+            self._load_elsewhere(name)
+            return
+        if name not in (there := self.own_folders()):
+            raise no_such_folder(name, there)
+        self.refuse_changed(name)
+        is_new = self.take_in(name)
+        place = self.repository / name
+        folder = authors_folder(place)
+        try:
+            if (place / CONFIG).is_file():
+                # Triton's own message does not say what is wrong.
+                text = read_config(place)
+                self.renamed_config(text, name)
+                refuse_other_name(text, name)
+            self._load(name)
+        except InferenceError as error:
+            if is_new and not isinstance(error, DeadlineExceeded):
+                self.remove(name)
+            if isinstance(error, ModelFailed):
+                found = self.findings(folder)
+                raise load_error(f"the model {name!r}", error, {place: folder}, found) from error
+            raise
+
+    def _load_elsewhere(self, name: str) -> None:
+        there = sorted({state.name for state in self.server.models(timeout=self.timeout)})
+        if name not in there:
+            raise UnknownModel(
+                f"Triton's repository has no model {name[:100]!r}",
+                hint=f"it has {', '.join(there) or 'none'}",
+            )
+        try:
+            self.server.load(name, timeout=self.timeout)
+        except ModelFailed as error:
+            raise load_error(f"the model {name!r}", error) from error
+        self.want(name)
+
+    def _load(self, name: str) -> None:
+        if faults := crash_causes(self.repository / name):
+            raise ModelFailed("; ".join(map(str, faults)))
+        place = self.repository / name
+        # With a GPU engines of TensorRT may lack their backend.
+        wanted = [one for one in gpu_settings_of(place) if not (has_gpu() and one.change)]
+        try:
+            self.server.load(name, timeout=self.timeout)
+        except DeadlineExceeded:
+            self.want(name)  # it will be loaded later
+            raise
+        except ModelFailed as error:
+            if wanted:
+                raise type(error)(error.message, hint="; ".join(map(str, wanted))) from error
+            raise
+        self.want(name)
+        for one in filter(lambda one: one.change, wanted):
+            log.warning("%s: %s", name, one)
+        for one in gpu_settings_of(authors_folder(place)) if self.adapt else ():
+            if one.change:
+                log.warning("%s: %s, in a copy of config.pbtxt", name, one.change)
+        if said := cache_warning(authors_folder(place)):
+            log.warning("%s: %s", name, said)
+        for path in misplaced_configs(place):
+            log.warning("%s: %s has no effect: Triton does not read it there", name, path)
+
+    def want(self, name: str, *, yes: bool = True) -> None:
+        """Note whether Triton is to load a model again when it is restarted."""
+        if self.wanted is None:
+            return
+        if yes:
+            (self.wanted / name).touch()
+        else:
+            (self.wanted / name).unlink(missing_ok=True)
+
+    def is_wanted(self, name: str) -> bool:
+        """Check whether Triton is to load a model when it is restarted."""
+        return self.wanted is not None and (self.wanted / name).exists()
+
+    def loaded_at(self, name: str) -> float:
+        """Return when a model was loaded, in seconds since 1970; 0 where it is not."""
+        try:
+            return (self.wanted / name).stat().st_mtime if self.wanted else 0.0
+        except OSError:
+            return 0.0
+
+    def folder_of(self, name: str) -> Path:
+        """Return the folder with a model's files, linked into the repository or not yet."""
+        place = self.repository / name
+        return place if place.exists() else self.folders().get(name, place)
+
+    def unwanted(self) -> list[str]:
+        """Return the models from elsewhere that a restarted Triton would not load."""
+        names = [address.parent.name for address in self.repository.glob(f"*/{URL_FILE}")]
+        return [name for name in names if not self.is_wanted(name)]
+
+    def was_lost(self, name: str) -> bool:
+        """Remove a model from elsewhere that is not loaded; return whether it was one.
+
+        It failed to load late or after a restart, or the process that loaded it was killed.
+        """
+        if not NAME.fullmatch(name):  # it might be a path to any folder
+            return False
+        with self.held(name) as is_held:
+            if not is_held or not IN_USE_STATES.isdisjoint(self.states(name)):
+                return False
+            self.want(name, yes=False)
+            self.remove(name)
+            return True
+
+    def unload(self, name: str) -> None:
+        """Unload a model; its memory is free when this returns.
+
+        Raises:
+            UnknownModel: it is not loaded.
+            DeadlineExceeded: it takes too long; Triton goes on unloading it.
+
+        """
+        if {"READY", "UNLOADING"}.isdisjoint(self.states(name)):
+            if self.was_lost(name):
+                return
+            raise UnknownModel(f"the model {name[:100]!r} is not loaded")
+        is_from_elsewhere = (self.repository / name / URL_FILE).exists()
+        until = time.monotonic() + self.unload_timeout
+        with self.held(name, until) as is_held:
+            left = until - time.monotonic()
+            if is_from_elsewhere and left <= 0:
+                raise DeadlineExceeded(f"another caller is loading or unloading the model {name!r}")
+            if is_from_elsewhere and not is_held:
+                raise UnknownModel(f"the model {name!r} has just been unloaded")
+            self._unload(name, left)
+            if is_held:
+                self.remove(name)
+
+    def _unload(self, name: str, timeout: float) -> None:
+        self.want(name, yes=False)
+        try:
+            self.server.unload(name, timeout=timeout)
+        except InferenceError as error:
+            # After a timeout Triton still unloads it; after any other error it stays loaded.
+            if not (isinstance(error, DeadlineExceeded) and self.is_ending(name)):
+                self.want(name)
+            raise
+
+    def is_loaded(self, name: str) -> bool:
+        """Check whether a version of a model is ready."""
+        return "READY" in self.states(name)
+
+    def is_ending(self, name: str) -> bool:
+        """Check whether a model is being unloaded; False where Triton does not answer."""
+        try:
+            return "READY" not in self.states(name, timeout=STATE_TIMEOUT_S)
+        except InferenceError:
+            return False
+
+    def states(self, name: str, timeout: float | None = None) -> list[str]:
+        """Return the state of each version of a model, in Triton's words."""
+        states = self.server.models(timeout=timeout or self.timeout)
+        return [state.state for state in states if state.name == name]
+
+    def needed_memory(self, url: str) -> int:
+        """Return about how many bytes a model from elsewhere takes; 0 where it cannot be read."""
+        try:
+            models = find_models(self.allowed(url))
+            return sum(map(needed_memory, (models.main, *models.parts.values())))
+        except (OSError, InferenceError):  # loading it says why
+            return 0
+
+    def refuse_too_large(self, *sources: Path) -> None:
+        """Raise OutOfMemory where the models do not fit into the free memory."""
+        needed, free = sum(map(needed_memory, sources)), free_memory()
+        if needed > free:
+            raise OutOfMemory(
+                f"the model needs about {needed // 2**20} MiB; {free // 2**20} MiB are free",
+                hint="unload another model first",
+            )
+
+
+def needed_memory(folder: Path) -> int:
+    """Return about how many bytes a model takes when it is loaded, by its files."""
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return COPIES * size + PROCESS_BYTES

@@ -1,0 +1,336 @@
+"""Finds and checks a model's files, before Triton reads them.
+
+A folder that `POST /models` names has one model, or an ensemble with its steps, or a Python model
+with those that its code asks (business logic scripting).
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from clients.errors import ClientDisabled, InferenceError, ModelFailed, TooLargeAtOnce
+from clients.families.base.dispatch_toml import FILE as CLIENT_FILE
+from clients.families.base.family import client_class
+from clients.model_files.config_text import Field, Message, line_of, read_folder, read_if_right
+from clients.model_files.files import is_litter, text_of
+from clients.model_files.model_folders import (
+    CONFIG,
+    PLAIN_MODELS,
+    has_versions,
+    is_its_own_version,
+)
+from clients.model_files.refused import steps
+from clients.triton.server import ModelState
+from dispatcher.errors import BadModel, OutOfMemory
+
+EXPECTED_FILES = "config.pbtxt and 1/model.onnx, or a plain model.onnx"
+CHECK_S = 60.0  # it opens the model, which Triton has just failed to load
+MOST_FINDINGS = 3
+WELL = frozenset({"READY", "LOADING", "UNLOADING"})
+MEND = "mend it in {}, then load it again"
+MAX_CODE = 2**20  # bytes of a file in which names of models are looked for
+MAX_CLIENT_FILE = 2**20  # bytes of a dispatch.toml
+
+log = logging.getLogger(__name__)
+
+
+class NoModel(BadModel):
+    """A folder is no model, though it may look like one to its author."""
+
+
+def read_client_file(path: Path) -> bytes:
+    """Return the content of a `dispatch.toml`, to be copied.
+
+    Raises:
+        BadModel: it is too large to be one.
+
+    """
+    with path.open("rb") as file:
+        content = file.read(MAX_CLIENT_FILE + 1)
+    if len(content) > MAX_CLIENT_FILE:
+        raise BadModel(f"{path} has more than {MAX_CLIENT_FILE // 2**20} MiB")
+    return content
+
+
+def read_config(folder: Path) -> str:
+    """Return the text of a model's configuration.
+
+    Raises:
+        BadModel: it is not UTF-8.
+
+    """
+    config = folder / CONFIG
+    try:
+        return text_of(config)
+    except UnicodeDecodeError as error:
+        raise BadModel(f"{config} is not UTF-8: {error}", hint="save it as UTF-8") from error
+
+
+def refuse_other_name(text: str, name: str) -> None:
+    """Refuse a configuration whose `name` is not its folder's, as in a copied folder.
+
+    Raises:
+        ModelFailed: the names differ.
+
+    """
+    for one in read_if_right(text).all("name"):  # Triton's parser reads more than this one
+        if one.value != name:
+            raise ModelFailed(
+                f'{CONFIG}:{line_of(text, one)}: `name` is "{one.value}", but the '
+                f'folder is "{name}"',
+                hint=f'write name: "{name}", or leave the line out',
+            )
+
+
+def placement_error(url: str, error: OSError) -> InferenceError:
+    """Return the error for a folder that cannot be put into the repository."""
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return OutOfMemory(
+            f"there is no room for the model's links in the container's RUN_DIR: {error.strerror}"
+        )
+    return BadModel(
+        f"{error.filename or url}: {error.strerror}",
+        hint=f"expected {EXPECTED_FILES}, readable by the container's user",
+    )
+
+
+def refuse_wrong_client_file(folder: Path) -> None:
+    """Refuse a `dispatch.toml` with a mistake that shows without the model.
+
+    Raises:
+        ClientDisabled: it has one.
+        BadModel: it is too large to be one.
+
+    """
+    if (file := folder / CLIENT_FILE).is_file():
+        read_client_file(file)
+        client_class(file)
+
+
+def check_findings(folder: Path) -> list[str]:
+    """Return what `dispatcher check` finds wrong with a model's folder, a sentence for each.
+
+    Warnings only where there is no error: one may be why Triton could not load the model. In a
+    process of its own: the check looks into files with the engines' own libraries.
+    """
+    command = (sys.executable, "-m", "container.model_check", str(folder))
+    try:
+        ran = subprocess.run(command, capture_output=True, timeout=CHECK_S, check=False)
+        found = json.loads(ran.stdout)
+    except (OSError, subprocess.TimeoutExpired, ValueError) as error:
+        log.warning("%s cannot be checked: %s: %s", folder, type(error).__name__, error)
+        return []
+    errors = [one for one in found if one["level"] == "error"] or found
+    return [sentence(folder, one) for one in errors[:MOST_FINDINGS]]
+
+
+@dataclass
+class Explainer:
+    """Logs what is wrong with models that Triton could not load, once for each.
+
+    Args:
+        wanted: whether a model is to be loaded.
+        folder: returns the author's folder of a model.
+        findings: returns what is wrong with a folder.
+
+    """
+
+    wanted: Callable[[str], bool]
+    folder: Callable[[str], Path]
+    findings: Callable[[Path], Iterable[str]] = check_findings
+    _explained: set[str] = field(default_factory=set)
+
+    def look(self, states: Iterable[ModelState]) -> None:
+        """Look at the models that Triton lists; log in a thread, since a check takes seconds."""
+        listed = list(states)
+        well = {state.name for state in listed if state.state in WELL}
+        lost = {state.name for state in listed if self.wanted(state.name)} - well
+        self._explained -= well
+        if new := sorted(lost - self._explained):
+            self._explained |= lost
+            threading.Thread(target=self.explain, args=(new,), daemon=True).start()
+
+    def explain(self, names: Iterable[str]) -> None:
+        """Log what is wrong with some models."""
+        for name in names:
+            for line in self.findings(self.folder(name)):
+                log.error("the model %s is not loaded: %s", name, line)
+
+
+def sentence(folder: Path, finding: Mapping[str, Any]) -> str:
+    """Return a finding as `dispatcher check` prints it, with the whole path."""
+    line, key, fix = finding["line"], finding["key"], finding["fix"]
+    place = f"{folder.resolve() / finding['file']}{f':{line}' * bool(line)}"
+    return f"{place}:{f' `{key}`' * bool(key)} {finding['message']}{f': {fix}' * bool(fix)}"
+
+
+@contextmanager
+def refusals(
+    url: str,
+    findings: Callable[[Path], Iterable[str]],
+    places: Mapping[Path, Path] = MappingProxyType({}),
+) -> Iterator[None]:
+    """Turn what keeps a model from being loaded into errors for the caller who named its folder.
+
+    Args:
+        url: the folder.
+        findings: returns what is wrong with it, where Triton could not load it.
+        places: the authors' folders, by their places in Triton's repository.
+
+    """
+    try:
+        yield
+    except OSError as error:
+        raise placement_error(url, error) from error
+    except ClientDisabled as error:
+        raise BadModel(error.message, hint=MEND.format(url)) from error
+    except NoModel as error:
+        found = findings(Path(url.removeprefix("file://")))
+        raise BadModel(error.message, hint="; ".join(found) or error.hint) from error
+    except ModelFailed as error:
+        found = findings(Path(url.removeprefix("file://")))
+        raise load_error(url, error, places, found) from error
+
+
+def load_error(
+    what: str,
+    error: ModelFailed,
+    places: Mapping[Path, Path] = MappingProxyType({}),
+    findings: Iterable[str] = (),
+) -> InferenceError:
+    """Return the error for a model that Triton could not load.
+
+    Args:
+        what: could not be loaded.
+        error: what Triton said.
+        places: the authors' folders, by their places in Triton's repository.
+        findings: what is wrong with these folders.
+
+    """
+    said = error.message
+    for place, folder in places.items():
+        said = said.replace(str(place), str(folder))
+    message = f"{what} cannot be loaded: {said}"
+    if isinstance(error, TooLargeAtOnce):
+        hint = "unload another model first, or start the container with more /dev/shm"
+        return OutOfMemory(message, hint=hint)
+    if "explicit model load" in error.message:
+        return BadModel(message, hint="start that Triton with --model-control-mode=explicit")
+    return BadModel(message, hint="; ".join(findings) or error.hint)
+
+
+def is_readable_folder(path: Path) -> bool:
+    """Check whether a path, which may be any text, is that of a readable folder."""
+    try:
+        may = os.access(path, os.R_OK | os.X_OK, effective_ids=True)
+        return path.is_absolute() and path.is_dir() and may
+    except (OSError, ValueError):  # too long; NUL, or half of a surrogate pair
+        return False
+
+
+@dataclass(frozen=True)
+class ModelFolders:
+    """The folder of a model, and those of its parts.
+
+    Args:
+        main: of the model that callers ask.
+        parts: of the other models, by their names there.
+        called: the parts that code asks by these names.
+
+    """
+
+    main: Path
+    parts: Mapping[str, Path] = field(default_factory=dict)
+    called: frozenset[str] = frozenset()
+
+    def names(self, name: str) -> dict[str, str]:
+        """Return under which name each part is loaded, where the model itself is `name`.
+
+        Steps of an ensemble get names of their own, which its configuration can be changed to: two
+        folders may have steps of the same names. What code says stays as it is.
+        """
+        return {part: part if part in self.called else f"{name}.{part}" for part in self.parts}
+
+
+def find_models(folder: Path) -> ModelFolders:
+    """Return the model's own folder: this one, the only folder in it, or the one with parts.
+
+    Raises:
+        BadModel: it is neither a Triton model folder nor one with a plain model file, or has
+            several models that do not belong together.
+
+    """
+    inner = [path for path in sorted(folder.iterdir()) if path.is_dir() and not is_litter(path)]
+    is_alone = (folder / CONFIG).exists() or (folder / CLIENT_FILE).exists()
+    for candidate in (folder, *inner[:1]):
+        plain = any((candidate / name).is_file() for name in PLAIN_MODELS)
+        if has_versions(candidate) or plain or is_its_own_version(candidate):
+            return ModelFolders(candidate)
+        if len(inner) != 1 or is_alone:
+            break
+    models = {path.name: path for path in inner if (path / CONFIG).is_file()}
+    if len(models) > 1 and not is_alone:
+        return with_parts(folder, models)
+    raise NoModel(f"{folder} is no model", hint=f"expected {EXPECTED_FILES}")
+
+
+def with_parts(folder: Path, models: Mapping[str, Path]) -> ModelFolders:
+    """Return which of several models is made of the others.
+
+    Raises:
+        BadModel: there is not exactly one.
+
+    """
+    named = {step.value for path in models.values() for step in steps_of(read_folder(path))}
+    called = frozenset(
+        name
+        for name in models
+        if any(is_named(name, path) for other, path in models.items() if other != name)
+    )
+    mains = models.keys() - named - called
+    if len(mains) != 1:
+        raise BadModel(
+            f"{folder} has several models ({', '.join(models)}), and "
+            f"{'none' if not mains else ' and '.join(sorted(mains))} of them asks all others",
+            hint="expected one ensemble and its steps, or one Python model and those that its code "
+            "names; load other models by a request each",
+        )
+    (main,) = mains
+    parts = {name: path for name, path in models.items() if name != main}
+    return ModelFolders(models[main], parts, called)
+
+
+def is_named(name: str, folder: Path) -> bool:
+    """Check whether the code of a model has another one's name in quotation marks."""
+    quoted = re.compile(rf"""(["']){re.escape(name)}\1""")
+    return any(
+        quoted.search(path.read_text(errors="replace", encoding="utf-8"))
+        for path in folder.glob("*/*.py")
+        if path.is_file() and path.stat().st_size <= MAX_CODE
+    )
+
+
+def steps_of(message: Message) -> list[Field]:
+    """Return the fields in which an ensemble's configuration names its steps."""
+    return [field for step in steps(message) for field in step.all("model_name")]
+
+
+def with_step_names(text: str, names: Mapping[str, str]) -> str:
+    """Return a configuration with other names for the steps of an ensemble."""
+    for step in sorted(steps_of(read_if_right(text)), key=lambda step: step.start, reverse=True):
+        if isinstance(step.value, str) and (name := names.get(step.value)):
+            text = f'{text[: step.start]}model_name: "{name}"{text[step.end :]}'
+    return text

@@ -1,0 +1,398 @@
+"""The folder of models that Triton reads: a folder or a link for each model.
+
+The models of MODEL_REPOSITORY and MODEL_DIR are links. For a model that is loaded from elsewhere a
+folder of links is made, with a configuration under the new name and a copy of its dispatch.toml.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from types import MappingProxyType
+
+from clients.errors import ModelFailed, UnknownModel
+from clients.families.base.dispatch_toml import COPIED, Copied, aliases, note_copied
+from clients.families.base.dispatch_toml import FILE as CLIENT_FILE
+from clients.model_files.files import locked
+from clients.model_files.model_folders import (
+    CONFIG,
+    NAME,
+    PLAIN_MODELS,
+    available,
+    has_versions,
+    link,
+    linked_by,
+    text_for_triton,
+    unservable,
+)
+from dispatcher.errors import BadModel
+from dispatcher.models.model_files import (
+    find_models,
+    is_readable_folder,
+    load_error,
+    placement_error,
+    read_client_file,
+    read_config,
+    with_step_names,
+)
+from dispatcher.settings import ASIDE, MODELS, Settings
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.05  # between two attempts to lock a model's folder
+# Beside the links of a model from elsewhere.
+URL_FILE = "model.url"  # the folder that it came from
+PARTS_FILE = "model.parts"  # the names of the models that it is made of
+
+
+class RepositoryFolder:
+    """The folder that Triton reads.
+
+    Args:
+        repository: the folder.
+        roots: the folders below which a model from elsewhere must be; empty means anywhere.
+        renamed_config: returns a `config.pbtxt` for the same model under another name.
+        folders: returns the folders in MODEL_DIR and MODEL_REPOSITORY that are models, by name.
+        adapt: whether configurations are adapted to a machine without a GPU, in copies.
+
+    """
+
+    def __init__(
+        self,
+        repository: Path,
+        roots: tuple[Path, ...],
+        renamed_config: Callable[[str, str], str],
+        folders: Callable[[], Mapping[str, Path]] = dict,
+        *,
+        adapt: bool = False,
+    ) -> None:
+        self.repository = repository
+        self.adapt = adapt
+        self.roots = roots
+        self.renamed_config = renamed_config
+        self.folders = folders
+
+    @contextmanager
+    def placed(
+        self,
+        source: Path,
+        name: str,
+        url: str,
+        may_have: Callable[[str], bool] = bool,
+        parts: Mapping[str, str] = MappingProxyType({}),
+    ) -> Iterator[bool]:
+        """Add a model's folder and lock it; yield whether the name was free.
+
+        The folder appears complete, by a rename: other processes list the repository meanwhile.
+
+        Args:
+            source: the model's own folder.
+            name: under which it is added.
+            url: the folder that the caller named.
+            may_have: returns whether the model may have an alias of its `dispatch.toml`.
+            parts: the names under which the steps of an ensemble are loaded.
+
+        """
+        folder, made = self.repository / name, self.aside()
+        if self.was_deleted(name):
+            try:  # neither call touches what another caller has put there meanwhile
+                folder.unlink() if folder.is_symlink() else folder.rmdir()
+            except OSError:
+                if self.was_deleted(name):
+                    self.remove(name)
+        if os.path.lexists(folder):
+            yield False
+            return
+        made.mkdir()
+        try:
+            self.link(source, made, name, parts)
+            (made / URL_FILE).write_text(url, encoding="utf-8")
+            with (made / URL_FILE).open(encoding="utf-8") as address:
+                fcntl.flock(address, fcntl.LOCK_EX)
+                with self.locked_repository():  # so that the second of two sees the first's aliases
+                    if (made / CLIENT_FILE).is_file():
+                        its = tuple(filter(may_have, aliases(source)))
+                        note_copied(made / CLIENT_FILE, Copied(source / CLIENT_FILE, its))
+                    is_placed = rename_if_absent(made, folder)
+                yield is_placed
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+
+    @contextmanager
+    def held(self, name: str, until: float = 0.0) -> Iterator[bool]:
+        """Lock the folder of a model from elsewhere; yield whether that succeeded.
+
+        The process that loads or unloads the model holds the lock. It ends with the process.
+
+        Args:
+            name: the model's.
+            until: when to give up, on the clock of `time.monotonic()`.
+
+        """
+        place = self.repository / name / URL_FILE
+        with ExitStack() as until_done:
+            try:
+                address = until_done.enter_context(place.open(encoding="utf-8"))
+                while not locked(address):
+                    if time.monotonic() >= until:
+                        raise BlockingIOError
+                    time.sleep(POLL_S)
+                # The folder may have been replaced while the lock was awaited.
+                is_held = os.path.samestat(os.fstat(address.fileno()), place.stat())
+            except OSError:  # there is no such folder
+                is_held = False
+            yield is_held
+
+    def remove(self, name: str) -> None:
+        """Remove a model's folder from the repository, by a rename."""
+        gone = self.aside()
+        with suppress(FileNotFoundError):  # another caller was faster
+            (self.repository / name).rename(gone)
+        if gone.is_symlink():
+            gone.unlink()
+        shutil.rmtree(gone, ignore_errors=True)
+
+    def was_deleted(self, name: str) -> bool:
+        """Check whether only links are left of a model whose own folder was deleted."""
+        place = self.repository / name
+        if place.is_symlink():
+            return not os.path.lexists(place.parent / place.readlink())
+        try:
+            left = list(place.iterdir())
+        except OSError:
+            return False
+        if not left:  # the link was moved aside, see links.py
+            return (self.repository.with_name(ASIDE) / name).is_symlink()
+        return all(path.is_symlink() and not path.exists() for path in left)
+
+    @contextmanager
+    def locked_repository(self) -> Iterator[None]:
+        """Keep other processes from putting a model into the repository meanwhile."""
+        repository = os.open(self.repository, os.O_RDONLY)
+        try:
+            fcntl.flock(repository, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(repository)
+
+    def aliases(self) -> set[str]:
+        """Return the aliases of all models in the repository, loaded or not."""
+        return {alias for folder in self.repository.iterdir() for alias in aliases(folder)}
+
+    def aside(self) -> Path:
+        """Return a new path outside the repository, on the same disk."""
+        return self.repository.with_name(f"{ASIDE}-{uuid.uuid4().hex}")
+
+    def is_own(self, name: str) -> bool:
+        """Check whether a model belongs to the repository itself."""
+        folder = self.repository / name
+        address = folder / URL_FILE
+        # A model from elsewhere may come or go between two checks, but not both.
+        return not address.exists() and os.path.lexists(folder) and not address.exists()
+
+    def own_name(self, asked: str) -> str:
+        """Return the name of the repository's model with this name or alias.
+
+        Includes models whose folder was added after the start.
+
+        Raises:
+            UnknownModel: there is none.
+
+        """
+        there = self.own_folders()
+        if asked in there:
+            return asked
+        for name, folder in there.items():
+            if asked in aliases(folder):
+                return name
+        raise no_such_folder(asked, there)
+
+    def own_folders(self) -> dict[str, Path]:
+        """Return the folders of the repository's models, by name."""
+        linked = {path.name: path for path in self.repository.glob("*") if has_files(path)}
+        return {**self.folders(), **linked}
+
+    def take_in(self, name: str) -> bool:
+        """Update a model's link or links; return whether the model is new.
+
+        The folder may have got a `dispatch.toml` or another configuration since it was linked.
+
+        Raises:
+            BadModel: Triton must not load it.
+
+        """
+        place, made = self.repository / name, self.aside()
+        is_new = not (NAME.fullmatch(name) and has_files(place))
+        folder = self.folders().get(name)
+        if folder is None or (place / URL_FILE).exists():
+            return False
+        if reason := unservable(name, folder):
+            named = NAME.fullmatch(name)
+            raise BadModel(
+                f"{folder} is not served: {reason}",
+                hint=f"mend it, then POST /load_model/{name} again" if named else "rename it",
+            )
+        link(folder, made, adapt=self.adapt)
+        try:
+            before = linked_by(place)
+            if before == linked_by(made) or (before is None and not is_new):
+                return False
+            self.remove(name)  # also what is left of a deleted model
+            made.rename(place)
+        except OSError:
+            if not has_files(place):
+                raise
+            return False  # another caller was faster
+        finally:
+            if made.is_symlink():
+                made.unlink()
+            shutil.rmtree(made, ignore_errors=True)
+        return is_new
+
+    def refresh(self) -> None:
+        """Update the folders of links, to find new `dispatch.toml` files.
+
+        A model that is linked as a whole needs no update.
+        """
+        for name in self.folders():
+            place = self.repository / name
+            if NAME.fullmatch(name) and has_files(place) and not place.is_symlink():
+                with suppress(BadModel, OSError):  # loading the model says what is wrong
+                    self.take_in(name)
+
+    def refuse_changed(self, name: str) -> None:
+        """Refuse a model whose configuration has changed since it was copied.
+
+        Raises:
+            BadModel: its folder has another configuration now, or is gone.
+
+        """
+        place = self.repository / name
+        try:
+            url = (place / URL_FILE).read_bytes().decode()
+        except OSError:  # it is the repository's own
+            return
+        hint = f"DELETE /models/{name}, then POST /models again"
+        try:
+            models = find_models(self.allowed(url))
+            source = models.main
+            copy, now = place / CONFIG, source / CONFIG
+            before = copy.read_bytes().decode() if copy.is_file() else None
+            after = self.config_of(source, name, models.names(name)) if now.is_file() else None
+        except OSError as error:
+            raise placement_error(url, error) from error
+        except ModelFailed as error:
+            raise load_error(url, error) from error
+        if before != after:
+            raise BadModel(f"{now} has changed since POST /models, which copied it", hint=hint)
+
+    def allowed(self, url: str) -> Path:
+        """Return the folder that `url` names.
+
+        Raises:
+            BadModel: it is no absolute path of a readable folder, or outside the roots.
+
+        """
+        path = Path(url.removeprefix("file://"))
+        if not is_readable_folder(path):
+            raise BadModel(
+                f"`url` is {url[:200]!r}", hint="expected the absolute path of a readable folder"
+            )
+        if self.roots:
+            self.refuse_outside(path, url)
+            for one in path.rglob("*"):
+                self.refuse_outside(one, url)
+        return path.resolve()
+
+    def refuse_outside(self, path: Path, url: str) -> None:
+        try:
+            target = path.resolve()
+        except (OSError, RuntimeError) as error:  # a link to itself
+            raise BadModel(f"{path} cannot be followed: {error}") from error
+        if not any(target.is_relative_to(root.resolve()) for root in self.roots):
+            raise BadModel(
+                f"`url` {url[:200]!r} leads out of the folders that models may come from",
+                hint=f"MODEL_URL_ROOTS allows {', '.join(map(str, self.roots))}",
+            )
+
+    def config_of(self, source: Path, name: str, parts: Mapping[str, str]) -> str:
+        """Return the configuration for a model from elsewhere, under another name.
+
+        Args:
+            source: the model's own folder.
+            name: the other name.
+            parts: the other names of the steps of an ensemble.
+
+        Raises:
+            BadModel: it is not UTF-8.
+
+        """
+        text = with_step_names(self.renamed_config(read_config(source), name), parts)
+        return text_for_triton(text, source, adapt=self.adapt)
+
+    def link(self, source: Path, folder: Path, name: str, parts: Mapping[str, str]) -> None:
+        """Fill the model's folder in the repository."""
+        if (source / CONFIG).is_file():
+            (folder / CONFIG).write_text(self.config_of(source, name, parts), encoding="utf-8")
+        if not has_versions(source):
+            (folder / "1").symlink_to(source)
+        for path in source.iterdir():
+            if path.name == CLIENT_FILE and path.is_file():
+                (folder / CLIENT_FILE).write_bytes(read_client_file(path))
+            elif path.name not in {CONFIG, URL_FILE, PARTS_FILE, COPIED, *PLAIN_MODELS}:
+                (folder / path.name).symlink_to(path)
+
+
+def models_on_disk(settings: Settings) -> Mapping[str, Path]:
+    """Return the model folders in MODEL_DIR and MODEL_REPOSITORY now, by name."""
+    if settings.run_dir is None or settings.triton_url:  # the repository is no folder of links
+        return {}
+    try:
+        return available(
+            settings.mounted,
+            *repository_folders(settings.run_dir),
+            instead=settings.model_dir_use == "instead",
+        )
+    except OSError as error:
+        log.warning("cannot look for added models: %s", error)
+        return {}
+
+
+def repository_folders(run_dir: Path) -> list[Path]:
+    """Return the folders of MODEL_REPOSITORY, in their order; for one in S3, its models' links."""
+    places = sorted((run_dir / MODELS).iterdir(), key=lambda place: int(place.name))
+    return [place.resolve() for place in places]
+
+
+def has_files(folder: Path) -> bool:
+    """Check whether a folder has an entry that exists."""
+    try:
+        return any(path.exists() for path in folder.iterdir())
+    except OSError:
+        return False
+
+
+def no_such_folder(asked: str, there: Iterable[str]) -> UnknownModel:
+    return UnknownModel(
+        f"the model repository has no folder {asked[:100]!r}",
+        hint=f"it has {', '.join(sorted(there)) or 'none'}",
+    )
+
+
+def rename_if_absent(folder: Path, place: Path) -> bool:
+    """Rename a folder unless the new name is taken; return whether it was free."""
+    try:
+        folder.rename(place)  # fails where the place has something in it
+    except OSError as error:
+        if error.errno in {errno.ENOTEMPTY, errno.EEXIST}:
+            return False
+        raise
+    return True

@@ -1,0 +1,218 @@
+"""Tests clients in a separate process, so that they cannot affect the web workers.
+
+`python -m dispatcher.models.sandbox FILE` reads a job from its input, as JSON. It appends
+a line to FILE when it begins with a source, and another with the verdict. If it hangs or dies, the
+last line names the source that is the cause.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+import math
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+from clients.base import Client
+from clients.families.base.dispatch_toml import authors
+from clients.plugins.discovery import Source, names_in, sources, tried
+from clients.plugins.registry import Loaded, Registry, Verdict, found_in, load
+from clients.triton.client import Triton, TritonEnvironment, Tritons
+from clients.triton.connection import Address
+from dispatcher.exit_codes import in_words
+from dispatcher.models.links import keep_listable
+from dispatcher.settings import ASIDE, Settings, read_settings, remote_triton
+from dispatcher.status.checks import failures
+
+log = logging.getLogger(__name__)
+
+MODULE = "dispatcher.models.sandbox"
+PROCESS_SHARE = 0.6  # of the time that is left, for one process: one that hangs leaves the rest
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def environment_of(
+    settings: Settings, shared_bytes: int = 0, *, scarce: bool = False
+) -> TritonEnvironment:
+    """Return the environment that clients are made with.
+
+    Args:
+        settings: of the container.
+        shared_bytes: how much shared memory large tensors may take.
+        scarce: whether each model may take no more than a part of the shared memory.
+
+    """
+    repository = settings.model_repository
+    server: Triton
+    if settings.triton_url:
+        server = Tritons(address_of(settings), shared_bytes, repository)
+    else:
+        address = f"127.0.0.1:{settings.triton_grpc_port}"
+        aside = settings.run_dir and settings.run_dir / ASIDE
+        repair = partial(keep_listable, repository, aside) if aside else lambda: None
+        server = Triton(address, shared_bytes, repository, scarce=scarce, repair=repair)
+    return TritonEnvironment(server, repository, max_pixels=settings.max_megapixels * 1_000_000)
+
+
+def address_of(settings: Settings) -> Address:
+    """Return where the Triton elsewhere listens."""
+    url, metadata = settings.triton_url or "", settings.triton_metadata
+    return Address(
+        remote_triton.target(url),
+        elsewhere=True,
+        tls=url.startswith(remote_triton.TLS),
+        ca_file=settings.triton_ca_file,
+        certificate_file=settings.triton_certificate_file,
+        metadata=remote_triton.TritonMetadata(metadata) if metadata else None,
+    )
+
+
+def try_sources(
+    found: Iterable[Source],
+    kept: Mapping[str, str],
+    settings: Settings,
+    *,
+    at_start: bool = False,
+    command: Iterable[str] = (sys.executable, "-m", MODULE),
+) -> dict[str, Verdict]:
+    """Try clients in processes of their own; return a verdict on each source.
+
+    A process that ends early costs its source alone: the next process tries the others.
+
+    Args:
+        found: the sources to try.
+        kept: the sources of the clients that stay, by name.
+        settings: of the container. All of it takes no longer than a request may.
+        at_start: make the clients only, and do not ask their examples: Triton may not run yet.
+        command: starts the process; its last argument is added.
+
+    """
+    within = settings.client_timeout
+    if at_start:  # the rest of the start takes time too
+        within = min(within, settings.start_timeout / 2)
+    deadline = time.monotonic() + within
+    left = {source.where: source for source in found}
+    verdicts: dict[str, Verdict] = {}
+    while left:
+        job = {"try": list(left), "taken": dict(kept), "ask": not at_start}
+        done, begun, end = run_process(list(command), job, settings, deadline)
+        failed = [begun] if begun in left else [] if done else list(left)
+        for where in failed:
+            reason = f"{authors(where)}: {end}"
+            bad = dict.fromkeys(names_in(left[where]), reason)
+            done[where] = Verdict(tried(left[where]), bad=bad)
+        verdicts |= done
+        left = {where: source for where, source in left.items() if where not in verdicts}
+    return verdicts
+
+
+def run_process(
+    command: list[str], job: Mapping[str, object], settings: Settings, deadline: float
+) -> tuple[dict[str, Verdict], str, str]:
+    """Run one process; return its verdicts, the source that it did not finish, and how it ended."""
+    with tempfile.TemporaryDirectory(prefix="sandbox-", dir=settings.run_dir) as folder:
+        lines = Path(folder) / "lines"
+        lines.touch()
+        timeout = max(0.0, deadline - time.monotonic()) * PROCESS_SHARE
+        with subprocess.Popen(
+            [*command, str(lines)],
+            stdin=subprocess.PIPE,
+            stdout=sys.stderr,
+            env={**os.environ, **settings.environment()},
+            process_group=0,  # processes that a class starts belong to it
+        ) as process:
+            try:
+                process.communicate(json.dumps(job).encode(), timeout=timeout)
+                end = f"the process that tested it ended with {in_words(process.returncode)}"
+            except subprocess.TimeoutExpired:
+                end = f"it was not done within {timeout:.0f} s, and was stopped"
+            finally:
+                with suppress(ProcessLookupError):  # the whole group has ended
+                    os.killpg(process.pid, signal.SIGKILL)
+        written = [json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines()]
+    done = {line["where"]: Verdict.of_json(line) for line in written if "mark" in line}
+    begun = written[-1]["where"] if written and "mark" not in written[-1] else ""
+    return done, begun, end
+
+
+def main(arguments: list[str]) -> int:
+    """Try the sources that the input names; return the exit code."""
+    settings = read_settings(os.environ)
+    # If the worker that waits for this process dies, the whole group ends. (Not by SIGTERM: a class
+    # may end processes of its own by that, and forked processes have the same handlers.)
+    signal.signal(signal.SIGRTMIN, lambda *_: os.killpg(0, signal.SIGKILL))
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGRTMIN)
+    signal.alarm(math.ceil(settings.client_timeout))
+    with suppress(OSError):  # when memory runs out, the kernel kills this process first
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="utf-8")
+    logging.basicConfig(
+        level=settings.log_level.upper(), format="%(levelname)s sandbox %(name)s: %(message)s"
+    )
+    job = json.load(sys.stdin)
+    environment, taken = environment_of(settings), dict(job["taken"])
+    neighbours = Neighbours(settings, environment, taken)
+    environment.others.find = neighbours.find
+    with Path(arguments[0]).open("a", buffering=1, encoding="utf-8") as lines:
+        for source in sources(settings.model_repository, settings.clients_path):
+            if source.where not in job["try"]:
+                continue
+            lines.write(json.dumps({"where": source.where}) + "\n")
+            loaded = load(source, environment, taken)
+            neighbours.add(source.where, loaded)
+            failing = failures(loaded.clients, settings.client_timeout) if job["ask"] else {}
+            good = tuple(name for name in loaded.clients if name not in failing)
+            verdict = Verdict(tried(source), good, loaded.broken | failing)
+            taken |= dict.fromkeys(good, source.where)
+            lines.write(json.dumps({"where": source.where, **asdict(verdict)}) + "\n")
+    return 0
+
+
+class Neighbours:
+    """Finds the clients that a tried class asks; makes those that are not tried here.
+
+    Args:
+        settings: of the container.
+        environment: what clients are made with.
+        taken: the sources of the clients that stay, by name.
+
+    """
+
+    def __init__(
+        self, settings: Settings, environment: TritonEnvironment, taken: Mapping[str, str]
+    ) -> None:
+        self._settings, self._environment, self._taken = settings, environment, taken
+        self._registry = Registry()
+
+    def add(self, where: str, loaded: Loaded) -> None:
+        """Add the clients of a source."""
+        known = self._registry
+        known.loaded |= {where: loaded}
+        known.clients |= loaded.clients
+        known.broken |= loaded.broken
+        known.aliases |= {a: name for name, one in loaded.clients.items() for a in one.aliases}
+
+    def find(self, asked: str, until: float) -> Client:
+        """Return the client of a model or alias; `Others.find` says what is raised."""
+        settings, others = self._settings, set[str]()
+        for source in sources(settings.model_repository, settings.clients_path):
+            others |= {name for name in names_in(source) if name != source.where}
+            is_its = source.where == self._taken.get(asked) or asked in names_in(source)
+            if is_its and source.where not in self._registry.loaded:
+                self.add(source.where, load(source, self._environment, {}))
+        return found_in(self._registry, self._environment, asked, until, others)
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    # The usual exit would wait for threads that a class has started.
+    os._exit(code)

@@ -1,0 +1,260 @@
+"""The record of each request, and its line in the log, in JSON.
+
+A thread of its own writes the lines in batches; those that cannot be written in time are dropped
+and counted.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import select
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from clients.request import Timings
+from dispatcher.log_lines import (
+    MAX_TEXT,
+    finished_lines,
+    json_line,
+    level_of_status,
+    message_line,
+    text_lines,
+    timestamp,
+)
+
+if TYPE_CHECKING:
+    from dispatcher.telemetry.traces import RequestTrace
+
+log = logging.getLogger(__name__)
+
+BATCH_S = 0.1
+MAX_WAITING = 20_000  # records; some 20 MB
+MAX_NAMES = 10  # models of one request
+MAX_TRACEBACK = 3000
+PROGRAM = "dispatcher"
+
+FIRST_ERROR = 400
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """One request, without anything of its body, and no header but its id.
+
+    Args:
+        since: when NGINX had all of it, on the clock of `time.monotonic()`; so the next three.
+        began: when a web worker had it.
+        entering: when it began to wait for a slot; 0 where it did not.
+        answered: when its answer was made, which may be sent as it is made.
+        request_id: its id in the log and the response.
+        method: GET, POST and so on.
+        route: the URL rule that its path matched; empty where it matched none.
+        path: without the query.
+        bytes_in: of the body, as it arrived.
+        queue: seconds until it left the queue; before that, until a web worker had it.
+        modelname: the model that it names, once that is read.
+        key: the name of its API key.
+        models: the models that it asked.
+        version: the requested version.
+        known: whether those models exist, so that the metrics may name them.
+        status: of the answer.
+        code: the error's, if it is one.
+        message: the error's, unless it quotes from the body.
+        bytes_out: of the body, before NGINX compresses it.
+        items: how many results the body has, where there may be several.
+        failed: how many of those are errors.
+        at: when NGINX had all of it, in seconds since 1970.
+        total: seconds until the response was sent.
+        timings: of the model's client.
+        s3: seconds that it waited for S3.
+        reported: whether it was counted and logged already.
+        trace_id: of its trace, 32 digits; empty where there is none.
+        trace: to which its phases are added.
+
+    """
+
+    since: float
+    request_id: str
+    method: str
+    route: str
+    path: str
+    bytes_in: int
+    queue: float = 0.0
+    modelname: str = ""
+    key: str = ""
+    models: list[str] = field(default_factory=list)
+    version: str = ""
+    known: bool = False
+    status: int = 0
+    code: str = ""
+    message: str = ""
+    bytes_out: int = 0
+    items: int = 0
+    failed: int = 0
+    at: float = 0.0
+    total: float = 0.0
+    timings: Timings | None = None
+    s3: float = 0.0
+    reported: bool = False
+    began: float = 0.0
+    entering: float = 0.0
+    answered: float = 0.0
+    trace_id: str = ""
+    trace: RequestTrace | None = None
+
+    def begin_waiting(self) -> None:
+        """Note that it waits for a slot from now on."""
+        self.entering = time.monotonic()
+
+    def end_waiting(self) -> None:
+        """Note how long it has waited in the queue, and not for S3."""
+        self.queue = time.monotonic() - self.since - self.s3
+
+    def name(self, model: str) -> None:
+        """Add a model to those asked."""
+        if model and model not in self.models and len(self.models) < MAX_NAMES:
+            self.models.append(model)
+
+
+class AccessLog:
+    """Writes records to a file.
+
+    Args:
+        out: the file.
+        errors_only: whether successful requests are left out.
+
+    """
+
+    def __init__(self, out: int, *, errors_only: bool = False) -> None:
+        self.out = out
+        self.errors_only = errors_only
+        self._waiting: deque[RequestRecord] = deque()
+        self._dropped = 0
+        self._some = threading.Event()
+        self._writing = threading.Lock()
+
+    def start(self) -> None:
+        """Write in a daemon thread from now on."""
+        threading.Thread(target=self._go_on, name="access log", daemon=True).start()
+        atexit.register(self.flush)
+
+    def put(self, record: RequestRecord) -> None:
+        """Add a complete record."""
+        if self.errors_only and record.status < FIRST_ERROR and not record.failed:
+            return
+        if len(self._waiting) >= MAX_WAITING:
+            self._dropped += 1
+            return
+        self._waiting.append(record)
+        if not self._some.is_set():
+            self._some.set()
+
+    def flush(self) -> None:
+        """Write the waiting records."""
+        with self._writing:
+            lines = [format_record(self._waiting.popleft()) for _ in range(len(self._waiting))]
+            if self._dropped:
+                dropped, self._dropped = self._dropped, 0
+                message = f"{dropped} lines of the log were dropped: they were not written in time"
+                lines.append(message_line(PROGRAM, "warning", message, time.time()))
+            # Other processes write to the same pipe, which keeps only so much together.
+            piece = b""
+            for line in lines:
+                if len(piece) + len(line) > select.PIPE_BUF:
+                    self._write(piece)
+                    piece = b""
+                piece += line
+            self._write(piece)
+
+    def _write(self, piece: bytes) -> None:
+        try:
+            while piece:
+                piece = piece[os.write(self.out, piece) :]
+        except OSError:
+            pass  # the reader of the log is gone; the requests are served all the same
+
+    def _go_on(self) -> None:
+        while True:
+            self._some.wait()
+            time.sleep(BATCH_S)
+            self._some.clear()
+            try:
+                self.flush()
+            except Exception:
+                log.exception("cannot write some lines of the log")
+
+
+def format_record(record: RequestRecord) -> bytes:
+    """Return a record as a line of JSON, short enough for one write to a pipe."""
+    line: dict[str, Any] = {
+        "time": timestamp(record.at),
+        "program": PROGRAM,
+        "level": level_of_status(record.status),
+        "request_id": record.request_id,
+        **({"trace_id": record.trace_id} if record.trace_id else {}),
+        "method": record.method[:MAX_TEXT],
+        "route": record.route,
+    }
+    if not record.route:
+        line["path"] = record.path[:MAX_TEXT]
+    if record.key:
+        line["key"] = record.key
+    if record.models:
+        line["model"] = ",".join(record.models)[:MAX_TEXT]
+    if record.version:
+        line["version"] = record.version[:MAX_TEXT]
+    line["status"] = record.status
+    if record.code:
+        line["code"] = record.code
+    if record.message:
+        line["message"] = record.message[:MAX_TEXT]
+    line["bytes_in"] = record.bytes_in
+    line["bytes_out"] = record.bytes_out
+    if record.items:
+        line["items"] = record.items
+        line["failed"] = record.failed
+    line["queue_s"] = round(record.queue, 6)
+    if record.s3:
+        line["s3_s"] = round(record.s3, 6)
+    if record.timings:
+        phases = dict(record.timings.seconds)  # a thread that was given up may still count
+        line |= {f"{phase}_s": round(seconds, 6) for phase, seconds in phases.items()}
+    line["total_s"] = round(record.total, 6)
+    return json_line(line)
+
+
+class Lines(logging.Formatter):
+    """Formats log messages as lines: one of JSON each, or text.
+
+    Args:
+        program: the program that logs them, in JSON.
+        as_json: whether they are JSON.
+
+    """
+
+    def __init__(self, program: str = PROGRAM, *, as_json: bool) -> None:
+        super().__init__()
+        self.program = program
+        self.as_json = as_json
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line; only the end of a long message."""
+        text, level = super().format(record)[-MAX_TRACEBACK:], record.levelname
+        if self.as_json:
+            where = {"logger": record.name}
+            line = message_line(self.program, level.lower(), text, record.created, **where)
+        else:
+            line = text_lines("gunicorn", f"{level} {record.name}: {text}")
+        return line.decode().removesuffix("\n")
+
+
+def log_handler(lines: Lines) -> logging.Handler:
+    """Return what writes messages beside the lines of requests."""
+    stream = os.fdopen(finished_lines(), "w", encoding="utf-8", closefd=False)
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(lines)
+    return handler

@@ -1,0 +1,324 @@
+"""Follows each request until its response was sent, then counts and logs it once."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flask import Request, Response
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
+
+from dispatcher.codecs.responses import OK, Item
+from dispatcher.errors import ANSWERS, CallerGone
+from dispatcher.telemetry.exemplars import Exemplars
+from dispatcher.telemetry.multiprocess import (
+    DIR_VARIABLE,
+    extend,
+    merge_dead_workers,
+    read_consistent,
+)
+from dispatcher.telemetry.request_log import AccessLog, RequestRecord
+
+if TYPE_CHECKING:
+    from dispatcher.telemetry.traces import Traces
+
+log = logging.getLogger(__name__)
+
+# Callers choose the model's name: only this many existing models have a label of their own.
+MAX_MODELS = 200
+OTHER = "other"
+SEVERAL = "several"
+SATURATION = "dispatcher_saturation_ratio"
+
+REQUEST_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+QUEUE_S = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)
+
+
+def metrics_folder(environment: Mapping[str, str]) -> Path | None:
+    """Merge the files of dead workers; return the folder with this worker's."""
+    if not (folder := environment.get(DIR_VARIABLE)):
+        return None
+    try:
+        merge_dead_workers(Path(folder))
+    except OSError as error:
+        log.warning("the counts of dead web workers cannot be merged: %s", error)
+    return Path(folder)
+
+
+class AllWorkers(Collector):
+    """Yields what all web workers count, and the mean of their saturations.
+
+    Args:
+        source: has the saturation of each worker.
+
+    """
+
+    def __init__(self, source: Collector) -> None:
+        self._source = source
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the families."""
+        for family in self._source.collect():
+            if family.name == SATURATION and family.samples:
+                mean = sum(sample.value for sample in family.samples) / len(family.samples)
+                yield GaugeMetricFamily(SATURATION, family.documentation, mean)
+            else:
+                yield family
+
+
+class Metrics:
+    """The counters and histograms of requests, over all web workers.
+
+    Args:
+        models: the names that exist from the beginning.
+        folder: where several processes count, each in its own files; prometheus_client must have
+            been imported with PROMETHEUS_MULTIPROC_DIR set to it. `None` for a single process.
+
+    """
+
+    def __init__(self, models: Iterable[str] = (), folder: Path | None = None) -> None:
+        self.folder = folder
+        self._models = set(models)
+        self._registry = CollectorRegistry()
+        self.registry = registry = None if folder else self._registry
+        self.exemplars = Exemplars(
+            {"dispatcher_request_seconds": REQUEST_S, "dispatcher_queue_seconds": QUEUE_S}
+        )
+        self._requests = Counter(
+            "dispatcher_requests",
+            "Requests that a web worker has answered.",
+            ("method", "route", "model", "status"),
+            registry=registry,
+        )
+        self._seconds = Histogram(
+            "dispatcher_request_seconds",
+            "Seconds from when NGINX had a request that asks a model until its answer was sent.",
+            ("model", "status"),
+            buckets=REQUEST_S,
+            registry=registry,
+        )
+        self._queue = Histogram(
+            "dispatcher_queue_seconds",
+            "Seconds of those that a request waited in the queue.",
+            ("model", "status"),
+            buckets=QUEUE_S,
+            registry=registry,
+        )
+        self._s3 = Histogram(
+            "dispatcher_s3_seconds",
+            "Seconds of those that a request waited for objects in S3, where it named some.",
+            ("model", "status"),
+            buckets=REQUEST_S,
+            registry=registry,
+        )
+        self._items = Counter(
+            "dispatcher_items",
+            "Results in responses that hold several: of lists, several models and JSON lines.",
+            ("model", "status"),
+            registry=registry,
+        )
+        self.in_flight = Gauge(
+            "dispatcher_requests_in_flight",
+            "Requests that the web workers are answering, including this one.",
+            multiprocess_mode="livesum",
+            registry=registry,
+        )
+        self._saturation = Gauge(
+            SATURATION,
+            "Share of its slots that the busiest model uses, 0 to 1; the mean of all web workers.",
+            multiprocess_mode="liveall",
+            registry=registry,
+        )
+        # Cached: the library looks labels up for each call.
+        self._child = cache(self._new_child)
+        self._room = True
+
+    def request(self, record: RequestRecord) -> None:
+        """Count an answered request."""
+        self.in_flight.dec()
+        model, status = self._label(record), record.status
+        method = record.method if record.route else ""
+        try:
+            self._child(self._requests, method, record.route, model, status).inc()
+            if model:
+                self._child(self._seconds, model, status).observe(record.total)
+                self._child(self._queue, model, status).observe(record.queue)
+                if record.trace and record.trace.recorded:
+                    times = (record.total, record.queue)
+                    self.exemplars.note((model, str(status)), record.trace_id, times)
+                if record.s3:
+                    self._child(self._s3, model, status).observe(record.s3)
+        except OSError as error:
+            self._missing(error)
+
+    def item(self, model: str, status: int) -> None:
+        """Count one result of a response that holds several."""
+        label = self._bounded(model, known=status == 200)
+        try:
+            self._child(self._items, label, status).inc()
+        except OSError as error:
+            self._missing(error)
+
+    def note_saturation(self, share: float) -> None:
+        """Set the saturation of this web worker."""
+        self._saturation.set(share)
+
+    def _new_child(self, family: Any, *labels: object) -> Any:
+        """Return what counts for some labels.
+
+        Raises:
+            OSError: there is no room on the disk to count for further labels.
+
+        """
+        if self.folder:
+            extend(self.folder, os.getpid())
+        return family.labels(*labels)
+
+    def _missing(self, error: OSError) -> None:
+        """Log once that something is not counted."""
+        if self._room:
+            self._room = False
+            log.warning("some counts will be missing from /metrics: %s", error)
+
+    def page(self) -> bytes:
+        """Return the counts of all processes in Prometheus' text format."""
+        registry = CollectorRegistry()
+        registry.register(self._of_all())
+        return self._read(lambda: generate_latest(registry))
+
+    def openmetrics(self) -> bytes:
+        """Return them in the format OpenMetrics, with exemplars, without its last line."""
+        return self._read(lambda: self.exemplars.page(self._of_all()))
+
+    def _of_all(self) -> AllWorkers:
+        if self.folder is None:
+            return AllWorkers(self._registry)
+        return AllWorkers(MultiProcessCollector(None, str(self.folder)))  # type: ignore[no-untyped-call]
+
+    def _read(self, page: Callable[[], bytes]) -> bytes:
+        return read_consistent(self.folder, page) if self.folder else page()
+
+    def _label(self, record: RequestRecord) -> str:
+        if len(record.models) > 1:
+            return SEVERAL
+        return self._bounded("".join(record.models), known=record.known)
+
+    def _bounded(self, model: str, *, known: bool) -> str:
+        if model in self._models or not model:
+            return model
+        # (JSON can hold half a surrogate pair, which cannot be encoded.)
+        if known and model.isprintable() and len(self._models) < MAX_MODELS:
+            self._models.add(model)
+            return model
+        return OTHER
+
+
+class Telemetry:
+    """Counts and logs requests.
+
+    Args:
+        metrics: counts every request.
+        access_log: logs a line for each; `None` for no log.
+        traces: makes a trace of each; `None` for none.
+
+    """
+
+    def __init__(
+        self, metrics: Metrics, access_log: AccessLog | None = None, traces: Traces | None = None
+    ) -> None:
+        self.metrics = metrics
+        self.access_log = access_log
+        self.traces = traces
+
+    def begin(
+        self, request: Request, request_id: str, queue: float, *, counts: bool
+    ) -> RequestRecord:
+        """Return the record of a new request.
+
+        Args:
+            request: as Flask has it.
+            request_id: its id in the log and the response.
+            queue: seconds since NGINX had all of it.
+            counts: whether it is counted and logged.
+
+        """
+        if counts:
+            self.metrics.in_flight.inc()
+        now = time.monotonic()
+        record = RequestRecord(
+            reported=not counts,
+            since=now - queue,
+            began=now,
+            request_id=request_id,
+            method=request.method,
+            route=request.url_rule.rule if request.url_rule else "",
+            path=request.path,
+            bytes_in=request.content_length or 0,
+            queue=queue,
+        )
+        if self.traces:
+            self.traces.begin(record, request, wanted=counts)
+        return record
+
+    def finish(self, record: RequestRecord, response: Response) -> None:
+        """Note the response; report the request when it was sent."""
+        record.status = response.status_code
+        record.answered = time.monotonic()
+        if record.trace:
+            record.trace.answer(response.headers)
+        if not record.models:
+            record.name(record.modelname)
+        if response.is_sequence:
+            record.bytes_out = response.content_length or 0
+        else:  # asking for its length would collect all of it before the first line is sent
+            response.response = count_bytes(response.iter_encoded(), record)
+        response.call_on_close(partial(self.report, record))
+
+    def timed_out(self, record: RequestRecord, status: int, code: str) -> None:
+        """Report a request that was answered in the place of its own thread."""
+        record.status, record.code = status, code
+        record.timings = None  # of unfinished phases
+        self.report(record)
+
+    def report(self, record: RequestRecord) -> None:
+        """Count and log a request whose response was sent, once."""
+        if record.reported:
+            return
+        record.reported = True
+        record.total = time.monotonic() - record.since
+        record.at = time.time() - record.total
+        if record.trace:
+            record.trace.report(record)
+        self.metrics.request(record)
+        if self.access_log:
+            self.access_log.put(record)
+
+    def items(self, items: Iterable[Item], record: RequestRecord) -> Iterator[Item]:
+        """Yield the results of a response that holds several, and count them."""
+        for item in items:
+            record.name(item.modelname)
+            record.items += 1
+            record.failed += item.status != OK
+            self.metrics.item(item.modelname, item.status)
+            yield item
+
+
+def count_bytes(pieces: Iterator[bytes], record: RequestRecord) -> Iterator[bytes]:
+    """Yield the pieces of a streamed response, and count their bytes.
+
+    It ends early where the caller is gone, and the record says so.
+    """
+    try:
+        for piece in pieces:
+            record.bytes_out += len(piece)
+            yield piece
+    except (CallerGone, GeneratorExit):
+        record.status, record.code = ANSWERS[CallerGone]

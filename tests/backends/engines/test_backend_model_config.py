@@ -1,0 +1,288 @@
+"""Completing and checking a configuration, without a file and without Triton."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backends.config_check import (
+    check,
+    refuse_ragged,
+    refuse_unsupported,
+    take_every_shape,
+)
+from backends.model_config import (
+    ModelConfigError,
+    Signature,
+    TensorSpec,
+    asked_kind,
+    completion,
+    instance_count,
+    may_be_tried,
+)
+
+
+def spec(name: str, *shape: int, data_type: str = "TYPE_FP32") -> TensorSpec:
+    return TensorSpec(name, data_type, shape)
+
+
+def tensor(name: str, *dims: int, **more: Any) -> dict[str, Any]:
+    return {"name": name, "data_type": "TYPE_FP32", "dims": list(dims), **more}
+
+
+ROWS = Signature((spec("x", -1, 3),), (spec("y", -1, -1),))
+FIXED = Signature((spec("x", 1, 3),), (spec("y", -1, 3),))
+SCALAR = Signature((spec("x"),), (spec("y"),))
+UNSHAPED = TensorSpec("u", "TYPE_FP32", (), unshaped=True)
+
+
+def completed(
+    config: dict[str, Any], signature: Signature, *, stated: bool = False, independent: bool = False
+) -> dict[str, Any]:
+    return completion(config, signature, stated=stated, independent=independent)
+
+
+class TestCompletion:
+    def test_rows_that_are_known_to_be_independent_batch(self) -> None:
+        assert completed({"name": "m", "max_batch_size": 0}, ROWS, independent=True) == {
+            "max_batch_size": 4,
+            "dynamic_batching": {},
+            "input": [tensor("x", 3)],
+            "output": [tensor("y", -1)],
+        }
+
+    def test_a_dynamic_first_dimension_alone_means_no_batch(self) -> None:
+        assert completed({"name": "m", "max_batch_size": 0}, ROWS) == {
+            "input": [tensor("x", -1, 3)],
+            "output": [tensor("y", -1, -1)],
+        }
+
+    def test_a_written_0_means_no_batch_whatever_is_known(self) -> None:
+        added = completed({"name": "m"}, ROWS, stated=True, independent=True)
+        assert added == {
+            "input": [tensor("x", -1, 3)],
+            "output": [tensor("y", -1, -1)],
+        }
+
+    def test_a_written_size_is_kept_but_requests_share_no_runs(self) -> None:
+        added = completed({"name": "m", "max_batch_size": 8}, ROWS, stated=True)
+        assert added == {"input": [tensor("x", 3)], "output": [tensor("y", -1)]}
+
+    @pytest.mark.parametrize(
+        "written", [{"input": [tensor("x", 3)]}, {"model_warmup": [{"batch_size": 2}]}]
+    )
+    def test_what_is_written_for_a_batch_gets_one_but_requests_share_no_runs(
+        self, written: dict[str, Any]
+    ) -> None:
+        added = completed({"name": "m", **written}, ROWS)
+        assert added["max_batch_size"] == 4
+        assert added["output"] == [tensor("y", -1)]
+        assert "dynamic_batching" not in added
+
+    def test_inputs_that_are_listed_with_their_first_dimension_get_no_batch(self) -> None:
+        added = completed({"name": "m", "input": [tensor("x", -1, 3)]}, ROWS)
+        assert added == {"output": [tensor("y", -1, -1)]}
+
+    def test_one_fixed_first_dimension_means_none(self) -> None:
+        assert completed({"name": "m"}, FIXED) == {
+            "input": [tensor("x", 1, 3)],
+            "output": [tensor("y", -1, 3)],
+        }
+
+    def test_one_row_needs_no_scheduler(self) -> None:
+        one = {"name": "m", "max_batch_size": 1}
+        assert "dynamic_batching" not in completed(one, ROWS, stated=True, independent=True)
+
+    @pytest.mark.parametrize("scheduler", ["dynamic_batching", "sequence_batching"])
+    def test_a_chosen_scheduler_is_kept(self, scheduler: str) -> None:
+        added = completed({"name": "m", "max_batch_size": 8, scheduler: {}}, ROWS, stated=True)
+        assert sorted(added) == ["input", "output"]
+
+    def test_a_chosen_scheduler_alone_gets_a_batch(self) -> None:
+        assert completed({"name": "m", "dynamic_batching": {}}, ROWS)["max_batch_size"] == 4
+
+    def test_a_configuration_with_inputs_and_outputs_is_left_alone(self) -> None:
+        config = {"name": "m", "input": [tensor("x", -1, 3)], "output": [tensor("y", -1, -1)]}
+        assert completed(config, ROWS, independent=True) == {}
+
+    def test_given_inputs_are_kept(self) -> None:
+        config = {"name": "m", "max_batch_size": 2, "input": [tensor("x", 3)]}
+        added = completed(config, ROWS, stated=True, independent=True)
+        assert sorted(added) == ["dynamic_batching", "output"]
+
+    def test_scalars_are_declared_as_one(self) -> None:
+        assert completed({"name": "m"}, SCALAR)["input"] == [tensor("x", 1)]
+        rows = Signature((spec("x", -1),), (spec("y", -1),))
+        added = completed({"name": "m"}, rows, independent=True)
+        assert added["output"] == [tensor("y", 1, reshape={"shape": []})]
+
+    def test_an_output_of_unknown_rank_may_be_of_any_size(self) -> None:
+        added = completed({"name": "m"}, Signature(ROWS.inputs, (UNSHAPED,)))
+        assert added == {"input": [tensor("x", -1, 3)], "output": [tensor("u", -1)]}
+
+    def test_the_rank_of_an_input_is_not_guessed(self) -> None:
+        """All inputs are listed as they are to be written: one alone would be refused."""
+        signature = Signature((UNSHAPED, *FIXED.inputs), ROWS.outputs)
+        with pytest.raises(
+            ModelConfigError, match="how many dimensions the input 'u' has"
+        ) as caught:
+            completed({"name": "m"}, signature)
+        assert (
+            'input [ { name: "u" data_type: TYPE_FP32 dims: [-1] }, '
+            '{ name: "x" data_type: TYPE_FP32 dims: [1, 3] } ]'
+        ) in caught.value.fix
+        given = [tensor("u", -1, 2), tensor("x", 1, 3)]
+        assert sorted(completed({"name": "m", "input": given}, signature)) == ["output"]
+
+    def test_batching_of_a_fixed_dimension_is_refused(self) -> None:
+        with pytest.raises(ModelConfigError, match=r"max_batch_size is 8 .* 'x' has shape"):
+            completed({"name": "m", "max_batch_size": 8}, FIXED, stated=True)
+
+
+class TestTrial:
+    """Whether rows are tried: where that can change something, or the author had better know."""
+
+    @pytest.mark.parametrize(
+        ("config", "stated", "tried"),
+        [
+            ({}, False, True),
+            ({"max_batch_size": 8}, True, True),
+            ({"max_batch_size": 0}, True, False),
+            ({"max_batch_size": 1}, True, False),
+            ({"dynamic_batching": {}}, False, True),
+            ({"sequence_batching": {}}, False, False),
+            ({"input": [tensor("x", 3)], "output": [tensor("y", -1)]}, False, False),
+        ],
+    )
+    def test_not_where_they_cannot_share_a_run(
+        self, config: dict[str, Any], stated: bool, tried: bool
+    ) -> None:
+        assert may_be_tried({"name": "m", **config}, ROWS, stated=stated) is tried
+
+    def test_never_where_a_first_dimension_is_fixed(self) -> None:
+        assert not may_be_tried({"name": "m"}, FIXED, stated=False)
+
+
+class TestCheck:
+    def config(self, **more: Any) -> dict[str, Any]:
+        return {
+            "name": "m",
+            "max_batch_size": 8,
+            "input": [tensor("x", 3)],
+            "output": [tensor("y", -1)],
+            **more,
+        }
+
+    @pytest.mark.parametrize("dims", [[3], [-1]])
+    def test_dynamic_inputs_fit_either_way(self, dims: list[int]) -> None:
+        check(self.config(input=[tensor("x", *dims)]), ROWS)
+
+    def test_reshape_counts_instead_of_dims(self) -> None:
+        check(self.config(input=[tensor("x", 3, 1, reshape={"shape": ["3"]})]), ROWS)
+
+    def test_a_scalar_is_one(self) -> None:
+        config = {"name": "m", "input": [tensor("x", 1)], "output": [tensor("y", 1, 1)]}
+        check(config, SCALAR)
+        with pytest.raises(ModelConfigError, match=r"'x' has dims \[2\] .* shape \[\] in the file"):
+            check({**config, "input": [tensor("x", 2)]}, SCALAR)
+
+    @pytest.mark.parametrize("limit", [0, 4])
+    def test_of_an_unknown_rank_the_configuration_is_believed(self, limit: int) -> None:
+        given = [tensor("u", -1, 2)]
+        config = {"name": "m", "max_batch_size": limit, "input": given, "output": given}
+        check(config, Signature((UNSHAPED,), (UNSHAPED,)))
+
+    def test_not_every_output_needs_a_declaration(self) -> None:
+        check(self.config(), Signature(ROWS.inputs, (*ROWS.outputs, spec("z", -1))))
+
+    @pytest.mark.parametrize(
+        ("more", "message"),
+        [
+            ({"input": [tensor("z", 3)]}, "has input 'z', but the file's inputs are 'x'"),
+            ({"output": [tensor("z", 3)]}, "has output 'z', but the file's outputs are 'y'"),
+            ({"input": [tensor("x", 4)]}, r"'x' has dims \[4\] behind .* shape \[-1, 3\]"),
+            ({"input": [tensor("x", 3, 3)]}, r"'x' has dims \[3, 3\] behind"),
+            ({"output": [tensor("y", 5)]}, r"output 'y' has dims \[5\] behind"),
+            ({"input": []}, "input 'x' is missing .* TYPE_FP32 with shape"),
+            (
+                {"input": [{**tensor("x", 3), "data_type": "TYPE_INT8"}]},
+                "'x' is TYPE_INT8 in the configuration, but TYPE_FP32 in the file",
+            ),
+            ({"input": [tensor("x", 3, optional=True)]}, "'x' is optional .* max_batch_size is 0"),
+            ({"batch_input": [{}]}, "has batch_input, but ragged"),
+            ({"sequence_batching": {"state": [{}]}}, "sequence_batching has state"),
+        ],
+    )
+    def test_what_does_not_fit_is_named(self, more: dict[str, Any], message: str) -> None:
+        with pytest.raises(ModelConfigError) as caught:
+            check(self.config(**more), ROWS)
+        assert re.match(rf"unable to load model 'm': .*{message}.*\.$", caught.value.what)
+
+    def test_an_optional_input_needs_a_default_in_the_file(self) -> None:
+        config = self.config(max_batch_size=0, input=[tensor("x", -1, 3, optional=True)])
+        config["output"] = [tensor("y", -1, -1)]
+        with pytest.raises(ModelConfigError, match=r"'x' is optional .* no default"):
+            check(config, ROWS)
+        check(config, Signature((), ROWS.outputs, ROWS.inputs))
+
+    def test_controls_of_a_sequence_are_inputs(self) -> None:
+        both = Signature((*ROWS.inputs, spec("start", -1, 1)), ROWS.outputs)
+        control = {"kind": "CONTROL_SEQUENCE_START", "fp32_false_true": [0, 1]}
+        sequence = {"control_input": [{"name": "start", "control": [control]}]}
+        check(self.config(sequence_batching=sequence), both)
+        control["int32_false_true"] = control.pop("fp32_false_true")
+        with pytest.raises(ModelConfigError, match="'start' is TYPE_INT32"):
+            check(self.config(sequence_batching=sequence), both)
+
+
+def test_every_shape_is_taken_of_tensors_of_any_size() -> None:
+    config = {"name": "m", "input": [tensor("x", 3), tensor("y", -1, 3)]}
+    take_every_shape(config)
+    assert config["input"] == [tensor("x", 3), tensor("y", -1, 3, allow_ragged_batch=True)]
+
+
+def test_ragged_batches_are_refused() -> None:
+    config = {"name": "m", "input": [tensor("x", -1, allow_ragged_batch=True)]}
+    with pytest.raises(ModelConfigError, match="model 'm': input 'x' has allow_ragged_batch"):
+        refuse_ragged(config)
+    refuse_ragged({"name": "m", "input": [tensor("x", -1)]})
+
+
+def test_a_supported_configuration_is_not_refused() -> None:
+    refuse_unsupported({"name": "m", "input": [tensor("x", 3)], "sequence_batching": {}})
+
+
+@pytest.mark.parametrize(
+    ("groups", "count"),
+    [
+        ([], 1),
+        ([{"count": 3, "kind": "KIND_CPU"}], 3),
+        ([{"count": 2, "kind": "KIND_GPU", "gpus": [0, 1]}, {"count": 1}], 5),
+    ],
+)
+def test_instances_are_counted_on_each_gpu(groups: list[dict[str, Any]], count: int) -> None:
+    assert instance_count({"instance_group": groups}) == count
+
+
+@pytest.mark.parametrize(
+    ("told", "text", "asked"),
+    [
+        ("GPU", "instance_group [ { count: 2 kind: KIND_AUTO } ] # KIND_GPU", "AUTO"),
+        ("GPU", "instance_group { count: 2 }", "AUTO"),
+        ("GPU", 'name: "m"', "AUTO"),
+        ("GPU", "cannot [ be read", "AUTO"),
+        ("GPU", None, "AUTO"),
+        ("GPU", "instance_group [ { kind: KIND_CPU }, { kind: KIND_GPU, gpus: [ 0 ] } ]", "GPU"),
+        ("CPU", "instance_group { kind: KIND_CPU }", "CPU"),
+        ("MODEL", "instance_group { kind: KIND_MODEL }", "MODEL"),
+    ],
+)
+def test_what_triton_calls_gpu_was_perhaps_left_to_it(
+    tmp_path: Path, told: str, text: str | None, asked: str
+) -> None:
+    if text is not None:
+        (tmp_path / "config.pbtxt").write_text(text)
+    assert asked_kind(told, tmp_path) == asked

@@ -1,0 +1,338 @@
+"""Parameters of the configuration as settings of ONNX Runtime, without Triton."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from backends.batching.item import RequestError
+from backends.batching.tensor_shapes import decoded
+from backends.machine.cpu_share import (
+    cpu_limit,
+    threads_of_a_run,
+    threads_of_an_instance,
+    usable_cpus,
+)
+from backends.model_config import ModelConfigError, TensorSpec
+from backends.onnxruntime import session
+from backends.onnxruntime.execution_providers import CPU, CUDA, execution_providers
+from backends.onnxruntime.session_settings import (
+    SessionSettings,
+    own_settings,
+    session_settings,
+)
+from backends.onnxruntime.unknown_ranks import unknown_ranks
+from tests.support.models import onnx_models
+
+
+def config(count: int = 1, **parameters: str) -> dict[str, Any]:
+    return {
+        "name": "m",
+        "instance_group": [{"count": count, "kind": "KIND_CPU"}],
+        "parameters": {
+            key.replace("__", "."): {"string_value": text} for key, text in parameters.items()
+        },
+    }
+
+
+class TestThreads:
+    @pytest.mark.parametrize(
+        ("instances", "cpus", "threads"),
+        [(1, 2, 2), (2, 2, 2), (1, 8, 8), (2, 8, 4), (3, 8, 4), (2, 16, 8), (9, 32, 4), (0, 2, 2)],
+    )
+    def test_instances_share_many_cpus_and_each_has_all_of_few(
+        self, instances: int, cpus: int, threads: int
+    ) -> None:
+        assert threads_of_an_instance(instances, cpus) == threads
+
+    @pytest.mark.parametrize(("threads", "of_a_run"), [(1, 1), (2, 2), (4, 4), (8, 4), (32, 4)])
+    def test_a_run_has_four_of_many(self, threads: int, of_a_run: int) -> None:
+        assert threads_of_a_run(threads) == of_a_run
+
+    @pytest.mark.parametrize("given", [{}, {"intra_op_thread_count": "0"}])
+    def test_the_default_is_a_share_that_does_not_spin(self, given: dict[str, str]) -> None:
+        settings = session_settings(config(2, **given), cpus=16)
+        assert settings.intra_op_threads == 8
+        assert settings.session_entries["session.intra_op.allow_spinning"] == "0"
+
+    def test_a_given_number_counts(self) -> None:
+        settings = session_settings(
+            config(2, intra_op_thread_count="3", inter_op_thread_count="5"), cpus=8
+        )
+        assert (settings.intra_op_threads, settings.inter_op_threads) == (3, 5)
+
+    def test_spinning_can_be_asked_for(self) -> None:
+        settings = session_settings(config(2, session__intra_op__allow_spinning="1"), cpus=8)
+        assert settings.session_entries["session.intra_op.allow_spinning"] == "1"
+
+    def test_affinity_limits_the_cpus(self, tmp_path: Path) -> None:
+        assert usable_cpus(tmp_path, tmp_path / "none") == len(os.sched_getaffinity(0))
+
+    @pytest.mark.parametrize(
+        ("maximum", "cpus", "share"),
+        [("150000 100000", 1, 1.5), ("10000 100000", 1, 0.1), ("200000 100000", 2, 2.0)],
+    )
+    def test_a_quota_limits_the_cpus(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        maximum: str,
+        cpus: int,
+        share: float,
+    ) -> None:
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
+        (tmp_path / "pod" / "box").mkdir(parents=True)
+        (tmp_path / "pod" / "cpu.max").write_text(f"{maximum}\n")
+        (tmp_path / "pod" / "box" / "cpu.max").write_text("max 100000\n")
+        own = tmp_path / "own"
+        own.write_text("0::/pod/box\n")
+        assert usable_cpus(tmp_path, own) == cpus
+        assert cpu_limit(tmp_path, own) == share
+
+    def test_a_quota_of_version_one_counts_too(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
+        (tmp_path / "cpu" / "pod").mkdir(parents=True)
+        (tmp_path / "cpu" / "pod" / "cpu.cfs_quota_us").write_text("300000\n")
+        (tmp_path / "cpu" / "pod" / "cpu.cfs_period_us").write_text("100000\n")
+        own = tmp_path / "own"
+        own.write_text("5:memory:/pod\n4:cpu,cpuacct:/pod\n")
+        assert usable_cpus(tmp_path, own) == 3
+
+
+class TestSessionSettings:
+    def test_native_spellings(self) -> None:
+        given = config(
+            execution_mode="1",
+            enable_mem_arena="0",
+            enable_mem_pattern="False",
+            session__use_device_allocator_for_initializers="1",
+            memory__enable_memory_arena_shrinkage="cpu:0",
+        )
+        given["optimization"] = {"graph": {"level": -1}}
+        given["model_operations"] = {"op_library_filename": ["/ops.so"]}
+        assert session_settings(given, cpus=1) == SessionSettings(
+            intra_op_threads=1,
+            inter_op_threads=1,
+            parallel=True,
+            graph_level="ORT_ENABLE_BASIC",
+            mem_arena=False,
+            mem_pattern=False,
+            session_entries={
+                "session.use_device_allocator_for_initializers": "1",
+                "session.intra_op.allow_spinning": "0",
+                "session.inter_op.allow_spinning": "0",
+            },
+            run_entries={"memory.enable_memory_arena_shrinkage": "cpu:0"},
+            op_libraries=("/ops.so",),
+        )
+
+    @pytest.mark.parametrize(
+        ("level", "name"),
+        [(0, "ENABLE_ALL"), (1, "ENABLE_EXTENDED"), (2, "DISABLE_ALL"), (-1, "ENABLE_BASIC")],
+    )
+    def test_graph_levels(self, level: int, name: str) -> None:
+        given = {**config(), "optimization": {"graph": {"level": level}}}
+        assert session_settings(given, cpus=1).graph_level == f"ORT_{name}"
+
+    @pytest.mark.parametrize(
+        ("key", "text"),
+        [
+            ("intra_op_thread_count", "two"),
+            ("inter_op_thread_count", "1.5"),
+            ("execution_mode", "parallel"),
+            ("execution_mode", "2"),
+            ("enable_mem_arena", "yes"),
+            ("enable_mem_pattern", ""),
+            ("session__intra_op__allow_spinning", "maybe"),
+        ],
+    )
+    def test_a_bad_value_names_its_key(self, key: str, text: str) -> None:
+        said = f"parameter '{key.replace('__', '.')}' is '{text}', but expected is"
+        with pytest.raises(ModelConfigError, match=said):
+            session_settings(config(**{key: text}), cpus=1)
+
+    @pytest.mark.parametrize(
+        "key",
+        [
+            "execution_mode",
+            "enable_mem_arena",
+            "enable_mem_pattern",
+            "session.set_denormal_as_zero",
+            "memory.enable_memory_arena_shrinkage",
+        ],
+    )
+    def test_those_that_no_other_engine_knows_are_named(self, key: str) -> None:
+        assert own_settings(config(**{key.replace(".", "__"): "1"})) == key
+
+    @pytest.mark.parametrize(
+        ("given", "key"),
+        [
+            ({"optimization": {"graph": {"level": 1}}}, "optimization.graph.level"),
+            ({"model_operations": {"op_library_filename": ["x.so"]}}, "op_library_filename"),
+            ({"optimization": {"graph": {"level": 0}}}, ""),
+            ({"dynamic_batching": {}}, ""),
+        ],
+    )
+    def test_so_are_those_beside_the_parameters(self, given: dict[str, Any], key: str) -> None:
+        assert own_settings({**config(2, intra_op_thread_count="2"), **given}) == key
+
+    def test_onnx_runtime_gets_them(self) -> None:
+        settings = session_settings(
+            config(intra_op_thread_count="2", execution_mode="1", enable_mem_pattern="0"), cpus=1
+        )
+        options = session.session_options(settings)
+        assert options.intra_op_num_threads == 2
+        assert options.execution_mode == onnxruntime.ExecutionMode.ORT_PARALLEL
+        assert options.enable_mem_pattern is False
+        assert options.enable_cpu_mem_arena is True
+        assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+
+
+class TestProviders:
+    ALL = ("TensorrtExecutionProvider", CUDA, "OpenVINOExecutionProvider", CPU)
+
+    def accelerated(self, kind: str, name: str, **parameters: str) -> dict[str, Any]:
+        accelerator = {"name": name, "parameters": parameters}
+        field = {f"{kind}_execution_accelerator": [accelerator]}
+        return {**config(), "optimization": {"execution_accelerators": field}}
+
+    def test_a_cpu_instance_runs_on_the_cpu(self) -> None:
+        assert execution_providers(config(), "CPU", 0, self.ALL) == ([(CPU, {})], [])
+
+    def test_a_gpu_instance_runs_on_its_device(self) -> None:
+        providers, _ = execution_providers(config(), "GPU", 3, self.ALL)
+        assert providers == [(CUDA, {"device_id": "3"}), (CPU, {})]
+
+    def test_a_gpu_instance_needs_cuda(self) -> None:
+        with pytest.raises(ModelConfigError, match=r"KIND_GPU, but .* has no CUDA.* only CPUExec"):
+            execution_providers(config(), "GPU", 0, [CPU])
+
+    def test_an_automatic_instance_takes_what_is_there(self) -> None:
+        assert execution_providers(config(), "AUTO", 0, [CPU])[0] == [(CPU, {})]
+        assert execution_providers(config(), "AUTO", 0, self.ALL)[0][0][0] == CUDA
+
+    def test_tensorrt_comes_first_with_its_parameters(self) -> None:
+        given = self.accelerated(
+            "gpu",
+            "tensorrt",
+            precision_mode="FP16",
+            max_workspace_size_bytes="1073741824",
+            trt_engine_cache_enable="1",
+        )
+        providers, warnings = execution_providers(given, "GPU", 1, self.ALL)
+        assert not warnings
+        assert providers[0] == (
+            "TensorrtExecutionProvider",
+            {
+                "trt_fp16_enable": "1",
+                "trt_max_workspace_size": "1073741824",
+                "trt_engine_cache_enable": "1",
+                "device_id": "1",
+            },
+        )
+        assert [name for name, _ in providers[1:]] == [CUDA, CPU]
+
+    def test_cuda_takes_its_parameters(self) -> None:
+        given = self.accelerated("gpu", "cuda", cudnn_conv_use_max_workspace="0")
+        given["parameters"] = {"cudnn_conv_algo_search": {"string_value": "1"}}
+        providers, _ = execution_providers(given, "GPU", 0, self.ALL)
+        assert providers[0][1] == {
+            "cudnn_conv_use_max_workspace": "0",
+            "cudnn_conv_algo_search": "HEURISTIC",
+            "device_id": "0",
+        }
+
+    def test_openvino_is_no_provider_but_an_engine_of_its_own(self) -> None:
+        given = self.accelerated("cpu", "openvino")
+        assert execution_providers(given, "CPU", 0, self.ALL) == ([(CPU, {})], [])
+
+    def test_a_missing_accelerator_is_a_warning(self) -> None:
+        given = self.accelerated("gpu", "tensorrt")
+        providers, warnings = execution_providers(given, "GPU", 0, [CUDA, CPU])
+        assert [provider for provider, _ in providers] == [CUDA, CPU]
+        (warning,) = warnings
+        assert "the accelerator 'tensorrt' is left out" in warning
+
+    def test_a_precision_that_there_is_not_is_refused(self) -> None:
+        given = self.accelerated("gpu", "tensorrt", precision_mode="FP8")
+        with pytest.raises(ModelConfigError, match="parameter 'precision_mode'"):
+            execution_providers(given, "GPU", 0, self.ALL)
+
+    @pytest.mark.parametrize("kind", ["cpu", "gpu"])
+    def test_an_unknown_accelerator_is_refused(self, kind: str) -> None:
+        with pytest.raises(ModelConfigError, match="accelerator 'abacus' is unknown"):
+            execution_providers(self.accelerated(kind, "abacus"), "GPU", 0, self.ALL)
+
+
+class TestOnnxFile:
+    def test_the_signature_is_read_from_the_file(self, tmp_path: Path) -> None:
+        onnx_models.with_default(tmp_path / "model.onnx")
+        signature = session.ModelFile(session.model_file(tmp_path, "")).signature
+        assert signature.inputs == (TensorSpec("x", "TYPE_FP32", (3,)),)
+        assert signature.optional == (TensorSpec("bias", "TYPE_FP32", (3,)),)
+        assert signature.outputs == (TensorSpec("y", "TYPE_FP32", (3,)),)
+
+    def test_a_folder_of_the_files_name_holds_the_file(self, tmp_path: Path) -> None:
+        onnx_models.words(tmp_path / "big.onnx" / "model.onnx")
+        file = session.model_file(tmp_path, "big.onnx")
+        assert session.ModelFile(file).signature.inputs[0] == TensorSpec(
+            "text", "TYPE_STRING", (-1, -1)
+        )
+
+    def test_a_missing_file_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(
+            ModelConfigError, match=r"expected at '.*model\.onnx', but there is none"
+        ):
+            session.model_file(tmp_path, "")
+
+    @pytest.mark.parametrize(
+        ("shape", "unshaped"), [(None, True), ([], False), ([3], False), (["n"], False)]
+    )
+    def test_an_unknown_rank_is_no_scalar(
+        self, tmp_path: Path, shape: list[int | str] | None, unshaped: bool
+    ) -> None:
+        onnx_models.plus_one(tmp_path / "model.onnx", shape)
+        signature = session.ModelFile(tmp_path / "model.onnx").signature
+        for spec in (*signature.inputs, *signature.outputs):
+            assert (spec.unshaped, spec.any_rank) == (unshaped, unshaped)
+
+    def test_a_file_that_is_cut_off_has_no_unknown_ranks(self, tmp_path: Path) -> None:
+        onnx_models.plus_one(tmp_path / "model.onnx", None)
+        whole = (tmp_path / "model.onnx").read_bytes()
+        for size in range(len(whole)):
+            (tmp_path / "model.onnx").write_bytes(whole[:size])
+            assert unknown_ranks(tmp_path / "model.onnx") <= {"x", "y"}
+
+    def test_the_command_that_is_said_makes_the_locale_that_is_missing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The Faroese one, which hardly a machine has; ä, Ö and Σ have small letters in it."""
+        onnx_models.small_letters(tmp_path / "model.onnx", locale="fo_FO.utf8")
+        with pytest.raises(ModelConfigError, match="Failed to construct locale") as caught:
+            session.ModelFile(tmp_path / "model.onnx")
+        _, _, command = caught.value.fix.rpartition("&& ")
+        assert command == "localedef --no-archive -i fo_FO -f UTF-8 fo_FO.utf8"
+        if not Path("/usr/share/i18n/locales/fo_FO").is_file():
+            pytest.skip("the package `locales` is not installed")
+        locales = tmp_path / "usr/lib/locale"
+        locales.mkdir(parents=True)
+        program, *arguments = command.split()
+        subprocess.run([program, f"--prefix={tmp_path}", *arguments], check=True)
+        monkeypatch.setenv("LOCPATH", str(locales))
+        opened = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+        given = np.array(["ÄÖ, 1", "ΣA"], np.object_)
+        assert opened.run(None, {"text": given})[0].tolist() == ["äö, 1", "σa"]
+
+    def test_strings_become_text(self) -> None:
+        array = np.array([[b"a", "b"]], dtype=object)
+        assert decoded("x", array).tolist() == [["a", "b"]]
+        with pytest.raises(RequestError, match="element 1 of input 'x'"):
+            decoded("x", np.array([b"a", b"\xff"], dtype=object))

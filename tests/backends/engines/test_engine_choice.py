@@ -1,0 +1,364 @@
+"""Which engine runs a model: what may be wished, what is kept of a trial, and what fails."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backends import engine_choice
+from backends.engine_choice import (
+    AUTO,
+    BF16,
+    EXACT,
+    F32,
+    ONNXRUNTIME,
+    OPENVINO,
+    EngineChoice,
+    EnginePreference,
+)
+from backends.model_config import ModelConfigError, Signature, TensorSpec
+from backends.openvino.properties import properties
+from tests.support.models import onnx_models
+
+SIGNATURE = Signature(
+    (TensorSpec("x", "TYPE_FP32", (-1, 3)),), (TensorSpec("y", "TYPE_FP32", (-1, 3)),)
+)
+DEFAULT = EnginePreference()
+FOUND = EngineChoice(OPENVINO, BF16, "", 1.9, "`y` differs by 0.002 of its range", SIGNATURE)
+
+
+def config(**parameters: str) -> dict[str, Any]:
+    return {
+        "name": "m",
+        "instance_group": [{"count": 1, "kind": "KIND_CPU"}],
+        "parameters": {key: {"string_value": text} for key, text in parameters.items()},
+    }
+
+
+class TestWishes:
+    @pytest.mark.parametrize(
+        ("given", "environment", "expected"),
+        [
+            ({}, {}, EnginePreference(AUTO, EXACT)),
+            ({}, {"MODEL_PRECISION": "auto"}, EnginePreference(AUTO, AUTO)),
+            ({"precision": "exact"}, {"MODEL_PRECISION": "auto"}, EnginePreference(AUTO, EXACT)),
+            ({"engine": "openvino", "precision": "auto"}, {}, EnginePreference(OPENVINO, AUTO)),
+            ({"engine": "onnxruntime"}, {}, EnginePreference(ONNXRUNTIME, EXACT)),
+        ],
+    )
+    def test_the_configuration_counts_more_than_the_environment(
+        self, given: dict[str, str], environment: dict[str, str], expected: EnginePreference
+    ) -> None:
+        assert engine_choice.preference(config(**given), environment) == expected
+
+    def test_the_accelerator_is_the_engine(self) -> None:
+        accelerators = {"cpu_execution_accelerator": [{"name": "openvino"}]}
+        given = {**config(), "optimization": {"execution_accelerators": accelerators}}
+        assert engine_choice.preference(given, {}).engine == OPENVINO
+
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            ({"engine": "tensorrt"}, "'engine' is 'tensorrt', but .* auto, openvino, onnxruntime"),
+            ({"precision": "bf16"}, "'precision' is 'bf16', but expected is one of exact, auto"),
+        ],
+    )
+    def test_others_are_refused(self, given: dict[str, str], said: str) -> None:
+        with pytest.raises(ModelConfigError, match=said):
+            engine_choice.preference(config(**given), {})
+
+    @pytest.mark.parametrize(
+        ("precision", "flags", "expected"),
+        [
+            (AUTO, "fma avx512_bf16", [BF16, F32]),
+            (AUTO, "amx_tile amx_bf16", [BF16, F32]),
+            (AUTO, "fma avx2 avx512f", [F32]),
+            (EXACT, "avx512_bf16 amx_bf16", [F32]),
+        ],
+    )
+    def test_bf16_is_for_processors_that_have_it(
+        self, precision: str, flags: str, expected: list[str], tmp_path: Path
+    ) -> None:
+        said = f"processor : 0\nmodel name\t: A CPU\nflags\t\t: fpu {flags}\n\nprocessor : 1\n"
+        (tmp_path / "cpuinfo").write_text(said)
+        processor = engine_choice.processor(tmp_path / "cpuinfo")
+        assert processor == f"A CPU fpu {flags}"
+        assert (
+            list(engine_choice.precisions(EnginePreference(AUTO, precision), processor)) == expected
+        )
+
+
+class TestProperties:
+    def test_by_default_a_run_has_four_cores_of_many(self) -> None:
+        expected = {
+            "INFERENCE_PRECISION_HINT": "f32",
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
+            "INFERENCE_NUM_THREADS": 8,
+            "ENABLE_CPU_PINNING": False,
+            "NUM_STREAMS": 2,
+        }
+        assert properties(config(), cpus=8) == expected
+
+    @pytest.mark.parametrize(
+        ("given", "key", "expected"),
+        [
+            ({"NUM_STREAMS": "3"}, "NUM_STREAMS", 3),
+            ({"NUM_STREAMS": "auto"}, "NUM_STREAMS", "AUTO"),
+            ({"INFERENCE_NUM_THREADS": "5"}, "INFERENCE_NUM_THREADS", 5),
+            ({"PERFORMANCE_HINT": "latency"}, "PERFORMANCE_HINT", "LATENCY"),
+            ({"HINT_BF16": "yes"}, "INFERENCE_PRECISION_HINT", "bf16"),
+            ({"HINT_BF16": "NO"}, "INFERENCE_PRECISION_HINT", "f32"),
+            ({"TARGET_DEVICE": "CPU"}, "INFERENCE_NUM_THREADS", 2),
+        ],
+    )
+    def test_parameters_are_nvidias(self, given: dict[str, str], key: str, expected: Any) -> None:
+        assert properties(config(**given), cpus=2)[key] == expected
+
+    @pytest.mark.parametrize(
+        ("key", "text", "expected"),
+        [
+            ("NUM_STREAMS", "many", "a whole number"),
+            ("INFERENCE_NUM_THREADS", "two", "a whole number"),
+            ("PERFORMANCE_HINT", "fast", "latency or throughput or cumulative_throughput"),
+            ("HINT_BF16", "maybe", "yes or no"),
+            ("TARGET_DEVICE", "GPU", "cpu"),
+            ("CPU_EXTENSION_PATH", "/x.so", "nothing"),
+        ],
+    )
+    def test_a_wrong_one_is_named(self, key: str, text: str, expected: str) -> None:
+        said = f"'{key}' is '{text}', but expected is (?i:{expected})"
+        with pytest.raises(ModelConfigError, match=said):
+            properties(config(**{key: text}), cpus=2)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    file = tmp_path / "m" / "1" / "model.onnx"
+    onnx_models.plus_one(file)
+    return file
+
+
+@pytest.fixture
+def trials(monkeypatch: pytest.MonkeyPatch) -> list[EnginePreference]:
+    """What is tried, all of which gives `FOUND`."""
+    made: list[EnginePreference] = []
+
+    def measured(_folder: Path, _file: Path, asked: EnginePreference, _: float) -> EngineChoice:
+        made.append(asked)
+        return FOUND
+
+    monkeypatch.setattr(engine_choice, "measured_choice", measured)
+    return made
+
+
+def asked(file: Path, cache: Path | None, preference: EnginePreference = DEFAULT) -> EngineChoice:
+    environment = {"ENGINE_CACHE": str(cache)} if cache else {}
+    return engine_choice.cached_choice(file.parents[1], file, preference, environment)
+
+
+class TestTheCache:
+    def test_a_trial_is_made_once(
+        self, file: Path, tmp_path: Path, trials: list[EnginePreference]
+    ) -> None:
+        cache = tmp_path / "deep" / "cache"
+        assert [asked(file, cache) for _ in range(3)] == [FOUND] * 3
+        assert len(trials) == 1
+        (kept,) = cache.glob("*.json")
+        assert json.loads(kept.read_text())["precision"] == "bf16"
+
+    def test_without_a_cache_it_is_made_each_time(
+        self, file: Path, trials: list[EnginePreference]
+    ) -> None:
+        assert [asked(file, None) for _ in range(2)] == [FOUND] * 2
+        assert len(trials) == 2
+
+    @pytest.mark.parametrize(
+        "damaged",
+        ["", "{", "[]", "{}", "null", '{"engine": "abacus", "precision": "f32"}', "\0\xff"],
+    )
+    def test_one_that_is_damaged_is_mended(
+        self, file: Path, tmp_path: Path, trials: list[EnginePreference], damaged: str
+    ) -> None:
+        asked(file, tmp_path / "cache")
+        (kept,) = (tmp_path / "cache").glob("*.json")
+        whole = kept.read_text()
+        kept.write_text(damaged)
+        assert asked(file, tmp_path / "cache") == FOUND
+        assert len(trials) == 2
+        assert kept.read_text() == whole
+
+    def test_of_an_engine_that_there_is_not_none_is_read(
+        self, file: Path, tmp_path: Path, trials: list[EnginePreference]
+    ) -> None:
+        asked(file, tmp_path / "cache")
+        (kept,) = (tmp_path / "cache").glob("*.json")
+        kept.write_text(json.dumps({**asdict(FOUND), "engine": "abacus"}))
+        assert asked(file, tmp_path / "cache") == FOUND
+        assert len(trials) == 2
+
+    def test_where_it_cannot_be_written_all_works_as_well(
+        self, file: Path, tmp_path: Path, trials: list[EnginePreference]
+    ) -> None:
+        (tmp_path / "cache").write_text("in the way")
+        assert [asked(file, tmp_path / "cache") for _ in range(2)] == [FOUND] * 2
+        assert len(trials) == 2
+        assert (tmp_path / "cache").read_text() == "in the way"
+
+    def test_so_it_does_where_no_folder_can_be_made(
+        self, file: Path, trials: list[EnginePreference]
+    ) -> None:
+        """By anybody, root included."""
+        assert [asked(file, Path("/proc/self/cache")) for _ in range(2)] == [FOUND] * 2
+        assert len(trials) == 2
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda folder: onnx_models.plus_one(folder / "1" / "model.onnx", ("n", 4)),
+            lambda folder: (folder / "1" / "weights.bin").write_bytes(b"more"),
+            lambda folder: (folder / "dispatch.toml").write_text('family = "embedding"\n'),
+            lambda folder: (folder / "samples" / "one.txt").write_text("another text\n"),
+            lambda folder: (folder / "samples" / "two.txt").write_text("a text\n"),
+        ],
+        ids=["the model", "its weights", "the keys", "a sample", "one more sample"],
+    )
+    def test_what_a_trial_reads_makes_a_new_one(
+        self,
+        file: Path,
+        tmp_path: Path,
+        trials: list[EnginePreference],
+        change: Callable[[Path], Any],
+    ) -> None:
+        folder, cache = file.parents[1], tmp_path / "cache"
+        (folder / "samples").mkdir()
+        (folder / "samples" / "one.txt").write_text("a text\n")
+        asked(file, cache)
+        (folder / "labels.txt").write_text("nothing that a trial reads\n")
+        asked(file, cache)
+        assert len(trials) == 1
+        change(folder)
+        asked(file, cache)
+        assert len(trials) == 2
+
+    def test_each_wish_has_its_own(
+        self, file: Path, tmp_path: Path, trials: list[EnginePreference]
+    ) -> None:
+        preferences = [
+            EnginePreference(),
+            EnginePreference(precision=AUTO),
+            EnginePreference(OPENVINO),
+            EnginePreference(OPENVINO, AUTO),
+        ]
+        for preference in preferences * 2:
+            asked(file, tmp_path / "cache", preference)
+        assert trials == preferences
+
+    @pytest.mark.parametrize("attribute", ["processor", "_version"])
+    def test_so_has_each_processor_and_version(
+        self,
+        file: Path,
+        tmp_path: Path,
+        trials: list[EnginePreference],
+        monkeypatch: pytest.MonkeyPatch,
+        attribute: str,
+    ) -> None:
+        asked(file, tmp_path / "cache")
+        monkeypatch.setattr(engine_choice, attribute, lambda *_: "another")
+        asked(file, tmp_path / "cache")
+        assert len(trials) == 2
+
+
+@pytest.fixture
+def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Have something else make the trials."""
+
+    def put(script: str) -> None:
+        (tmp_path / "python").write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "python").chmod(0o755)
+        monkeypatch.setattr(engine_choice.sys, "executable", str(tmp_path / "python"))
+
+    return put
+
+
+class TestTrialsThatFail:
+    @pytest.mark.parametrize(
+        ("script", "reason"),
+        [
+            ("kill -SEGV $$", "the comparison of engines failed: exit code -11"),
+            (
+                "echo first >&2; echo 'no such operator' >&2; exit 1",
+                "the comparison of engines failed: no such operator",
+            ),
+            ("exit 0", "the comparison of engines could not be made: list index out of range"),
+            ("echo '{}'", "the comparison of engines could not be made: 'signature'"),
+        ],
+        ids=["a crash", "an error", "nothing said", "something else said"],
+    )
+    def test_onnx_runtime_runs_the_model(
+        self, file: Path, python: Callable[[str], None], script: str, reason: str
+    ) -> None:
+        python(script)
+        assert asked(file, None) == EngineChoice(ONNXRUNTIME, F32, reason)
+
+    def test_nothing_of_them_is_kept(
+        self, file: Path, tmp_path: Path, python: Callable[[str], None]
+    ) -> None:
+        """The next start may have more memory."""
+        python("kill -KILL $$")
+        assert asked(file, tmp_path / "cache").reason.endswith("exit code -9")
+        python(f"echo '{json.dumps(asdict(FOUND))}'")
+        assert asked(file, tmp_path / "cache").engine == OPENVINO
+
+    def test_one_that_was_ended_is_kept_until_it_may_take_longer(
+        self, file: Path, tmp_path: Path, python: Callable[[str], None]
+    ) -> None:
+        """So that no start but the first waits for it."""
+        environment = {"ENGINE_CACHE": str(tmp_path / "cache"), "ENGINE_COMPARISON_LIMIT_S": "0.4"}
+
+        def found() -> EngineChoice:
+            return engine_choice.cached_choice(file.parents[1], file, DEFAULT, environment)
+
+        python("exec sleep 60")
+        ended = found()
+        assert (ended.engine, ended.gave_up_s) == (ONNXRUNTIME, 0.4)
+        assert ended.reason == (
+            "the comparison of engines took longer than 0.4 s; `dispatcher engines` gives it "
+            "more time"
+        )
+        python(f"echo '{json.dumps(asdict(FOUND))}'")
+        assert found() == ended
+        environment["ENGINE_COMPARISON_LIMIT_S"] = "60"
+        assert found() == FOUND
+
+    def test_without_any_python_there_is_a_reason(
+        self, file: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(engine_choice.sys, "executable", "/no/such/python")
+        found = asked(file, None)
+        assert found.engine == ONNXRUNTIME
+        assert "could not be made: [Errno 2] No such file or directory" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("found", "sentence"),
+    [
+        (
+            FOUND,
+            (
+                "run by OpenVINO in bf16, 1.90 times as fast as ONNX Runtime in f32; "
+                "worst difference on samples: `y` differs by 0.002 of its range"
+            ),
+        ),
+        (
+            EngineChoice(ONNXRUNTIME, F32, "it has tensors of text"),
+            "run by ONNX Runtime in f32 (it has tensors of text)",
+        ),
+    ],
+)
+def test_a_verdict_is_one_sentence(found: EngineChoice, sentence: str) -> None:
+    assert found.sentence() == sentence

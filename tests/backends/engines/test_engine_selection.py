@@ -1,0 +1,380 @@
+"""The trial of engines: who runs a model, by its answers and its speed.
+
+What OpenVINO answers in bf16, and how fast, is put there: it is another thing on each processor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+from PIL import Image
+
+from backends import engine_choice
+from backends.engine_choice import (
+    AUTO,
+    BF16,
+    EXACT,
+    F32,
+    ONNXRUNTIME,
+    OPENVINO,
+    EnginePreference,
+)
+from backends.engines import selection
+from backends.engines.runs import onnxruntime_run, opened, openvino_run
+from backends.model_config import Signature, TensorSpec
+from backends.onnxruntime.session import ModelFile
+from clients.tensors.agreement import Agreement
+from container.trouble import Trouble
+from tests.support.models import onnx_models, onnx_repository, openvino_models
+
+Array = NDArray[Any]
+
+TIE = np.array([10, 10.01, 0, 0], np.float32)
+"""In bf16 both of the largest are 10, and the first of these is another."""
+CLEAR = np.array([1, 3, 0, 0], np.float32)
+
+WITH_BF16 = "A CPU fpu avx512_bf16"
+
+
+def in_bf16(array: Array) -> Array:
+    """Round to the nearest number with 8 bits of fraction, to an even one in the middle."""
+    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+def classifier(folder: Path, logits: Array, *, by_light: float = 0.0) -> Path:
+    """Write a model with these logits, of which the first is larger the lighter a picture is."""
+    file = folder / "1" / "model.onnx"
+    matrix = np.zeros((3, 4), np.float32)
+    matrix[:, 0] = by_light
+    nodes = [
+        helper.make_node("GlobalAveragePool", ["in"], ["p"]),
+        helper.make_node("Flatten", ["p"], ["f"]),
+        helper.make_node("Gemm", ["f", "matrix", "logits"], ["out"]),
+    ]
+    pixels, scores = [("in", TensorProto.FLOAT, ["n", 3, 8, 8])], [("out", 1, ["n", 4])]
+    onnx_models.save(file, nodes, pixels, scores, matrix=matrix, logits=logits)
+    (folder / "config.pbtxt").write_text(
+        'backend: "onnxruntime"\nmax_batch_size: 4\n'
+        + onnx_repository.tensor("input", "in", "FP32", "3, 8, 8")
+        + onnx_repository.tensor("output", "out", "FP32", "4")
+    )
+    toml = 'family = "classification"\nlabels = "labels.txt"\nsoftmax = true\n'
+    (folder / "dispatch.toml").write_text(toml)
+    (folder / "labels.txt").write_text("a\nb\nc\nd\n")
+    return file
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Which precisions of OpenVINO were tried; bf16 is twice as fast as f32, on any processor."""
+    tried: list[str] = []
+    fast = {}
+
+    def run_by_openvino(file: Path, precision: str = F32) -> Any:
+        tried.append(precision)
+        run = openvino_run(file)
+
+        def rounded(given: Mapping[str, Array]) -> dict[str, Array]:
+            return {name: in_bf16(array) for name, array in run(given).items()}
+
+        made = rounded if precision == BF16 else run
+        fast[made] = 2.4 if precision == BF16 else 1.2
+        return made
+
+    monkeypatch.setattr(selection, "openvino_run", run_by_openvino)
+    monkeypatch.setattr(selection, "faster", lambda _exact, run, _given: fast[run])
+    monkeypatch.setattr(engine_choice, "processor", lambda: WITH_BF16)
+    return tried
+
+
+def test_bf16_is_taken_where_callers_see_the_same(tmp_path: Path, asked: list[str]) -> None:
+    file = classifier(tmp_path, CLEAR)
+    found = selection.select_engine(tmp_path, file, EnginePreference(precision=AUTO))
+    assert (found.engine, found.precision, found.speedup) == (OPENVINO, BF16, 2.4)
+    assert found.reason == ""
+    assert found.signature is not None
+    assert found.signature.outputs == (TensorSpec("out", "TYPE_FP32", (-1, 4)),)
+
+
+@pytest.mark.parametrize(
+    ("in_turn", "expected", "reason"),
+    [
+        (0.6, BF16, ""),
+        (1.25, F32, "OpenVINO in bf16 is 0.80 times as fast as in f32"),
+    ],
+)
+def test_what_load_has_slowed_is_timed_again_beside_the_next(
+    tmp_path: Path,
+    asked: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    in_turn: float,
+    expected: str,
+    reason: str,
+) -> None:
+    """In bf16 a busy machine makes 1.1 of 2.4; in f32 it is quiet."""
+    timed: list[Any] = []
+
+    def faster(before: Any, run: Any, _: Any) -> float:
+        known = before in timed
+        timed.append(run)
+        return in_turn if known else {1: 1.1, 2: 1.4}[len(timed)]
+
+    monkeypatch.setattr(selection, "faster", faster)
+    found = selection.select_engine(
+        tmp_path, classifier(tmp_path, CLEAR), EnginePreference(precision=AUTO)
+    )
+    assert (found.precision, found.reason) == (expected, reason)
+
+
+def test_not_where_another_class_is_first(tmp_path: Path, asked: list[str]) -> None:
+    """The logits differ by a thousandth of their spread alone."""
+    found = selection.select_engine(
+        tmp_path, classifier(tmp_path, TIE), EnginePreference(precision=AUTO)
+    )
+    assert (found.engine, found.precision, found.speedup) == (OPENVINO, F32, 1.2)
+    assert found.reason == "OpenVINO in bf16 has other answers: the first is 0:a, not 1:b"
+    assert asked == [BF16, F32]
+
+
+def test_samples_are_tried_beside_the_example(tmp_path: Path, asked: list[str]) -> None:
+    """The first class wins on every picture but a black one."""
+    file = classifier(tmp_path, TIE, by_light=9.0)
+    assert (
+        selection.select_engine(tmp_path, file, EnginePreference(precision=AUTO)).precision == BF16
+    )
+    (tmp_path / "samples").mkdir()
+    Image.new("RGB", (8, 8)).save(tmp_path / "samples" / "black.png")
+    found = selection.select_engine(tmp_path, file, EnginePreference(precision=AUTO))
+    assert found.precision == F32
+    assert "the first is 0:a, not 1:b" in found.reason
+
+
+def test_a_sample_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    file = classifier(tmp_path, CLEAR)
+    (tmp_path / "samples").mkdir()
+    (tmp_path / "samples" / "letter.png").write_text("no picture")
+    with pytest.raises(Trouble, match=r"refuses the sample letter\.png"):
+        selection.select_engine(tmp_path, file, EnginePreference(precision=AUTO))
+
+
+@pytest.mark.parametrize(
+    ("precision", "processor"), [(EXACT, WITH_BF16), (AUTO, "A CPU fpu avx512f")]
+)
+def test_otherwise_there_is_f32_alone(
+    tmp_path: Path,
+    asked: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    precision: str,
+    processor: str,
+) -> None:
+    monkeypatch.setattr(engine_choice, "processor", lambda: processor)
+    found = selection.select_engine(
+        tmp_path, classifier(tmp_path, CLEAR), EnginePreference(precision=precision)
+    )
+    said = "this processor has no bf16" if precision == AUTO else ""
+    assert (found.engine, found.precision, found.reason) == (OPENVINO, F32, said)
+    assert asked == [F32]
+
+
+def test_where_samples_show_nothing_no_precision_is_taken_for_them(
+    tmp_path: Path, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing = Agreement(passes=True, worst="there is no object", difference=0.0, shows="")
+    monkeypatch.setattr(selection, "difference", lambda *_: nothing)
+    wish = EnginePreference(precision=AUTO)
+    found = selection.select_engine(tmp_path, classifier(tmp_path, CLEAR), wish)
+    assert (found.engine, found.precision) == (OPENVINO, F32)
+    said = "OpenVINO in bf16 was not compared: no compared sample has an object; put others into"
+    assert found.reason.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("speed", "engine", "expected"),
+    [(0.96, AUTO, ONNXRUNTIME), (0.98, AUTO, OPENVINO), (0.5, OPENVINO, OPENVINO)],
+)
+def test_the_slower_engine_is_taken_only_where_it_is_pinned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, speed: float, engine: str, expected: str
+) -> None:
+    openvino_models.two_layers(tmp_path / "1" / "model.onnx")
+    monkeypatch.setattr(selection, "faster", lambda *_: speed)
+    found = selection.select_engine(
+        tmp_path, tmp_path / "1" / "model.onnx", EnginePreference(engine)
+    )
+    assert found.engine == expected
+    said = "OpenVINO in f32 is 0.96 times as fast" if expected == ONNXRUNTIME else ""
+    assert found.reason == said
+
+
+def test_who_has_no_example_is_tried_with_made_up_inputs(tmp_path: Path) -> None:
+    file = tmp_path / "1" / "model.onnx"
+    openvino_models.two_layers(file)
+    session = opened(file)
+    exact = onnxruntime_run(session)
+    known = selection.answers(tmp_path, file, ModelFile(file).signature, session, exact)
+    assert known.client is None
+    assert len(known.given) > 1
+    for given, outputs in zip(known.given, known.outputs, strict=True):
+        assert given["x"].shape == (1, openvino_models.WIDTH)
+        hidden = np.maximum(given["x"] @ openvino_models.FIRST, 0)
+        expected = hidden @ openvino_models.SECOND
+        np.testing.assert_allclose(outputs["y"], expected, rtol=1e-3, atol=1e-3)
+
+
+def odd(file: Path) -> None:
+    """x [n, m] -> y [n, 1001], where m is 1001 as well"""
+    nodes = [helper.make_node("Reshape", ["x", "dims"], ["y"])]
+    sides = [("x", TensorProto.FLOAT, ["n", "m"])], [("y", TensorProto.FLOAT, ["n", 1001])]
+    onnx_models.save(file, nodes, *sides, dims=np.array([-1, 1001]))
+
+
+@pytest.mark.parametrize(
+    ("write", "reason"),
+    [
+        (onnx_models.words, "it has tensors of text"),
+        (openvino_models.scaled, "OpenVINO in f32 cannot: OpenVINO cannot open"),
+        (odd, "it has no samples, and cannot be run with made-up inputs"),
+    ],
+)
+@pytest.mark.parametrize("engine", [AUTO, OPENVINO])
+def test_onnx_runtime_keeps_what_openvino_cannot_run(
+    tmp_path: Path, write: Callable[[Path], None], reason: str, engine: str
+) -> None:
+    write(tmp_path / "1" / "model.onnx")
+    found = selection.select_engine(
+        tmp_path, tmp_path / "1" / "model.onnx", EnginePreference(engine)
+    )
+    assert (found.engine, found.precision) == (ONNXRUNTIME, F32)
+    assert found.reason.startswith(reason)
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+def test_whole_numbers_of_more_than_32_bits_keep_a_model_at_onnx_runtime(
+    tmp_path: Path, bits: int
+) -> None:
+    """To OpenVINO 2^40 + 5 is 5, and its remainder by 1000 is 5 and not 781."""
+    number = TensorProto.INT64 if bits == 64 else TensorProto.INT32
+    nodes = [helper.make_node("Mod", ["x", "thousand"], ["y"])]
+    sides = [("x", number, ["n", 2])], [("y", number, ["n", 2])]
+    thousand = np.array(1000, np.int64 if bits == 64 else np.int32)
+    onnx_models.save(tmp_path / "1" / "model.onnx", nodes, *sides, thousand=thousand)
+    found = selection.select_engine(
+        tmp_path, tmp_path / "1" / "model.onnx", EnginePreference(OPENVINO)
+    )
+    assert found.engine == (ONNXRUNTIME if bits == 64 else OPENVINO)
+    assert ("OpenVINO in f32 has other answers: `y`" in found.reason) == (bits == 64)
+
+
+def test_numbers_of_words_do_not(tmp_path: Path) -> None:
+    """There is no word of such a number, and no answer to be compared."""
+    onnx_models.lookup(tmp_path / "1" / "model.onnx")
+    found = selection.select_engine(
+        tmp_path, tmp_path / "1" / "model.onnx", EnginePreference(OPENVINO)
+    )
+    assert (found.engine, found.reason) == (OPENVINO, "")
+
+
+def test_double_precision_stays_at_onnx_runtime(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Neg", ["x"], ["y"])]
+    sides = [("x", TensorProto.DOUBLE, ["n"])], [("y", TensorProto.DOUBLE, ["n"])]
+    onnx_models.save(tmp_path / "1" / "model.onnx", nodes, *sides)
+    found = selection.select_engine(
+        tmp_path, tmp_path / "1" / "model.onnx", EnginePreference(OPENVINO)
+    )
+    assert found.engine == ONNXRUNTIME
+    assert found.reason.startswith("it has tensors in double precision")
+
+
+Y = np.array([[0, 1, 2, 4]], np.float32)  # 4 is its spread
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (Y * np.array([1, 1, np.nan, 1], np.float32), "has what is no number in other places"),
+        (Y[:, :3], "has the shape [1, 3], not [1, 4]"),
+        (Y[0], "has the shape [4], not [1, 4]"),
+        (Y + np.array([0, 0.005, 0, 0], np.float32), "differs by 0.0012 of its range"),
+    ],
+    ids=["no number", "too few", "no batch", "too far"],
+)
+def test_an_engine_that_answers_otherwise_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Array, reason: str
+) -> None:
+    """The model answers with these numbers whatever it is given."""
+    file = tmp_path / "1" / "model.onnx"
+    nodes = [
+        helper.make_node("Mul", ["x", "zero"], ["nothing"]),
+        helper.make_node("Add", ["nothing", "numbers"], ["y"]),
+    ]
+    sides = [("x", TensorProto.FLOAT, [1, 1])], [("y", TensorProto.FLOAT, [1, 4])]
+    onnx_models.save(file, nodes, *sides, zero=np.float32(0)[...], numbers=Y)
+    monkeypatch.setattr(selection, "openvino_run", lambda *_: lambda _: {"y": answer})
+    monkeypatch.setattr(selection, "faster", lambda *_: 9.0)
+    found = selection.select_engine(tmp_path, file, EnginePreference(OPENVINO))
+    assert found.engine == ONNXRUNTIME
+    assert found.reason == f"OpenVINO in f32 has other answers: `y` {reason}"
+
+
+@pytest.mark.parametrize(
+    ("off", "is_exact", "is_int8", "passes"),
+    [
+        (0.0039, True, False, True),
+        (0.0041, True, False, False),
+        (0.039, True, True, True),
+        (0.041, True, True, False),
+        (0.039, False, False, True),
+        (0.041, False, False, False),
+    ],
+)
+def test_without_a_client_tensors_are_compared_by_their_spread(
+    tmp_path: Path, off: float, is_exact: bool, is_int8: bool, passes: bool
+) -> None:
+    """A thousandth of 4 in f32; a hundredth in less, or where engines round each in its way."""
+    known = selection.Reference(lambda _: {}, None, (), [{}], [{"y": Y}], None, is_int8)
+    further = Y + np.array([0, off, 0, 0], np.float32)
+    found = selection.compared(known, lambda _: {"y": further}, tmp_path, is_exact=is_exact)
+    assert found.passes is passes
+
+
+def test_weights_in_int8_are_seen(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("DequantizeLinear", ["weights", "scale"], ["matrix"]),
+        helper.make_node("MatMul", ["x", "matrix"], ["y"]),
+    ]
+    sides = [("x", TensorProto.FLOAT, ["n", 2])], [("y", TensorProto.FLOAT, ["n", 2])]
+    weights = np.array([[100, -7], [3, 50]], np.int8)
+    file = tmp_path / "int8.onnx"
+    onnx_models.save(file, nodes, *sides, weights=weights, scale=np.float32(0.1)[...])
+    assert selection.has_int8(file)
+    openvino_models.two_layers(tmp_path / "f32.onnx")
+    assert not selection.has_int8(tmp_path / "f32.onnx")
+    openvino_models.scaled(tmp_path / "no_operator.onnx")
+    assert not selection.has_int8(tmp_path / "no_operator.onnx")
+
+
+def test_a_model_in_openvinos_own_format_stays_there(tmp_path: Path) -> None:
+    openvino_models.line(tmp_path / "1" / "model.xml")
+    found = selection.select_engine(
+        tmp_path, tmp_path / "1" / "model.xml", EnginePreference(OPENVINO, EXACT)
+    )
+    assert (found.engine, found.precision) == (OPENVINO, F32)
+    specs = (TensorSpec("x", "TYPE_FP32", (-1, 3)),), (TensorSpec("y", "TYPE_FP32", (-1, 3)),)
+    assert found.signature == Signature(*specs)
+
+
+def test_openvino_runs_a_model_as_onnx_runtime_does(tmp_path: Path) -> None:
+    """By an own session of each."""
+    file = tmp_path / "1" / "model.onnx"
+    openvino_models.two_layers(file)
+    x = np.random.default_rng(5).normal(size=(7, openvino_models.WIDTH)).astype(np.float32)
+    expected = onnxruntime.InferenceSession(file).run(["y"], {"x": x})[0]
+    came = openvino_run(file)({"x": x})["y"]
+    assert np.abs(came - expected).max() < 1e-3 * np.ptp(expected)

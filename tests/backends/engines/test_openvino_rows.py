@@ -1,0 +1,204 @@
+"""The last product of a model for the rows that are wanted alone, against numpy's own product."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from backends.batching.item import Rows
+from backends.model_config import TensorSpec
+from backends.openvino.session import OpenVinoSession
+
+PROJECT = Path(__file__).resolve().parents[3]
+PROPERTIES = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
+
+GENERATOR = np.random.default_rng(7)
+MATRIX = GENERATOR.normal(size=(4, 9)).astype(np.float32)
+BIAS = GENERATOR.normal(size=9).astype(np.float32)
+X = GENERATOR.normal(size=(2, 3, 4)).astype(np.float32)
+NODE = helper.make_node
+
+Nodes = list[Any]
+
+
+def model(
+    nodes: Nodes,
+    shape: tuple[Any, ...] = ("n", "places", 9),
+    x: tuple[Any, ...] = ("n", "places", 4),
+    **weights: Any,
+) -> onnx.ModelProto:
+    """Return a model of y, from x."""
+    weights = {"matrix": MATRIX, "bias": BIAS, **weights}
+    used = {name for node in nodes for name in node.input}
+    graph = helper.make_graph(
+        nodes,
+        "m",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, x)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
+        [numpy_helper.from_array(array, name) for name, array in weights.items() if name in used],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+# -x is there so that the product is not the first node.
+NEGATED = NODE("Neg", ["x"], ["h"])
+BETWEEN_RESHAPES = [
+    NEGATED,
+    NODE("Shape", ["x"], ["dims"], end=2),
+    NODE("Concat", ["dims", "nine"], ["shape"], axis=0),
+    NODE("Reshape", ["h", "flat"], ["rows"]),
+]
+RESHAPES = {"flat": np.array([-1, 4]), "nine": np.array([9])}
+PRODUCT = NODE("MatMul", ["x", "matrix"], ["y"])
+
+ENDS: dict[str, Callable[[], onnx.ModelProto]] = {
+    "a product": lambda: model([NEGATED, NODE("MatMul", ["h", "matrix"], ["y"])]),
+    "a bias": lambda: model(
+        [NEGATED, NODE("MatMul", ["h", "matrix"], ["p"]), NODE("Add", ["p", "bias"], ["y"])]
+    ),
+    "a bias between reshapes": lambda: model(
+        [
+            *BETWEEN_RESHAPES,
+            NODE("Gemm", ["rows", "matrix", "bias"], ["p"]),
+            NODE("Reshape", ["p", "shape"], ["y"]),
+        ],
+        **RESHAPES,
+    ),
+    "turned, between reshapes": lambda: model(
+        [
+            *BETWEEN_RESHAPES,
+            NODE("Gemm", ["rows", "turned"], ["p"], transB=1),
+            NODE("Reshape", ["p", "shape"], ["y"]),
+        ],
+        turned=np.ascontiguousarray(MATRIX.T),
+        **RESHAPES,
+    ),
+}
+
+
+def opened(made: onnx.ModelProto, folder: Path) -> OpenVinoSession:
+    onnx.save(made, folder / "model.onnx")
+    return OpenVinoSession(folder / "model.onnx", PROPERTIES, {})
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_rows_are_those_of_the_whole(end: str, tmp_path: Path) -> None:
+    session = opened(ENDS[end](), tmp_path)
+    assert session.by_rows
+    assert session.by_rows.outputs == ("y",)
+    expected = -X @ MATRIX + (BIAS if "bias" in end else 0)
+    for _ in range(2):  # a run leaves nothing behind for the next
+        whole = session.run({"x": X}, ["y"])["y"]
+        assert whole.shape == (2, 3, 9)
+        np.testing.assert_allclose(whole, expected, atol=1e-5)
+        few = session.run({"x": X}, ["y"], {"y": Rows((2, 3), [4, 0, 4])})["y"]
+        np.testing.assert_allclose(few, expected.reshape(6, 9)[[4, 0, 4]], atol=1e-5)
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_model_looks_as_it_did(end: str, tmp_path: Path) -> None:
+    """Its tensors are compared with the configuration, and shown to callers."""
+    session = opened(ENDS[end](), tmp_path)
+    assert session.signature.inputs == (TensorSpec("x", "TYPE_FP32", (-1, -1, 4)),)
+    assert session.signature.outputs == (TensorSpec("y", "TYPE_FP32", (-1, -1, 9)),)
+
+
+def test_rows_of_one_output_come_beside_all_of_another(tmp_path: Path) -> None:
+    wide = GENERATOR.normal(size=(4, 5)).astype(np.float32)
+    made = model([PRODUCT, NODE("MatMul", ["x", "wide"], ["z"])], wide=wide)
+    z = helper.make_tensor_value_info("z", TensorProto.FLOAT, ["n", "places", 5])
+    made.graph.output.append(z)
+    session = opened(made, tmp_path)
+    assert session.by_rows
+    assert set(session.by_rows.outputs) == {"y", "z"}
+    came = session.run({"x": X}, ["z", "y"], {"y": Rows((2, 3), [5])})
+    np.testing.assert_allclose(came["y"], [X[1, 2] @ MATRIX], atol=1e-5)
+    np.testing.assert_allclose(came["z"], X @ wide, atol=1e-5)
+    assert [*session.run({"x": X}, ["z"])] == ["z"]
+
+
+@pytest.mark.parametrize(("items", "places"), [(0, 3), (2, 0)])
+@pytest.mark.parametrize("end", ENDS)
+def test_nothing_is_answered_with_nothing(
+    end: str, items: int, places: int, tmp_path: Path
+) -> None:
+    session = opened(ENDS[end](), tmp_path)
+    empty = session.run({"x": np.empty((items, places, 4), np.float32)}, ["y"])["y"]
+    assert empty.shape == (items, places, 9)
+
+
+def test_rows_counted_in_other_dimensions_are_refused(tmp_path: Path) -> None:
+    session = opened(ENDS["a bias"](), tmp_path)
+    with pytest.raises(ValueError, match=r"\[3, 2\], but there are \[2, 3\]"):
+        session.run({"x": X}, ["y"], {"y": Rows((3, 2), [0])})
+
+
+def test_the_models_own_head_is_one() -> None:
+    file = PROJECT / "model_repository" / "bert_base" / "1" / "model.onnx"
+    by_rows = OpenVinoSession(file, PROPERTIES, {}).by_rows
+    assert by_rows
+    assert by_rows.outputs == ("output",)
+
+
+def test_all_is_computed_where_the_rows_are_of_no_product(tmp_path: Path) -> None:
+    """What a softmax over the places gives is not a row's own."""
+    session = opened(OTHERS["not the last"](), tmp_path)
+    product = np.exp(X @ MATRIX - (X @ MATRIX).max(1, keepdims=True))
+    np.testing.assert_allclose(
+        session.run({"x": X}, ["y"])["y"], product / product.sum(1, keepdims=True), atol=1e-5
+    )
+
+
+OTHERS: dict[str, Callable[[], onnx.ModelProto]] = {
+    "narrower than it was": lambda: model(
+        [NODE("MatMul", ["x", "square"], ["y"])], ("n", "p", 4), square=np.eye(4, dtype=np.float32)
+    ),
+    "of a fixed length": lambda: model([PRODUCT], ("n", 3, 9), ("n", 3, 4)),
+    "a row for each item": lambda: model([PRODUCT], ("n", 9), ("n", 4)),
+    "not the last": lambda: model(
+        [NODE("MatMul", ["x", "matrix"], ["p"]), NODE("Softmax", ["p"], ["y"], axis=1)]
+    ),
+    "a bias of each place": lambda: model(
+        [NODE("MatMul", ["x", "matrix"], ["p"]), NODE("Add", ["p", "places"], ["y"])],
+        places=np.zeros((3, 9), np.float32),
+    ),
+    "a bias by an input": lambda: model(
+        [
+            NODE("MatMul", ["x", "matrix"], ["p"]),
+            NODE("ReduceSum", ["x", "all"], ["sum"], keepdims=0),
+            NODE("Mul", ["bias", "sum"], ["own"]),
+            NODE("Add", ["p", "own"], ["y"]),
+        ],
+        all=np.array([0, 1, 2]),
+    ),
+    "no matrix of the file": lambda: model(
+        [NODE("Transpose", ["x"], ["t"], perm=[0, 2, 1]), NODE("MatMul", ["x", "t"], ["y"])]
+    ),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_what_ends_otherwise_is_left_as_it_is(other: str, tmp_path: Path) -> None:
+    assert opened(OTHERS[other](), tmp_path).by_rows is None
+
+
+def test_a_product_that_is_read_twice_is_left_as_it_is(tmp_path: Path) -> None:
+    made = model(
+        [
+            NODE("MatMul", ["x", "matrix"], ["p"]),
+            NODE("Add", ["p", "bias"], ["y"]),
+            NODE("ReduceMax", ["p"], ["z"], axes=[1, 2], keepdims=0),
+        ]
+    )
+    made.graph.output.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, ["n"]))
+    session = opened(made, tmp_path)
+    assert session.by_rows is None
+    came = session.run({"x": X}, ["y", "z"])
+    np.testing.assert_allclose(came["y"], X @ MATRIX + BIAS, atol=1e-5)
+    np.testing.assert_allclose(came["z"], (X @ MATRIX).max((1, 2)), atol=1e-5)

@@ -1,0 +1,282 @@
+"""OpenVINO in this process: where its weights are, what it shares, and that it tells nobody."""
+
+from __future__ import annotations
+
+import mmap
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from backends.batching.item import RequestError
+from backends.machine import allocator
+from backends.model_config import ModelConfigError, TensorSpec
+from backends.openvino import session as module
+from backends.openvino.session import (
+    OpenVinoFile,
+    OpenVinoSession,
+    model_file,
+    read_mapped,
+)
+from tests.support.models import onnx_models, openvino_models
+
+PROPERTIES = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 2, "NUM_STREAMS": 2}
+X = np.random.default_rng(1).normal(size=(3, openvino_models.WIDTH)).astype(np.float32)
+EXPECTED = np.maximum(X @ openvino_models.FIRST, 0) @ openvino_models.SECOND
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    file = tmp_path / "m" / "1" / "model.onnx"
+    openvino_models.two_layers(file)
+    return file
+
+
+@pytest.fixture
+def saved(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """What was written for OpenVINO to map."""
+    made: list[Path] = []
+    save = module._save
+
+    def noted(file: Path, made_of_it: Path) -> None:
+        made.append(made_of_it)
+        save(file, made_of_it)
+
+    monkeypatch.setattr(module, "_save", noted)
+    return made
+
+
+class TestWeights:
+    def test_they_are_written_once_for_two_instances(
+        self, file: Path, tmp_path: Path, saved: list[Path]
+    ) -> None:
+        sessions = [OpenVinoSession(file, PROPERTIES, {}, shared=tmp_path / "s") for _ in range(2)]
+        assert len(saved) == 1
+        assert sorted(path.suffix for path in saved[0].parent.iterdir()) == [
+            ".bin",
+            ".lock",
+            ".xml",
+        ]
+        for session in sessions:
+            np.testing.assert_allclose(session.run({"x": X}, ["y"])["y"], EXPECTED, atol=1e-4)
+
+    def test_what_an_instance_removes_another_still_has(
+        self, file: Path, tmp_path: Path, saved: list[Path]
+    ) -> None:
+        first, last = (OpenVinoSession(file, PROPERTIES, {}, shared=tmp_path / "s") for _ in "ab")
+        first.close()
+        np.testing.assert_allclose(last.run({"x": X}, ["y"])["y"], EXPECTED, atol=1e-4)
+        last.close()
+        assert [path.suffix for path in saved[0].parent.iterdir()] == [".lock"]
+        again = OpenVinoSession(file, PROPERTIES, {}, shared=tmp_path / "s")
+        np.testing.assert_allclose(again.run({"x": X}, ["y"])["y"], EXPECTED, atol=1e-4)
+        assert saved == [saved[0]] * 2
+
+    def test_another_file_in_its_place_is_written_too(
+        self, file: Path, tmp_path: Path, saved: list[Path]
+    ) -> None:
+        _, before = read_mapped(file, tmp_path / "s")
+        onnx_models.plus_one(file)
+        _, after = read_mapped(file, tmp_path / "s")
+        assert saved == [before, after]
+        assert before != after
+        assert OpenVinoFile(after).signature.inputs == (TensorSpec("x", "TYPE_FP32", (-1, 3)),)
+
+    def test_where_they_cannot_be_written_the_file_is_read(
+        self, file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        (tmp_path / "s").mkdir()
+        (tmp_path / "s" / "ir").write_text("in the way")
+        session = OpenVinoSession(file, PROPERTIES, {}, shared=tmp_path / "s")
+        np.testing.assert_allclose(session.run({"x": X}, ["y"])["y"], EXPECTED, atol=1e-4)
+        assert f"the weights of '{file}' are not mapped" in capfd.readouterr().err
+
+    def test_so_it_is_where_the_disk_is_full(
+        self,
+        file: Path,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capfd: pytest.CaptureFixture[str],
+    ) -> None:
+        def full(_model: Any, part: Path, **_: Any) -> None:
+            part.write_text("<half")
+            raise RuntimeError("Exception from src/x.cpp:1:\nNo space left on device")
+
+        monkeypatch.setattr("openvino.save_model", full)
+        assert read_mapped(file, tmp_path / "s")[1] == file
+        assert "No space left on device" in capfd.readouterr().err
+        assert [path.suffix for path in (tmp_path / "s" / "ir").iterdir()] == [".lock"]
+
+    def test_a_model_of_openvino_is_taken_as_it_is(self, tmp_path: Path) -> None:
+        openvino_models.line(tmp_path / "model.xml")
+        _, taken = read_mapped(tmp_path / "model.xml", tmp_path / "s")
+        assert taken == tmp_path / "model.xml"
+        assert not (tmp_path / "s").exists()
+
+    def test_a_mapped_file_goes_out_of_memory_and_can_still_be_read(self, tmp_path: Path) -> None:
+        weights = tmp_path / "model (1).bin"
+        content = np.random.default_rng(0).bytes(2**22)
+        weights.write_bytes(content)
+        with weights.open("rb") as opened, mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as it:
+            assert it[:] == content
+            assert resident(weights) == 4096
+            allocator.forget(weights)
+            assert resident(weights) == 0
+            assert it[:] == content
+
+    def test_what_is_not_mapped_is_no_matter(self, tmp_path: Path) -> None:
+        allocator.forget(tmp_path / "none.bin")
+
+
+def resident(file: Path) -> int:
+    """Return how many kB of a mapped file this process has in memory."""
+    maps = Path("/proc/self/smaps").read_text()
+    found = re.findall(
+        rf"(?ms)^\w+-\w+ .{{4}} [^\n]* {re.escape(str(file))}$.*?^Rss: +(\d+) kB", maps
+    )
+    return sum(map(int, found))
+
+
+class TestRuns:
+    def test_as_many_run_at_a_time_as_there_are_streams(self, file: Path) -> None:
+        session = OpenVinoSession(file, PROPERTIES, {})
+        assert session.at_once == 2
+
+        def ask(number: int) -> None:
+            came = session.run({"x": X * (number + 1)}, ["y"])["y"]
+            np.testing.assert_allclose(came, EXPECTED * (number + 1), rtol=1e-3, atol=1e-3)
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(ask, range(200)))
+
+    def test_an_answer_is_not_changed_by_the_next(self, file: Path) -> None:
+        session = OpenVinoSession(file, {**PROPERTIES, "NUM_STREAMS": 1}, {})
+        first = session.run({"x": X}, ["y"])["y"]
+        session.run({"x": -X}, ["y"])
+        np.testing.assert_allclose(first, EXPECTED, atol=1e-4)
+
+    def test_after_a_failure_it_answers_as_before(self, file: Path) -> None:
+        session = OpenVinoSession(file, PROPERTIES, {})
+        for _ in range(4):  # more often than there are streams
+            with pytest.raises(RuntimeError):
+                session.run({"x": X[:, :5]}, ["y"])
+        np.testing.assert_allclose(session.run({"x": X}, ["y"])["y"], EXPECTED, atol=1e-4)
+
+    def test_a_scalar_has_the_dimensions_of_the_configuration(self, tmp_path: Path) -> None:
+        openvino_models.total(tmp_path / "model.xml")
+        x = {"x": np.array([1, 2, 4], np.float32)}
+        for dims, shape in (({"total": [1]}, (1,)), ({"total": [1, 1]}, (1, 1)), ({}, ())):
+            session = OpenVinoSession(tmp_path / "model.xml", PROPERTIES, dims)
+            answer = session.run(x, ["total"])["total"]
+            assert answer.shape == shape
+            assert answer.sum() == 7
+
+    def test_inputs_come_in_the_files_order(self, tmp_path: Path) -> None:
+        nodes = [helper.make_node("Sub", ["b", "a"], ["y"])]
+        inputs = [(name, TensorProto.FLOAT, [2]) for name in "ba"]
+        onnx_models.save(tmp_path / "m.onnx", nodes, inputs, [("y", TensorProto.FLOAT, [2])])
+        session = OpenVinoSession(tmp_path / "m.onnx", PROPERTIES, {})
+        given = {"a": np.array([1, 2], np.float32), "b": np.array([5, 9], np.float32)}
+        assert session.run(given, ["y"])["y"].tolist() == [4, 7]
+
+    def test_a_request_that_does_not_fit_is_refused(self, file: Path) -> None:
+        session = OpenVinoSession(file, PROPERTIES, {})
+        with pytest.raises(RequestError, match=r"'x' has shape \[3, 5\], but .* \[-1, 16\]"):
+            session.prepare({"x": X[:, :5]})
+
+
+class TestFiles:
+    def test_one_that_is_missing_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(ModelConfigError, match=r"expected at '.*/model\.xml', but there is no"):
+            model_file(tmp_path, "")
+        openvino_models.line(tmp_path / "other.xml")
+        assert model_file(tmp_path, "other.xml") == tmp_path / "other.xml"
+
+    def test_its_own_format_is_taken_before_onnx(self, tmp_path: Path) -> None:
+        openvino_models.two_layers(tmp_path / "model.onnx")
+        assert model_file(tmp_path, "") == tmp_path / "model.onnx"
+        openvino_models.line(tmp_path / "model.xml")
+        assert model_file(tmp_path, "") == tmp_path / "model.xml"
+
+    def test_weights_that_are_missing_are_named(self, tmp_path: Path) -> None:
+        openvino_models.line(tmp_path / "model.xml")
+        (tmp_path / "model.bin").rename(tmp_path / "elsewhere.bin")
+        with pytest.raises(ModelConfigError, match=r"expected at '.*/model\.bin'") as caught:
+            OpenVinoFile(tmp_path / "model.xml")
+        assert caught.value.fix.startswith("put it there")
+        (tmp_path / "elsewhere.bin").rename(tmp_path / "model.bin")  # as the hint says
+        assert OpenVinoFile(tmp_path / "model.xml").signature.inputs[0].name == "x"
+
+    @pytest.mark.parametrize("text", ["", "<net>", "no XML", "<net name='x' version='99'></net>"])
+    def test_one_that_is_corrupt_is_one_sentence(self, tmp_path: Path, text: str) -> None:
+        openvino_models.line(tmp_path / "model.xml")
+        (tmp_path / "model.xml").write_text(text)
+        with pytest.raises(ModelConfigError, match=r"/model\.xml'") as caught:
+            OpenVinoFile(tmp_path / "model.xml")
+        assert "\n" not in str(caught.value)
+        assert "OpenVINO" in str(caught.value)
+        assert "save it again with " in caught.value.fix
+
+    def test_weights_that_are_cut_off_are_one_sentence(self, tmp_path: Path) -> None:
+        openvino_models.line(tmp_path / "model.xml")
+        (tmp_path / "model.bin").write_bytes(b"")
+        with pytest.raises(ModelConfigError, match="OpenVINO cannot open") as caught:
+            OpenVinoSession(tmp_path / "model.xml", PROPERTIES, {})
+        assert "\n" not in str(caught.value)
+
+
+def test_nothing_is_sent_to_anybody(file: Path) -> None:
+    """Neither when it is imported, nor when it reads, compiles, runs and saves a model.
+
+    `make` installs OpenVINO without the package that would; the wheel's extra brings it along.
+    """
+    (file.parent / "openvino_telemetry.py").write_text("raise SystemExit('it is imported')\n")
+    script = f"""
+import socket, sys
+opened = []
+class Socket(socket.socket):
+    def __init__(self, *arguments, **named):
+        opened.append(arguments)
+        super().__init__(*arguments, **named)
+socket.socket = Socket
+sys.path.insert(0, {str(file.parent)!r})
+sys.addaudithook(lambda event, given: event.startswith("socket.") and opened.append(event))
+from pathlib import Path
+import numpy as np
+from backends.openvino.session import OpenVinoSession
+session = OpenVinoSession(Path({str(file)!r}), {{}}, {{}}, shared=Path({str(file.parent)!r}))
+session.run({{"x": np.zeros((1, 16), np.float32)}}, ["y"])
+print(opened)
+"""
+    root = Path(__file__).resolve().parents[3]
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=root, check=True, capture_output=True, text=True
+    )
+    assert done.stdout == "[]\n"
+
+
+def test_ctrl_c_after_sessions_have_come_and_gone_is_an_exception(file: Path) -> None:
+    """A stack of OpenVINO for signal handlers is not left behind where it is freed."""
+    script = f"""
+import signal
+from pathlib import Path
+from backends.openvino.session import OpenVinoSession
+sessions = [OpenVinoSession(Path({str(file)!r}), {{}}, {{}}) for _ in range(3)]
+while sessions:
+    del sessions[0]
+try:
+    signal.raise_signal(signal.SIGINT)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    root = Path(__file__).resolve().parents[3]
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=root, check=False, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (0, "interrupted\n")

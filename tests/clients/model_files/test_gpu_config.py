@@ -1,0 +1,92 @@
+"""What configurations ask of a GPU, and what they become on a CPU, as protobuf reads it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+
+from clients.model_files.gpu_config import RULES, adapted, gpu_settings
+
+ALL = """# for two cards
+name: "big"
+backend: "onnxruntime"
+max_batch_size: 8
+input [ { name: "x" data_type: TYPE_FP32 dims: [ 3 ] } ]
+instance_group [
+  { count: 2 kind: KIND_GPU gpus: [ 0, 1 ] },
+  { kind: KIND_CPU secondary_devices [ { kind: KIND_NVDLA device_id: 0 } ] }
+]
+optimization {
+  graph { level: 1 }
+  cuda { graphs: true }
+  input_pinned_memory { enable: false }
+  output_pinned_memory { enable: false }
+  execution_accelerators {
+    gpu_execution_accelerator : [
+      { name : "tensorrt" parameters { key: "precision_mode" value: "FP16" } } ]
+    cpu_execution_accelerator : [ { name : "openvino" } ]
+  }
+}
+"""
+ADAPTED = """
+name: "big"
+backend: "onnxruntime"
+max_batch_size: 8
+input [ { name: "x" data_type: TYPE_FP32 dims: [ 3 ] } ]
+instance_group [ { count: 2 kind: KIND_CPU }, { kind: KIND_CPU } ]
+optimization {
+  graph { level: 1 }
+  execution_accelerators { cpu_execution_accelerator : [ { name : "openvino" } ] }
+}
+"""
+CPU = 'backend: "onnxruntime"\ninstance_group { kind: KIND_AUTO count: 2 }\n'
+
+
+def parsed(text: str) -> Any:
+    return text_format.Parse(text, model_config_pb2.ModelConfig())
+
+
+def test_each_setting_is_found_with_its_line_and_its_fix() -> None:
+    found = {one.key: one for one in gpu_settings(ALL)}
+    assert {key: one.line for key, one in found.items()} == {
+        "instance_group.kind": 7,
+        "instance_group.gpus": 7,
+        "instance_group.secondary_devices": 8,
+        "optimization.cuda": 12,
+        "optimization.input_pinned_memory": 13,
+        "optimization.output_pinned_memory": 14,
+        "optimization.execution_accelerators.gpu_execution_accelerator": 16,
+    }
+    assert "KIND_AUTO" in str(found["instance_group.kind"])
+    assert all("GPU_CONFIGS=adapt" in str(one) for one in found.values())
+
+
+def test_the_adapted_configuration_differs_in_nothing_else() -> None:
+    assert parsed(adapted(ALL)) == parsed(ADAPTED)
+    assert gpu_settings(adapted(ALL)) == []
+
+
+@pytest.mark.parametrize("text", [CPU, "", "instance_group {", "gpus: [0]"])
+def test_what_asks_for_no_gpu_stays_as_it_is(text: str) -> None:
+    assert gpu_settings(text) == []
+    assert adapted(text) == text
+
+
+@pytest.mark.parametrize("field", ['platform: "tensorrt_plan"', 'backend: "tensorrt"'])
+def test_an_engine_of_tensorrt_cannot_be_adapted_and_says_what_is_missing(field: str) -> None:
+    (found,) = gpu_settings(field)
+    assert not found.change
+    assert adapted(field) == field
+    for words in ("TensorRT backend", "NVIDIA's image", "--gpus all", 'backend: "onnxruntime"'):
+        assert words in str(found)
+
+
+def test_each_key_is_one_of_triton_s_configuration() -> None:
+    """Else a name that is written wrongly would never be found."""
+    for key in RULES:
+        message = model_config_pb2.ModelConfig.DESCRIPTOR
+        for name in key.split("."):
+            message = message.fields_by_name[name].message_type or message

@@ -1,0 +1,183 @@
+"""What a `requirements.txt` beside classes wants, and what is installed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from clients.base import Environment
+from clients.model_files.requirements import import_remedy, lacking, lacks_of, requirement_files
+from clients.plugins.registry import load_clients
+from tests.support.fake_triton import FakeTriton
+from tests.support.own_clients import HEAD, answering, served
+
+NOWHERE = "nowhere-to-be-found"
+
+
+def importing(line: str, result: str = "1") -> str:
+    """Return the file of a class that begins with an import."""
+    return f"{HEAD}{line}\n{textwrap.dedent(answering(result))}"
+
+
+def lacks(folder: Path, text: str | bytes) -> list[tuple[int, str, str]]:
+    file = folder / "requirements.txt"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return [(one.line, one.what, one.requirement) for one in lacks_of(file)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "numpy",
+        "NumPy >= 1.20, < 2  # as Triton wants it",
+        "Prometheus_Client",
+        'nowhere-to-be-found; python_version < "3"',
+        "nowhere-to-be-found ; sys_platform == 'win32'",
+        "tritonclient[grpc]",
+        "-c constraints.txt",
+        "--index-url=https://packages.example/simple",
+        "-e .",
+        "./wheels/nowhere-1.0-py3-none-any.whl",
+        "https://packages.example/nowhere-1.0.tar.gz",
+        "git+https://packages.example/nowhere.git#egg=nowhere",
+        "flask --hash=sha256:00",
+        "flask \\\n    --hash=sha256:00 \\\n    --hash=sha256:11",
+        "-r requirements.txt",
+        "-r ../elsewhere.txt",
+    ],
+)
+def test_what_is_there_or_names_no_distribution_is_not_mentioned(tmp_path: Path, line: str) -> None:
+    (tmp_path / "elsewhere.txt").write_text(NOWHERE)
+    folder = tmp_path / "code"
+    folder.mkdir()
+    assert lacks(folder, f"# the packages\n\n{line}\n") == []
+
+
+def test_what_is_not_there_is_named_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "more.txt").write_text(f"flask\n{NOWHERE}-2\n")
+    text = (
+        f"{NOWHERE}>=1.5,<2 \\\n  --hash=sha256:00\n"
+        "numpy>=2\n-r more.txt\ntwo words\nhypothesis[nowhere]\n"
+        f'{NOWHERE}[fast] @ https://packages.example/x.whl ; python_version > "3"\n'
+    )
+    assert lacks(tmp_path, text.replace("\n", "\r\n")) == [
+        (1, f"{NOWHERE}<2,>=1.5 is not installed", f"{NOWHERE}<2,>=1.5"),
+        (3, f"numpy>=2 is wanted, and numpy {np.__version__} is installed", "numpy>=2"),
+        (2, f"{NOWHERE}-2 is not installed", f"{NOWHERE}-2"),
+        (5, "`two words` is no requirement", ""),
+        (
+            7,
+            f"{NOWHERE}[fast] is not installed",
+            f"{NOWHERE}[fast] @ https://packages.example/x.whl",
+        ),
+    ]
+
+
+def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
+    assert lacks(tmp_path, b"\xff\xfe\x00") == [(0, "it cannot be read (UnicodeDecodeError)", "")]
+
+
+def test_packages_of_an_extra_are_looked_for(tmp_path: Path) -> None:
+    """`lamp` is beside the class; what its extra wants is nowhere."""
+    info = tmp_path / "code" / "clients" / "mine" / "lamp-2.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: lamp\nVersion: 2.0\nProvides-Extra: shade\n"
+        f'Requires-Dist: {NOWHERE} ; extra == "shade"\nRequires-Dist: other\n'
+    )
+    folder = tmp_path / "code"
+    assert lacks(folder, "lamp>=2") == []
+    assert [what for _, what, _ in lacks(folder, "lamp[shade]")] == [
+        f"lamp[shade] wants {NOWHERE}, which is not installed"
+    ]
+    assert [what for _, what, _ in lacks(folder, "lamp>2")] == [
+        "lamp>2 is wanted, and lamp 2.0 is installed"
+    ]
+
+
+def test_the_fix_is_lines_of_a_dockerfile_or_a_folder(tmp_path: Path) -> None:
+    clients = tmp_path / "code" / "clients"
+    (clients / "mine").mkdir(parents=True)
+    for folder, line in ((clients.parent, f"{NOWHERE}>=2"), (clients / "mine", "flask")):
+        (folder / "requirements.txt").write_text(line)
+    assert len(requirement_files([clients])) == 2
+    (said,) = lacking([clients], tmp_path)
+    assert said.startswith(f"{clients.parent}/requirements.txt: {NOWHERE}>=2 is not installed: ")
+    pip = "/opt/triton-dispatcher/.venv/bin/pip"
+    assert f"`USER root`, `RUN {pip} install '{NOWHERE}>=2'` and `USER 1000:0`" in said
+    assert f"`pip install --target code/clients/NAME '{NOWHERE}>=2'`" in said
+    names = [f"nowhere-{n}" for n in range(8)]
+    (clients.parent / "requirements.txt").write_text("\n".join(names))
+    (said,) = lacking([clients], tmp_path)
+    assert "nowhere-4 is not installed and 3 more: " in said
+    assert "install -r requirements.txt`" in said
+
+
+@pytest.mark.parametrize(
+    ("module", "wanted", "words"),
+    [
+        (
+            "nowhere_to_be_found.inner",
+            "nowhere-to-be-found==1",
+            ["nowhere-to-be-found==1, of requirements.txt, is not installed: build an image"],
+        ),
+        ("yaml_of_old", "", ["if yaml_of_old is a file of your own, put yaml_of_old.py beside"]),
+        ("faiss", "", ["faiss-cpu is not installed", "install faiss-cpu`"]),
+        ("clients.nothing", "", []),
+        ("numpy.nothing", "", []),
+    ],
+)
+def test_a_module_that_is_not_found_is_named_with_the_fix(
+    tmp_path: Path, module: str, wanted: str, words: list[str]
+) -> None:
+    (tmp_path / "requirements.txt").write_text(wanted)
+    (tmp_path / "mine.py").write_text(importing(f"import {module}"))
+    registry = load_clients(Environment(FakeTriton(), tmp_path / "no_models"), [tmp_path])
+    (reason,) = registry.broken.values()
+    assert f"ModuleNotFoundError: No module named '{module.partition('.')[0]}" in reason
+    assert all(word in reason for word in words), reason
+    assert ("build an image" in reason) is bool(words)
+
+
+def test_other_errors_have_no_such_fix() -> None:
+    assert import_remedy(ImportError("cannot import name", name="numpy")) == ""
+    assert import_remedy(ModuleNotFoundError("of an author")) == ""
+
+
+def test_the_list_of_models_says_why_a_class_is_disabled(tmp_path: Path) -> None:
+    client = served(tmp_path, f"        import faiss{answering('1')}")
+    listed = client.get("/models").json or {}
+    assert "faiss-cpu is not installed: build an image" in listed["disabled"]["mine"]
+    error = (client.post("/infer/mine", json={"payload": {}}).json or {})["error"]
+    assert error["code"] == "client_disabled"
+    assert "faiss-cpu is not installed: build an image" in error["message"]
+
+
+def test_pure_python_beside_a_class_is_imported(tmp_path: Path) -> None:
+    """As the fix says: pip puts a package into the folder of the class, which imports it."""
+    package, wheel = tmp_path / "clients" / "mine", tmp_path / "shouting-1.0-py3-none-any.whl"
+    package.mkdir(parents=True)
+    with zipfile.ZipFile(wheel, "w") as packed:
+        packed.writestr("shouting/__init__.py", "from shouting.loudly import loud\n")
+        packed.writestr("shouting/loudly.py", "def loud(text):\n    return text.upper()\n")
+        info = "shouting-1.0.dist-info"
+        packed.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: shouting\nVersion: 1.0\n")
+        packed.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        packed.writestr(f"{info}/RECORD", "")
+    (package / "requirements.txt").write_text("shouting>=1")
+    (package / "__init__.py").write_text(importing("from shouting import loud", "loud('well')"))
+    folders = [package.parent]
+    environment = Environment(FakeTriton(), tmp_path / "no_models")
+    assert "shouting>=1, of requirements.txt" in load_clients(environment, folders).broken["mine"]
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([*command, "--target", package, wheel], check=True, timeout=120)
+    assert list(lacking(folders)) == []
+    assert load_clients(environment, folders).clients["mine"].inference({}) == "WELL"

@@ -1,0 +1,235 @@
+"""Which engine runs a model: what its backend notes of it, and where that is shown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+from prometheus_client.parser import text_string_to_metric_families
+
+from backends.engine_choice import (
+    ONNXRUNTIME,
+    OPENVINO,
+    EngineChoice,
+    choice_for_onnxruntime,
+    choice_for_openvino,
+    hide,
+    show,
+)
+from backends.engines.command import said
+from clients.base import Environment
+from clients.plugins.registry import Registry
+from clients.triton.server import ModelState
+from dispatcher.settings import read_settings
+from tests.conftest import PROJECT
+from tests.support.application import make_app, quiet
+from tests.support.fake_triton import FakeTriton
+from tests.support.mistakes.mistake import config, ir, parameter, write_right
+
+BF16 = EngineChoice(OPENVINO, "bf16", "", 1.93, "the cosine is 0.99981")
+SLOWER = EngineChoice(ONNXRUNTIME, reason="OpenVINO in f32 is 0.95 times as fast")
+FIELDS = ("engine", "precision", "speedup", "difference", "engine_reason")
+
+
+@pytest.fixture
+def server() -> FakeTriton:
+    return FakeTriton({"first": dict, "second": dict})
+
+
+@pytest.fixture
+def client(server: FakeTriton, tmp_path: Path) -> FlaskClient:
+    return client_of(server, RUN_DIR=str(tmp_path))
+
+
+def client_of(server: FakeTriton, **settings: str) -> FlaskClient:
+    settings["SAGEMAKER_SAFE_PORT_RANGE"] = "1-3"  # nobody is there
+    environment = Environment(server, PROJECT / "model_repository")
+    return make_app(read_settings(settings), Registry(), environment, quiet(server)).test_client()
+
+
+def shown(client: FlaskClient, name: str) -> dict[str, Any]:
+    """Return what `GET /models` says of a model's engine."""
+    (entry,) = [one for one in client.get("/models").json["models"] if one["modelName"] == name]
+    assert client.get(f"/models/{name}").json == entry
+    return {key: value for key, value in entry.items() if key in FIELDS}
+
+
+def metrics(client: FlaskClient) -> dict[str, list[tuple[dict[str, str], float]]]:
+    """Return labels and values of the metrics about engines."""
+    return {
+        family.name: [(one.labels, one.value) for one in family.samples]
+        for family in text_string_to_metric_families(client.get("/metrics").text)
+        if family.name.startswith("dispatcher_model_")
+    }
+
+
+def test_what_a_backend_found_is_shown(client: FlaskClient, tmp_path: Path) -> None:
+    show(BF16, tmp_path / "instances", "first", "1")
+    show(SLOWER, tmp_path / "instances", "second", "1")
+    assert shown(client, "first") == {
+        "engine": "openvino",
+        "precision": "bf16",
+        "speedup": 1.93,
+        "difference": "the cosine is 0.99981",
+    }
+    assert shown(client, "second") == {
+        "engine": "onnxruntime",
+        "precision": "f32",
+        "engine_reason": "OpenVINO in f32 is 0.95 times as fast",
+    }
+    first, second = ({"model": name, "version": "1"} for name in ("first", "second"))
+    assert metrics(client) == {
+        "dispatcher_model_engine_info": [
+            (first | {"engine": "openvino", "precision": "bf16"}, 1),
+            (second | {"engine": "onnxruntime", "precision": "f32"}, 1),
+        ],
+        "dispatcher_model_speedup_ratio": [(first, 1.93)],
+    }
+
+
+def test_each_version_has_its_own_engine(
+    client: FlaskClient, server: FakeTriton, tmp_path: Path
+) -> None:
+    server.states = [ModelState("first", version, "READY") for version in ("2", "10")]
+    show(BF16, tmp_path / "instances", "first", "2")
+    show(SLOWER, tmp_path / "instances", "first", "10")
+    assert shown(client, "first")["engine"] == "onnxruntime", "that of the latest version"
+    found = [labels for labels, _ in metrics(client)["dispatcher_model_engine_info"]]
+    assert [(one["version"], one["engine"]) for one in found] == [
+        ("2", "openvino"),
+        ("10", "onnxruntime"),
+    ]
+
+
+def test_of_a_model_that_is_not_ready_nothing_is_shown(
+    client: FlaskClient, server: FakeTriton, tmp_path: Path
+) -> None:
+    show(BF16, tmp_path / "instances", "first", "1")
+    server.unloading.add("first")
+    assert shown(client, "first") == {}
+    assert not any(metrics(client).values())
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        '{"engine": "openv',
+        "[]",
+        "null",
+        "\xff",
+        '{"engine": "openvino"}',
+        '{"engine": "a", "precision": "f32"}',
+        '{"engine": "openvino", "precision": ["f32"]}',
+        '{"engine": "openvino", "precision": "f32", "speedup": "fast"}',
+    ],
+)
+def test_a_damaged_file_is_passed_over(client: FlaskClient, tmp_path: Path, content: str) -> None:
+    file = show(BF16, tmp_path / "instances", "first", "1")
+    assert file is not None
+    file.write_bytes(content.encode("latin-1"))
+    assert shown(client, "first") == {}
+    assert not any(metrics(client).values())
+
+
+def test_a_number_that_json_has_not_is_left_out(client: FlaskClient, tmp_path: Path) -> None:
+    file = show(BF16, tmp_path / "instances", "first", "1")
+    assert file is not None
+    file.write_text('{"engine": "openvino", "precision": "f32", "speedup": Infinity}')
+    assert shown(client, "first") == {"engine": "openvino", "precision": "f32"}
+
+
+@pytest.mark.parametrize("has_folder", [True, False])
+def test_backends_of_others_note_nothing(
+    server: FakeTriton, tmp_path: Path, *, has_folder: bool
+) -> None:
+    client = client_of(server, **({"RUN_DIR": str(tmp_path)} if has_folder else {}))
+    assert shown(client, "first") == {}
+    assert not any(metrics(client).values())
+
+
+def test_the_note_of_a_model_goes_with_it(tmp_path: Path) -> None:
+    file = show(BF16, tmp_path, "a.b", "1")
+    assert file is not None
+    other = show(SLOWER, tmp_path, "a.b", "12")
+    assert other is not None
+    hide(file)
+    assert not file.exists()
+    assert other.exists()
+    hide(file)  # there is none any more
+
+
+def test_the_note_of_a_model_that_was_loaded_again_stays(tmp_path: Path) -> None:
+    """Triton opens the new one before it closes the old one, in another process."""
+    file = show(BF16, tmp_path, "first", "1")
+    assert file is not None
+    theirs = json.loads(file.read_text())
+    theirs["pid"] += 1
+    file.write_text(json.dumps(theirs))
+    hide(file)
+    assert file.exists()
+
+
+def test_a_model_is_served_where_nothing_can_be_noted(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    hide(show(BF16, tmp_path / "file", "first", "1"))
+    hide(show(BF16, None, "first", "1"))
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
+
+
+# What a configuration decides by itself
+
+
+def configured(**texts: str) -> dict[str, Any]:
+    return {"parameters": {key: {"string_value": text} for key, text in texts.items()}}
+
+
+@pytest.mark.parametrize(
+    ("texts", "reason"),
+    [
+        ({"engine": "onnxruntime", "precision": "auto"}, "as its configuration says"),
+        ({"execution_mode": "1"}, "which alone knows execution_mode"),
+        ({"session.x": "1", "NUM_STREAMS": "many"}, "which alone knows session.x"),
+    ],
+)
+def test_some_models_stay_on_onnx_runtime_untried(
+    tmp_path: Path, texts: dict[str, str], reason: str
+) -> None:
+    found = choice_for_onnxruntime(configured(**texts), tmp_path, tmp_path / "none", {})
+    assert found == EngineChoice("onnxruntime", "f32", reason)
+
+
+@pytest.mark.parametrize(
+    ("texts", "environment", "precision"),
+    [
+        ({}, {}, "f32"),
+        ({"precision": "exact"}, {"MODEL_PRECISION": "auto"}, "f32"),
+        ({"HINT_BF16": "YES"}, {}, "bf16"),
+        ({"HINT_BF16": "no"}, {"MODEL_PRECISION": "auto"}, "f32"),
+    ],
+)
+def test_a_model_of_openvino_is_computed_as_it_says(
+    tmp_path: Path, texts: dict[str, str], environment: dict[str, str], precision: str
+) -> None:
+    found = choice_for_openvino(configured(**texts), tmp_path, tmp_path / "none", environment)
+    assert found == EngineChoice("openvino", precision, "as its configuration says")
+
+
+def test_the_tool_says_what_a_backend_will_say(tmp_path: Path) -> None:
+    pinned, named, own, plain = (write_right(tmp_path, name) for name in "abcd")
+    parameter("engine", "onnxruntime")(pinned)
+    parameter("precision", "bf16")(named)
+    ir()(own)
+    ir()(plain)
+    (plain / "config.pbtxt").unlink()
+    assert said(pinned, {}) == "run by ONNX Runtime in f32 (as its configuration says)"
+    assert said(named, {}).startswith("parameter 'precision' is 'bf16', but expected is one of")
+    assert said(own, {}) == "run by OpenVINO in f32 (as its configuration says)"
+    assert said(plain, {}) == said(own, {})
+    (own / "config.pbtxt").write_text("backend: openvino")
+    assert said(own, {}) == "its config.pbtxt cannot be read; `dispatcher check` says why"
+    config('backend: "onnxruntime"', 'backend: "python"')(pinned)
+    assert said(pinned, {}) == "no model of ONNX or OpenVINO"

@@ -1,0 +1,270 @@
+"""Clients are taken up while others are answered; what does not work is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clients.plugins.registry import Verdict
+from clients.triton.server import Signature, TensorSpec
+from dispatcher.models.verdicts import Noted, Verdicts
+from dispatcher.settings import Settings
+from dispatcher.status.prober import Prober
+from tests.support.fake_triton import FakeTriton
+from tests.support.probing import probed, triton
+from tests.support.reloading import FINE, Worker, folder, write
+from tests.support.stand_ins import assert_error
+
+__all__ = ["folder"]
+
+
+def test_a_reload_waits_for_others_only_so_long(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Settings, "managing_wait", 0.2)
+    worker = Worker(folder)
+    write(folder / "clients", "gone", "1")
+    for held in (Verdicts(folder / "reload").alone(), worker.reloader._taking):
+        with held:
+            assert_error(worker.reload(), 504, "deadline_exceeded", "other reloads")
+    assert worker.reload().status_code == 200
+    assert worker.ask("gone") == 1
+
+
+def test_what_is_new_changed_or_gone_is_taken_up(folder: Path) -> None:
+    """Edits of the same size within a second count; what has not changed keeps its object."""
+    worker = Worker(folder)
+    kept = worker.registry.clients["kept"]
+    assert worker.ask("mine") == "old"
+    write(folder / "clients", "gone", "1")
+    assert worker.reload().json == {"taken": ["gone"], "removed": [], **FINE}
+    write(folder / "clients", "mine", "'new'")
+    write(folder / "clients", "packed", "'whole'", "packed/__init__.py")
+    (folder / "clients" / "gone.py").unlink()
+    report = worker.reload().json
+    assert report == {"taken": ["mine", "packed"], "removed": ["gone"], **FINE}
+    assert [worker.ask(name) for name in ("mine", "packed")] == ["new", "whole"]
+    assert worker.ask("gone") == "unknown_model"
+    assert worker.registry.clients["kept"] is kept
+    assert worker.renewed == 2
+    assert worker.reload().json == {"taken": [], "removed": [], **FINE}
+    assert worker.renewed == 2
+
+
+def test_what_lacks_its_model_is_listed_in_the_order_of_the_files(folder: Path) -> None:
+    worker = Worker(folder)
+    names = [f"lacking_{letter}" for letter in "abcdefgh"]
+    for name in names[::-1]:
+        write(folder / "clients", name, "1")
+        with (folder / "clients" / f"{name}.py").open("a") as file:
+            file.write("    def __init__(self, environment):\n")
+            file.write("        super().__init__(environment)\n")
+            file.write("        (self.folder / 'labels.txt').read_text()\n")
+    response = worker.reload()
+    assert list(json.loads(response.text)["absent"]) == names
+
+
+def test_a_module_inside_a_package_is_taken_up_too(folder: Path) -> None:
+    package = folder / "clients" / "packed"
+    write(folder / "clients", "packed", "WORD", "packed/__init__.py")
+    with (package / "__init__.py").open("a") as file:
+        file.write("\nfrom .words import WORD\n")
+    (package / "words.py").write_text("WORD = 'one'")
+    worker = Worker(folder)
+    assert worker.ask("packed") == "one"
+    (package / "words.py").write_text("WORD = 'two'")
+    assert worker.reload().json["taken"] == ["packed"]
+    assert worker.ask("packed") == "two"
+
+
+def test_every_worker_takes_up_what_one_was_asked_to(folder: Path) -> None:
+    """And one that starts later leaves out what was refused."""
+    first, second = Worker(folder), Worker(folder)
+    write(folder / "clients", "mine", "'new'")
+    write(folder / "clients", "bad", "1 / 0")
+    assert first.reload().status_code == 400
+    assert (first.ask("mine"), second.ask("mine")) == ("new", "old")
+    second.reloader.take_up()
+    assert second.ask("mine") == "new"
+    third = Worker(folder)
+    assert third.noted.number == 1
+    for worker in (first, second, third):
+        assert worker.ask("bad") == "client_disabled"
+
+
+def test_a_good_client_beside_a_broken_one_is_served_by_a_later_worker_too(folder: Path) -> None:
+    mine = folder / "clients" / "mine.py"
+    mine.write_text(mine.read_text() + "\nclass Broken(Client):\n    modelname = 'broken'\n")
+    first = Worker(folder)
+    assert (first.ask("mine"), first.ask("broken")) == ("old", "client_disabled")
+    response = first.reload()
+    assert response.status_code == 200, "it was not this reload that broke it"
+    (reason,) = response.json["broken"].values()
+    assert "it has no example" in reason or "lacks the method" in reason
+    for worker in (first, Worker(folder)):
+        assert (worker.ask("mine"), worker.ask("broken")) == ("old", "client_disabled")
+
+
+def test_of_two_classes_in_a_new_file_the_good_one_is_taken(folder: Path) -> None:
+    """A file that is served is replaced as a whole, or not at all."""
+    file, worker = folder / "clients" / "two.py", Worker(folder)
+
+    def write_two(good: str, bad: str) -> None:
+        write(file.parent, "good", good, file.name)
+        first = file.read_text()
+        write(file.parent, "bad", bad, file.name)
+        file.write_text(first + file.read_text())
+
+    write_two("'first'", "1 / 0")
+    response = worker.reload()
+    assert "'bad' fails on its own example" in response.json["error"]["message"]
+    assert "loaded were: good" in response.json["error"]["hint"]
+    for one in (worker, Worker(folder)):
+        assert (one.ask("good"), one.ask("bad")) == ("first", "client_disabled")
+    write_two("'second'", "1 / 0")
+    assert worker.reload().status_code == 400
+    assert (worker.ask("good"), worker.ask("bad")) == ("first", "client_disabled")
+    write_two("'third'", "'mended'")
+    assert worker.reload().json["taken"] == ["bad", "good"]
+    assert (worker.ask("good"), worker.ask("bad")) == ("third", "mended")
+
+
+def test_a_file_that_changes_after_it_was_tried_waits_for_the_next_reload(folder: Path) -> None:
+    first, second = Worker(folder), Worker(folder)
+    write(folder / "clients", "mine", "'tried'")
+    assert first.reload().status_code == 200
+    write(folder / "clients", "mine", "'not tried'")
+    second.reloader.take_up()
+    assert second.ask("mine") == "old"
+
+
+def test_it_waits_for_the_workers_that_live(folder: Path) -> None:
+    verdicts = Verdicts(folder)
+    verdicts.acknowledge(3)
+    (verdicts.workers / "99999999").write_text("1")  # it is gone
+    assert verdicts.behind(3) == []
+    assert [path.name for path in verdicts.behind(4)] == [str(os.getpid())]
+    verdicts.write(Noted(5))
+    assert verdicts.read() == Noted(5)
+
+
+def test_a_name_of_another_client_is_refused(folder: Path) -> None:
+    worker = Worker(folder)
+    write(folder / "clients", "kept", "'stolen'", "a.py")
+    response = worker.reload()
+    assert "the name 'kept' belongs to the client in " in response.json["error"]["message"]
+    assert worker.ask("kept") == "kept"
+
+
+def test_an_installed_package_that_has_changed_needs_a_restart(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = folder / "site"
+    write(site, "ears", "'old'")
+
+    def version(number: str) -> None:
+        info = site / f"ears-{number}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: ears\nVersion: {number}\n")
+        (info / "entry_points.txt").write_text("[triton_dispatcher.clients]\nears = ears\n")
+
+    version("1.0")
+    monkeypatch.syspath_prepend(str(site))
+    worker = Worker(folder)
+    assert worker.ask("ears") == "old"
+    (site / "ears-1.0.dist-info").rename(folder / "was")
+    version("2.0")
+    write(site, "ears", "'new'")
+    response = worker.reload()
+    assert "an installed package needs a restart" in response.json["error"]["message"]
+    assert worker.ask("ears") == "old"
+    del sys.modules["ears"]
+
+
+def ask_plain(worker: Worker) -> Any:
+    tensor = {"name": "x", "shape": [1], "datatype": "FP32", "data": [3]}
+    answer = worker.client().post("/infer/plain", json={"inputs": [tensor]}).json
+    return answer.get("outputs", [{}])[0].get("data") or answer["error"]["code"]
+
+
+def serve_plain(*workers: Worker) -> None:
+    for worker in workers:
+        server = worker.reloader.environment.server
+        assert isinstance(server, FakeTriton)
+        spec = TensorSpec("x", "FP32", (-1,))
+        server.signatures["plain"] = Signature(0, (spec,), (replace(spec, name="y"),))
+        server.models_run["plain"] = lambda inputs: {"y": 2 * inputs["x"]}
+
+
+@pytest.mark.parametrize("how", ["a file", "a class"])
+def test_a_model_without_a_client_keeps_being_served_when_one_is_refused(
+    folder: Path, how: str
+) -> None:
+    """By all workers, by those that come later, and until a client for it is right."""
+    first, second = Worker(folder), Worker(folder)
+    (folder / "plain").mkdir()
+    for right in (False, True):
+        if how == "a file":
+            family = "tensors" if right else "tensor"
+            (folder / "plain" / "dispatch.toml").write_text(f'family = "{family}"')
+        else:
+            write(folder / "clients", "plain", "[7]" if right else "1 / 0")
+        if right:  # as Triton would have it, which is not there
+            first.reloader.trial = lambda found, *_: {
+                s.where: Verdict(s.mark, ("plain",)) for s in found
+            }
+        response = first.reload()
+        assert response.status_code == (200 if right else 400)
+        second.reloader.take_up()
+        later = Worker(folder)
+        workers = [first, second, later]
+        serve_plain(*workers)
+        if not right:
+            assert "the previous clients are kept" in response.json["error"]["hint"]
+            assert [ask_plain(one) for one in workers] == [[6.0]] * 3
+            assert list(first.reload().json["broken"].values()) == [
+                response.json["error"]["message"]
+            ]
+            assert [ask_plain(one) for one in workers] == [[6.0]] * 3
+            server = first.reloader.environment.server
+            prober = Prober(("plain",), first.registry, server, 8, 8, triton)
+            assert probed(prober).reasons() == []
+    assert first.registry.broken == {}
+    assert "plain" in first.registry.clients
+
+
+def test_a_client_that_is_broken_from_the_start_stays_so(folder: Path) -> None:
+    """Nobody knows whether its model is to be asked without it; a refusal changes nothing."""
+    (folder / "plain").mkdir()
+    (folder / "plain" / "dispatch.toml").write_text('family = "tensor"')
+    worker = Worker(folder)
+    (folder / "plain" / "dispatch.toml").write_text('family = "tenors"')
+    assert worker.reload().status_code == 400
+    later = Worker(folder)
+    serve_plain(worker, later)
+    assert [ask_plain(one) for one in (worker, later)] == ["client_disabled"] * 2
+
+
+def test_what_lies_beside_a_class_is_taken_up_with_it(folder: Path) -> None:
+    """What imports it, and what that imports; `other.py` is imported by nobody."""
+    write(folder / "clients", "mine", "WORD")
+    write(folder / "clients", "packed", "WORD", "packed/__init__.py")
+    for file in ("mine.py", "packed/__init__.py"):
+        with (folder / "clients" / file).open("a") as open_file:
+            open_file.write("\nfrom base import WORD\n")
+    (folder / "clients" / "base.py").write_text("from words import WORD")
+    (folder / "clients" / "words.py").write_text("WORD = 'one'")
+    (folder / "clients" / "other.py").write_text("WORD = 'one'")
+    worker = Worker(folder)
+    assert [worker.ask(name) for name in ("mine", "packed")] == ["one", "one"]
+    (folder / "clients" / "other.py").write_text("WORD = 'two'")
+    assert worker.reload().json["taken"] == []
+    (folder / "clients" / "words.py").write_text("WORD = 'two'")
+    assert worker.reload().json["taken"] == ["mine", "packed"]
+    assert [worker.ask(name) for name in ("mine", "packed")] == ["two", "two"]

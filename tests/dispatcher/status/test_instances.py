@@ -1,0 +1,414 @@
+"""Which processes of models have died, by a /proc of one's own."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from clients.errors import DeadlineExceeded, ModelFailed, ModelUnavailable
+from clients.triton.server import DIED_LOADING, ModelState
+from dispatcher.status.instances import LASTING_S, MOST_RELOADS, Death, ModelProcesses
+from dispatcher.status.status import UNTRIED
+from tests.conftest import wait_for
+from tests.support.probing import Stage, triton
+
+TRITON = 70
+
+
+class Proc:
+    """Processes as proc(5) describes them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "self").mkdir()
+        self.put(1, "", parent=0)
+
+    def put(self, pid: int, model: str, *, parent: int = TRITON, state: str = "S") -> None:
+        (self.folder / str(pid)).mkdir(exist_ok=True)
+        self.state(pid, state, parent=parent)
+        stub = f"/b/triton_python_backend_stub\0/r/{model}/1/model.onnx\0shm\0{model}_0_0\0"
+        (self.folder / str(pid) / "cmdline").write_text(stub if model else "tritonserver\0")
+
+    def state(self, pid: int, state: str, status: int = 0, *, parent: int = TRITON) -> None:
+        fields = [state, parent, *range(46), status]  # 52 with the id and the name
+        text = f"{pid} (a (strange) name) {' '.join(map(str, fields))}\n"
+        (self.folder / str(pid) / "stat").write_text(text)
+
+    def die(self, pid: int, status: int) -> None:
+        self.state(pid, "Z", status)
+        (self.folder / str(pid) / "cmdline").write_text("")
+
+    def go(self, pid: int) -> None:
+        shutil.rmtree(self.folder / str(pid))
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Proc:
+    return Proc(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("status", "how"),
+    [
+        (signal.SIGKILL, "SIGKILL"),
+        (signal.SIGSEGV, "SIGSEGV"),
+        (37, "signal 37"),  # a real-time one, which has no name
+        (256, "exit code 1"),
+    ],
+)
+def test_one_that_died_is_told_once(proc: Proc, status: int, how: str) -> None:
+    processes = ModelProcesses(proc.folder)
+    proc.put(71, "bert")
+    proc.put(72, "resnet")
+    assert processes.died(TRITON) == {}
+    proc.die(71, status)
+    assert processes.died(TRITON) == {"bert": Death(how, left=0)}
+    assert processes.died(TRITON) == {}
+
+
+def test_one_that_ended_in_order_is_not_dead(proc: Proc) -> None:
+    processes = ModelProcesses(proc.folder)
+    proc.put(71, "bert")
+    assert processes.died(TRITON) == {}
+    assert processes.living() == {"bert": 1}
+    proc.die(71, 0)
+    assert processes.died(TRITON) == {}
+    assert processes.living() == {}
+    proc.go(71)
+    assert processes.died(TRITON) == {}
+    ended = frozenset(processes.in_order)
+    assert processes.left_early(ended, {"bert"}, ()) == {"bert": 0}, "it was not unloaded"
+    assert processes.left_early(ended, (), ()) == {}
+
+
+def test_how_many_processes_a_model_has_left_is_told(proc: Proc) -> None:
+    processes = ModelProcesses(proc.folder)
+    proc.put(71, "resnet")
+    proc.put(72, "resnet")
+    assert processes.died(TRITON) == {}
+    proc.die(71, signal.SIGKILL)
+    assert processes.died(TRITON) == {"resnet": Death("SIGKILL", left=1)}
+    proc.die(72, signal.SIGSEGV)
+    assert processes.died(TRITON) == {"resnet": Death("SIGSEGV", left=0)}
+
+
+def test_those_of_another_triton_do_not_count(proc: Proc) -> None:
+    processes = ModelProcesses(proc.folder)
+    proc.put(71, "bert", parent=69)
+    assert processes.died(TRITON) == {}
+    proc.state(71, "Z", signal.SIGKILL, parent=69)
+    assert processes.died(TRITON) == {}
+
+
+def test_one_that_has_not_become_one_yet_is_looked_at_again(proc: Proc) -> None:
+    processes = ModelProcesses(proc.folder)
+    proc.put(71, "")
+    assert processes.died(TRITON) == {}
+    proc.put(71, "bert")
+    assert processes.died(TRITON) == {}
+    proc.die(71, signal.SIGKILL)
+    assert processes.died(TRITON) == {"bert": Death("SIGKILL", left=0)}
+
+
+def test_a_new_triton_has_new_processes(proc: Proc) -> None:
+    processes = ModelProcesses(proc.folder)
+    proc.put(71, "bert")
+    assert processes.died(TRITON) == {}
+    proc.go(71)
+    proc.put(81, "bert", parent=80)
+    assert processes.died(80) == {}
+    proc.state(81, "Z", signal.SIGKILL, parent=80)
+    assert processes.died(80) == {"bert": Death("SIGKILL", left=0)}
+
+
+def test_the_prober_lets_fail_what_was_asked_of_a_dead_model(proc: Proc, stage: Stage) -> None:
+    stage.prober.processes = ModelProcesses(proc.folder)
+    stage.supervisor.programs["Triton"]["pid"] = TRITON  # type: ignore[index]
+    proc.put(71, "other")
+    stage.see_deaths()
+    proc.die(71, signal.SIGKILL)
+    stage.see_deaths()
+    assert stage.server.abandoned == {}, "it was looked at a moment ago"
+    stage.time += 1
+    stage.see_deaths()
+    assert list(stage.server.abandoned) == ["other"]
+    reason, within = stage.server.abandoned["other"]
+    assert "SIGKILL" in reason
+    assert within == 0
+
+
+def test_a_model_whose_last_process_died_is_known_not_to_answer_at_once(
+    proc: Proc, stage: Stage
+) -> None:
+    """A look would wait behind what others ask, and Triton takes a second or two for each."""
+    stage.prober.processes = ModelProcesses(proc.folder)
+    stage.supervisor.programs["Triton"]["pid"] = TRITON  # type: ignore[index]
+    proc.put(71, "echo")
+    stage.see_deaths()
+    stage.round()
+    assert stage.readiness.reasons() == []
+    probe = stage.prober.probes["echo"]
+    probe.began = stage.time  # a look is under way
+    proc.die(71, signal.SIGKILL)
+    stage.time += 1
+    stage.see_deaths()
+    assert "its process died (SIGKILL)" in stage.readiness.reasons()[0]
+    with pytest.raises(ModelUnavailable, match="SIGKILL"):
+        stage.readiness.refuse("echo")
+    assert stage.readiness.restart_helps()
+    stage.readiness.refuse("other")
+    stage.time += 1
+    assert stage.round() == ["echo"]
+    assert stage.readiness.reasons() == [], "it answers after all"
+
+
+@pytest.mark.parametrize("hung", [(), ("other",)])
+def test_one_that_died_while_it_was_loaded_is_loaded_once_more_unless_it_hung(
+    stage: Stage, hung: tuple[str, ...]
+) -> None:
+    stage.server.unloaded.add("other")
+    died = ModelState("other", "1", "UNAVAILABLE", f"failed: {DIED_LOADING}")
+    reloads = stage.prober.reloads
+    for now in (hung, ()):  # somebody may be loading it by then
+        reloads.begin(1, {}, [died], now)
+    assert list(reloads.lost) == [] or not hung
+    wait_for(lambda: not reloads.lost, 5, "the end of the load")
+    assert stage.server.unloaded == set(hung)
+
+
+class TestAModelThatIsLoadedAgain:
+    """Beside what is left of it, while others go on; where that fails a restart may help."""
+
+    @pytest.fixture
+    def stage(self, stage: Stage, proc: Proc) -> Stage:
+        stage.prober.processes = ModelProcesses(proc.folder)
+        stage.supervisor.programs["Triton"]["pid"] = TRITON  # type: ignore[index]
+        stage.server.reloads_well = True
+        stage.server.counted = {"other": 2}
+        for pid, model in ((71, "echo"), (81, "other"), (82, "other")):
+            proc.put(pid, model)
+        stage.see_deaths()
+        stage.round()
+        assert stage.readiness.reasons() == []
+        stage.time += 1
+        return stage
+
+    def test_it_is_well_when_it_answers_after_that(self, stage: Stage, proc: Proc) -> None:
+        proc.die(71, signal.SIGKILL)
+        stage.see_deaths()
+        assert stage.server.reloads == ["echo"]
+        assert UNTRIED in stage.readiness.reasons()[0]
+        assert not stage.readiness.restart_helps()
+        stage.readiness.refuse("echo")
+        assert stage.round() == ["echo"]
+        assert stage.readiness.reasons() == []
+
+    def test_meanwhile_it_is_refused_and_not_probed_and_nothing_is_restarted(
+        self, stage: Stage, proc: Proc, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        done = []
+
+        def reload(model: str, *, timeout: float) -> None:
+            assert "its process died (SIGKILL)" in stage.readiness.reasons()[0]
+            assert not stage.readiness.restart_helps()
+            with pytest.raises(ModelUnavailable, match="SIGKILL"):
+                stage.readiness.refuse("echo")
+            stage.readiness.refuse("other")
+            stage.time += 1
+            assert stage.round() == [], "what the dead process is given it never gives back"
+            done.append(model)
+            raise DeadlineExceeded("it takes longer")
+
+        monkeypatch.setattr(stage.server, "reload", reload)
+        proc.die(71, signal.SIGKILL)
+        stage.prober.note_deaths()
+        stage.prober.reloads.begin(1, {"echo": 1})
+        wait_for(lambda: bool(done) and not stage.prober.reloads.lost, 5, "the end of it")
+        assert stage.readiness.restart_helps(), "it could not be loaded again"
+
+    @pytest.mark.parametrize(("pids", "reloads"), [((81,), 1), ((83,), 0)])
+    def test_one_that_has_as_many_processes_as_it_needs_is_left_alone(
+        self, stage: Stage, proc: Proc, pids: tuple[int, ...], reloads: int
+    ) -> None:
+        proc.put(83, "other") if 83 in pids else None
+        stage.see_deaths()
+        for pid in pids:
+            proc.die(pid, signal.SIGKILL)
+        stage.time += 1
+        stage.see_deaths()
+        assert stage.server.reloads == ["other"] * reloads
+
+    def test_one_that_dies_again_and_again_is_left_to_a_restart(
+        self, stage: Stage, proc: Proc
+    ) -> None:
+        for pid in range(101, 102 + MOST_RELOADS):
+            proc.put(pid, "echo")
+            proc.go(71) if pid == 101 else None
+            stage.time += 1
+            stage.see_deaths()
+            stage.round()
+            proc.die(pid, signal.SIGKILL)
+            stage.time += 1
+            stage.see_deaths()
+        assert len(stage.server.reloads) == MOST_RELOADS
+        assert stage.readiness.restart_helps()
+
+
+class TestAModelThatHasLostOneOfItsProcesses:
+    @pytest.fixture
+    def stage(self, stage: Stage, proc: Proc) -> Stage:
+        stage.prober.processes = ModelProcesses(proc.folder)
+        stage.supervisor.programs["Triton"]["pid"] = TRITON  # type: ignore[index]
+        stage.server.counted = {"echo": 2, "other": 2}
+        for pid, model in ((71, "echo"), (72, "echo"), (81, "other"), (82, "other")):
+            proc.put(pid, model)
+        self.look(stage)
+        stage.round()
+        assert stage.readiness.reasons() == []
+        return stage
+
+    @staticmethod
+    def look(stage: Stage, seconds: float = 1) -> None:
+        stage.time += seconds
+        stage.see_deaths()
+        stage.prober.list_models()
+
+    def loses(self, stage: Stage, proc: Proc, pid: int) -> None:
+        proc.die(pid, signal.SIGKILL)
+        self.look(stage)
+        self.look(stage, LASTING_S)
+
+    def test_it_is_asked_on_and_what_is_not_answered_in_time_fails(
+        self, stage: Stage, proc: Proc
+    ) -> None:
+        stage.server.models_run["echo"] = ModelFailed("its process is gone")
+        stage.look()
+        assert stage.is_stuck("echo"), "it may be the only one"
+        self.loses(stage, proc, 71)
+        _, within = stage.server.abandoned["echo"]
+        assert within == stage.prober.timeout
+        for _ in range(2):
+            assert not stage.is_stuck("echo"), "the lost one was given the example"
+            stage.readiness.refuse("echo")
+            stage.look()
+        report = stage.readiness.report("echo") or {}
+        assert report["reason"] == "its process is gone"
+
+    def test_a_new_start_of_triton_mends_it_where_it_is_required(
+        self, stage: Stage, proc: Proc
+    ) -> None:
+        assert not stage.readiness.restart_helps()
+        self.loses(stage, proc, 71)
+        stage.round()
+        (reason,) = stage.readiness.reasons()
+        assert "'echo' does not answer all requests: 1 of its 2 processes are left" in reason
+        assert stage.readiness.restart_helps()
+        stage.supervisor = triton(starts=2)
+        assert not stage.readiness.restart_helps()
+        stage.prober.list_models()
+        stage.round()
+        assert stage.readiness.reasons() == []
+
+    def test_a_web_worker_that_comes_later_finds_it_too(self, stage: Stage, proc: Proc) -> None:
+        proc.die(71, signal.SIGKILL)
+        later = Stage(stage.server, stage.supervisor)
+        later.prober.processes = ModelProcesses(proc.folder)
+        self.look(later)
+        later.round()
+        assert not later.readiness.restart_helps(), "it may be loading"
+        self.look(later, LASTING_S)
+        assert later.readiness.restart_helps()
+
+    def test_of_an_optional_model_the_report_tells(self, stage: Stage, proc: Proc) -> None:
+        self.loses(stage, proc, 81)
+        assert stage.readiness.reasons() == []
+        assert not stage.readiness.restart_helps()
+        report = stage.readiness.report("other") or {}
+        assert (report["ok"], report["reason"]) == (False, "1 of its 2 processes are left")
+
+    def test_one_that_dies_while_the_model_is_loaded_anew_is_no_loss(
+        self, stage: Stage, proc: Proc
+    ) -> None:
+        proc.put(73, "echo")
+        self.look(stage)
+        self.loses(stage, proc, 73)
+        assert not stage.readiness.restart_helps()
+
+    @pytest.mark.parametrize("how", ["loaded anew", "unloaded", "no process is left"])
+    def test_it_is_none_any_more_when_it_is(self, stage: Stage, proc: Proc, how: str) -> None:
+        self.loses(stage, proc, 71)
+        assert stage.is_degraded("echo")
+        if how == "unloaded":
+            stage.server.unloaded.add("echo")
+        elif how == "loaded anew":
+            proc.put(73, "echo")
+        else:
+            proc.die(72, signal.SIGKILL)
+        self.look(stage)
+        assert not stage.is_degraded("echo")
+
+    def test_one_sighting_is_no_loss(self, stage: Stage, proc: Proc) -> None:
+        proc.die(71, signal.SIGKILL)
+        self.look(stage)
+        stage.time += LASTING_S
+        assert not stage.is_degraded("echo"), "nobody has looked since"
+        self.look(stage)
+        assert stage.is_degraded("echo")
+
+    def test_a_configuration_that_cannot_be_had_hides_no_other_loss(
+        self, stage: Stage, proc: Proc
+    ) -> None:
+        stage.server.counted["echo"] = ModelUnavailable("it is being loaded")
+        proc.die(71, signal.SIGKILL)
+        self.loses(stage, proc, 81)
+        assert not stage.is_degraded("echo")
+        assert stage.is_degraded("other")
+
+    def test_each_version_has_its_instances(self, stage: Stage, proc: Proc) -> None:
+        stage.server.states = [ModelState("echo", version, "READY") for version in ("1", "2")]
+        self.look(stage)
+        self.look(stage, LASTING_S)
+        assert stage.is_degraded("echo") == "2 of its 4 processes are left"
+        for pid in (73, 74):
+            proc.put(pid, "echo")
+        self.look(stage)
+        assert not stage.is_degraded("echo")
+
+    def test_one_that_fails_its_example_from_the_beginning_is_not_mended_by_a_new_start(
+        self, proc: Proc
+    ) -> None:
+        stage = Stage()
+        stage.prober.processes = ModelProcesses(proc.folder)
+        stage.supervisor.programs["Triton"]["pid"] = TRITON  # type: ignore[index]
+        stage.server.counted["echo"] = 2
+        stage.server.models_run["echo"] = ModelFailed("it crashes")
+        for pid in (71, 72):
+            proc.put(pid, "echo")
+        self.look(stage)
+        stage.round()
+        self.loses(stage, proc, 71)
+        assert stage.is_degraded("echo")
+        assert not stage.readiness.restart_helps()
+
+    def test_one_whose_last_process_hangs_is_stuck(self, stage: Stage, proc: Proc) -> None:
+        self.loses(stage, proc, 81)
+        stage.server.models_run["other"] = DeadlineExceeded("no answer")
+        stage.look("other")
+        with pytest.raises(ModelUnavailable, match="'other' does not answer any more"):
+            stage.readiness.refuse("other")
+
+    def test_triton_is_asked_for_a_configuration_only_when_something_has_changed(
+        self, stage: Stage
+    ) -> None:
+        asked = list(stage.server.configurations)
+        for _ in range(3):
+            self.look(stage)
+        assert stage.server.configurations == asked == ["echo", "other"]
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()

@@ -1,0 +1,154 @@
+"""What may be required besides models: aliases, and classes that have no model of their own."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clients.base import Client, Environment
+from clients.errors import BadPayload, DeadlineExceeded, InferenceError, ModelFailed
+from dispatcher.status.prober import KNOCKS
+from dispatcher.status.status import UNTRIED
+from tests.conftest import wait_for
+from tests.support.probing import Stage
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+def test_an_alias_may_be_required(stage: Stage) -> None:
+    stage.prober.registry.aliases["another"] = "echo"
+    stage.require("another", "third")
+    assert stage.readiness.reasons() == ["the required model 'third' is not ready"]
+    stage.require("another")
+    stage.round()
+    assert stage.readiness.reasons() == []
+    stage.server.unloaded.add("echo")
+    stage.prober.list_models()
+    (reason,) = stage.readiness.reasons()
+    assert reason.startswith("the required model 'another' is not ready: its model is 'echo'")
+
+
+class Alone(Client):
+    """Asks no model."""
+
+    modelname = "alone"
+    example = {"x": 1}
+    answer: Any = "well"
+
+    def inference(self, payload: Any) -> Any:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+def test_a_required_class_that_asks_no_model_is_ready_once_its_example_works(stage: Stage) -> None:
+    stage.prober.registry.clients["alone"] = alone = Alone(Environment(stage.server, Path()))
+    stage.require("alone")
+    assert UNTRIED in stage.readiness.reasons()[0]
+    for _ in range(KNOCKS + 2):
+        stage.prober.list_models()
+        stage.round()
+        assert stage.readiness.reasons() == []
+        stage.time += 8
+    assert stage.server.knocks == []
+    alone.answer = BadPayload("it has no dictionary")
+    stage.round()
+    (reason,) = stage.readiness.reasons()
+    assert "'alone' does not answer" in reason
+    assert "it has no dictionary" in reason
+    assert not stage.readiness.restart_helps(), "a new start of Triton would find it as it is"
+
+
+class Chain(Client):
+    """Asks two models, neither of its own name."""
+
+    modelname = "chain"
+    example = {"x": 1}
+
+    def inference(self, payload: Any) -> Any:
+        self.infer({}, model="echo")
+        self.infer({}, model="other")
+
+
+class ChainOnEcho(Chain):
+    """Asks two, the first of which is its own."""
+
+    model = "echo"
+
+
+@pytest.mark.parametrize("kind", [Chain, ChainOnEcho])
+@pytest.mark.parametrize("fault", [ModelFailed("it fell over"), DeadlineExceeded("no word")])
+def test_the_part_of_a_chain_that_died_is_named(
+    stage: Stage, kind: type[Client], fault: InferenceError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the other part answers, the chain included."""
+    monkeypatch.setattr("dispatcher.status.checks.WORD_S", 0.0)
+    stage.prober.registry.clients["chain"] = kind(Environment(stage.server, Path()))
+    stage.require("chain")
+    stage.round()
+    assert stage.readiness.reasons() == []
+    stage.server.models_run["other"] = fault
+    stage.server.counts["echo"] = itertools.count()
+    stage.prober.probes["chain"].knocks = KNOCKS  # then its example is due
+    stage.look("chain")
+    (reason,) = stage.readiness.reasons()
+    assert reason == (
+        "the required model 'chain' does not answer: the model 'other', which it asks too: "
+        f"{fault.message}"
+    )
+    assert stage.readiness.restart_helps()
+    stage.readiness.refuse("echo")  # it answers those who ask it alone
+
+
+def test_a_part_that_failed_is_named_before_the_chain(stage: Stage) -> None:
+    stage.prober.registry.clients["chain"] = Chain(Environment(stage.server, Path()))
+    stage.require("chain", "other")
+    stage.server.models_run["other"] = ModelFailed("it fell over")
+    stage.round()
+    first, second = stage.readiness.reasons()
+    assert first == "the required model 'other' does not answer: it fell over"
+    assert "'chain'" in second
+
+
+def test_a_part_that_is_merely_busy_is_no_fault_of_the_chain(stage: Stage) -> None:
+    stage.prober.registry.clients["chain"] = Chain(Environment(stage.server, Path()))
+    stage.require("chain")
+    stage.server.models_run["other"] = DeadlineExceeded("no word")
+    stage.server.counts["other"] = itertools.count()
+    stage.round()
+    assert stage.readiness.reasons() == []
+
+
+def test_a_required_class_that_asks_no_model_and_hangs_is_found(stage: Stage) -> None:
+    free, began = threading.Event(), threading.Event()
+
+    class Hanging(Alone):
+        def inference(self, payload: Any) -> Any:
+            began.set()
+            return free.wait(30)
+
+    stage.prober.registry.clients["alone"] = Hanging(Environment(stage.server, Path()))
+    stage.require("alone")
+    stage.prober.start()
+    assert began.wait(10)
+    stage.time += 15
+    wait_for(
+        lambda: "'alone' does not answer: its client has not returned" in ping(stage),
+        10,
+        "/ping saying so",
+    )
+    assert not stage.readiness.restart_helps()
+    free.set()
+    stage.time += 1
+    wait_for(lambda: not ping(stage), 10, "/ping turning 200")
+
+
+def ping(stage: Stage) -> str:
+    return "; ".join(stage.readiness.reasons())

@@ -1,0 +1,107 @@
+"""A small graph stands in for the hub's export."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+from weights import registries
+from weights.converters import fill_mask
+from weights.errors import ConversionError, SourceUnreachable
+
+INPUTS = ["input_ids", "attention_mask", "token_type_ids"]
+
+
+def export(
+    folder: Path,
+    inputs: list[str] = INPUTS,
+    output: str = "logits",
+    batch: str | int = "batch_size",
+    inner: str = "inner",
+) -> Path:
+    """Write a model that answers the sum of its inputs, with a last axis of one."""
+    nodes = [
+        helper.make_node("Sum", [f"{name}/f" for name in inputs], [inner]),
+        helper.make_node("Unsqueeze", [inner, "axis"], [output]),
+        # Something that reads the answer, as a second head would.
+        helper.make_node("Relu", [output], ["other"]),
+    ]
+    casts = [helper.make_node("Cast", [n], [f"{n}/f"], to=TensorProto.FLOAT) for n in inputs]
+    graph = helper.make_graph(
+        casts + nodes,
+        "export",
+        [helper.make_tensor_value_info(n, TensorProto.INT64, [batch, "sequence"]) for n in inputs],
+        [
+            helper.make_tensor_value_info(n, TensorProto.FLOAT, [batch, "sequence", 1])
+            for n in (output, "other")
+        ],
+        [helper.make_tensor("axis", TensorProto.INT64, [1], [2])],
+    )
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), folder / "model.onnx")
+    return folder
+
+
+def test_only_the_name_of_the_answer_changes(tmp_path: Path) -> None:
+    model = fill_mask.convert(export(tmp_path))
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    assert [value.name for value in session.get_inputs()] == INPUTS
+    texts = np.arange(6, dtype=np.int64).reshape(2, 3)
+    output, other = session.run(["output", "other"], dict.fromkeys(INPUTS, texts))
+    np.testing.assert_array_equal(output, 3.0 * texts[..., None])
+    np.testing.assert_array_equal(other, output)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"inputs": INPUTS[:2]}, "its inputs are"),
+        ({"output": "last_hidden_state"}, "'logits' is not among them"),
+        ({"batch": 1}, "'input_ids' is not int64 with two free axes"),
+        ({"inner": "output"}, "a tensor named 'output' already"),
+    ],
+)
+def test_refuses_another_export(tmp_path: Path, fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConversionError, match=message):
+        fill_mask.convert(export(tmp_path, **fields))
+
+
+def test_refuses_what_is_no_model(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_text("version https://git-lfs.github.com/spec/v1")
+    with pytest.raises(ConversionError, match=r"model\.onnx cannot be read"):
+        fill_mask.convert(tmp_path)
+
+
+def hub_module(download: Any) -> Any:
+    module: Any = ModuleType("huggingface_hub")
+    module.snapshot_download = download
+    module.errors = SimpleNamespace(EntryNotFoundError=LookupError)
+    return module
+
+
+def test_asks_the_hub_for_these_files_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def download(repository: str, *, revision: str, allow_patterns: list[str]) -> str:
+        assert (repository, revision) == ("someone/text", "main")
+        assert allow_patterns == ["model.onnx", "vocab.txt"]
+        return str(tmp_path)
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub_module(download))
+    assert registries.snapshot("someone/text", "main", ["model.onnx", "vocab.txt"]) == tmp_path
+
+
+@pytest.mark.parametrize("error", [ConnectionError("no route\nand more"), LookupError("no route")])
+def test_a_hub_out_of_reach_is_one_line(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def download(*_: object, **__: object) -> str:
+        raise error
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub_module(download))
+    with pytest.raises(SourceUnreachable, match=r"^no route$"):
+        registries.snapshot("someone/text", "main", [])

