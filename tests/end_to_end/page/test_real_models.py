@@ -9,13 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 from playwright.sync_api import Browser, expect
 
-from tests.conftest import PROJECT, Endpoint, picture
+from tests.conftest import Endpoint, picture
 from tests.end_to_end.conftest import write_own_client
 from tests.support.browsing import COFFEE, Visitor
-from tests.support.screenshots import PLACE, make
 
 pytestmark = pytest.mark.slow
 
@@ -101,15 +99,3 @@ def test_a_model_without_a_client_takes_tensors(
     shape.fill("three")
     visitor.ask()
     expect(page.locator("#refusal")).to_contain_text("must be whole numbers")
-
-
-def test_the_pictures_of_the_documentation_can_be_made(
-    browser: Browser, endpoint: Endpoint, tmp_path: Path
-) -> None:
-    made = make(browser, endpoint, tmp_path)
-    assert sum(path.stat().st_size for path in made) < 150_000
-    pages = (PROJECT / "README.md").read_text() + (PROJECT / "docs" / "routes.md").read_text()
-    for path in made:
-        with Image.open(path) as now, Image.open(PLACE / path.name) as shown:
-            assert now.size == shown.size
-        assert f"pictures/{path.name}" in pages

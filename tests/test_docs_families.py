@@ -1,0 +1,110 @@
+"""The pages about families are what the families do, and a text model answers as its reference."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clients.base import Environment
+from clients.errors import ClientDisabled
+from clients.families.base import family
+from clients.families.base.dispatch_toml import Keys
+from clients.families.base.text_input import TextKeys
+from clients.plugins.registry import load_clients
+from clients.request import Request
+from clients.testing import OnnxModels, answer, clients_in
+from clients.triton.server import Signature, TensorSpec
+from tests.conftest import PROJECT, SHARED, needs_shared
+from tests.support.fake_triton import FakeTriton
+
+PAGE = "".join(
+    (PROJECT / "docs" / f"{name}.md").read_text() for name in ("adding-a-model", "families")
+)
+# A block whose first line is a comment with the path of the file that it is.
+FILES = [(path, text) for path, text in re.findall(r"(?ms)^```\w*\n# (\S+/\S+)\n(.*?)^```$", PAGE)]
+
+
+@needs_shared
+def test_sentences_lie_where_the_reference_says(tmp_path: Path) -> None:
+    model = tmp_path / "minilm"
+    for path, text in FILES:
+        if path.startswith("minilm/"):
+            (tmp_path / path).parent.mkdir(exist_ok=True)
+            (tmp_path / path).write_text(text)
+    (model / "1").mkdir()
+    shutil.copytree(SHARED / "minilm", model / "tokenizer")
+    (model / "tokenizer" / "model.onnx").rename(model / "1" / "model.onnx")
+    (client,) = clients_in(model / "dispatch.toml")
+    for case in json.loads((SHARED / "reference" / "minilm.json").read_text()):
+        vector = answer(client, {"text": case["text"]}, OnnxModels(tmp_path))
+        assert np.linalg.norm(vector) == pytest.approx(1, abs=1e-5)
+        expected = np.array(case["embedding"])
+        assert np.dot(vector, expected) / np.linalg.norm(expected) > 0.999
+
+
+def test_every_file_on_the_page_is_right(tmp_path: Path) -> None:
+    """Each as it stands there, in a folder with labels and a tokenizer."""
+    assert len(FILES) >= 10
+    for place, (path, text) in enumerate(FILES):
+        model = tmp_path / str(place) / Path(path).parent
+        model.mkdir(parents=True)
+        (model / Path(path).name).write_text(text)
+        (model / "labels.txt").write_text("a\nb\n")
+        (model / "tokenizer").symlink_to(PROJECT / "model_repository" / "bert_base" / "tokenizer")
+        registry = load_clients(Environment(FakeTriton(), model.parent))
+        assert registry.broken == {}, path
+        assert path.endswith(".pbtxt") == (not registry.clients), path
+
+
+def test_a_mistake_is_said_as_the_page_shows_it(tmp_path: Path) -> None:
+    (shown,) = re.findall(r"^mine(/densenet_onnx/dispatch.toml: .*)$", PAGE, re.MULTILINE)
+    folder = tmp_path / "densenet_onnx"
+    folder.mkdir()
+    (folder / "dispatch.toml").write_text('family = "classification"\ncrop = 256\n')
+    shutil.copy(PROJECT / "model_repository" / "resnet" / "labels.txt", folder)
+    signature = Signature(
+        0,
+        (TensorSpec("data_0", "FP32", (1, 3, 224, 224)),),
+        (TensorSpec("fc6_1", "FP32", (1, 1000, 1, 1)),),
+    )
+    environment = Environment(FakeTriton(signatures={"densenet_onnx": signature}), tmp_path)
+    client = load_clients(environment).clients["densenet_onnx"]
+    with pytest.raises(ClientDisabled) as caught, Request().active():
+        client.inference(client.example)
+    assert caught.value.message == f"{tmp_path}{shown}"
+
+
+def rows_of(keys: type[Keys], but: type[Keys] | None) -> list[str]:
+    known = {one.name for one in fields(but)} if but else set()
+    rows = []
+    for one in fields(keys):
+        if one.name not in known:
+            default = (
+                "nothing"
+                if one.default in ((), None, "")
+                else f"`{json.dumps(one.default, default=str)}`"
+            )
+            if one.default is MISSING:
+                default = "must be there"
+            meaning, kind = one.metadata["meaning"], one.metadata["kind"]
+            rows.append(f"| `{one.name}` | {default} | {meaning} | {kind.expected} |")
+    return rows
+
+
+def test_every_key_of_every_family_is_on_the_page() -> None:
+    table: dict[str, Any] = {"any": (Keys, None), "fill-mask": (TextKeys, Keys)}
+    for name in family.names():
+        assert f"`{name}`" in PAGE or name == "tensors"
+        kind = family.family(name, Path()).keys_type
+        table.setdefault(name, (kind, TextKeys if issubclass(kind, TextKeys) else Keys))
+    written = re.findall(
+        r"^\| `\w+` \| (?:`.*?`|nothing|must be there) \| .* \|$", PAGE, re.MULTILINE
+    )
+    assert sorted(written) == sorted(row for pair in table.values() for row in rows_of(*pair))
