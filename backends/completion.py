@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from backends import model_config
 from backends.batching.row_independence import cached_dependence, row_dependence
-from backends.model_config import Signature
+from backends.model_config import FileSignature
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,7 +52,7 @@ class ModelFile(Protocol):
     path: Path
     runtime: str
     """The engine and its version."""
-    signature: Signature
+    signature: FileSignature
 
     def run(self, inputs: Tensors, outputs: Sequence[str]) -> Mapping[str, NDArray[Any]]:
         """Return the named outputs; raise what the engine raises."""

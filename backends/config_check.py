@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from backends.model_config import (
     DYNAMIC,
     NATIVE,
+    FileSignature,
+    FileTensor,
     ModelConfigError,
-    Signature,
-    TensorSpec,
     check_batching,
     dims_of,
     max_batch_size,
@@ -28,7 +28,7 @@ AS_IN_THE_FILE = "write it as the file has it, or leave input and output out of 
 _UNSUPPORTED_FIELDS = ("batch_input", "batch_output")
 
 
-def check(config: Mapping[str, Any], signature: Signature) -> None:
+def check(config: Mapping[str, Any], signature: FileSignature) -> None:
     """Compare a complete configuration with the file.
 
     Dimensions of an input may be dynamic on either side; those of an output have to be equal,
@@ -117,7 +117,7 @@ def _compare(
     config: Mapping[str, Any],
     kind: str,
     tensor: Mapping[str, Any],
-    known: Mapping[str, TensorSpec],
+    known: Mapping[str, FileTensor],
 ) -> None:
     name = tensor["name"]
     spec = known.get(name)
@@ -178,7 +178,7 @@ def _sequence_controls(config: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _check_all_given(
-    config: Mapping[str, Any], signature: Signature, tensors: Iterable[Mapping[str, Any]]
+    config: Mapping[str, Any], signature: FileSignature, tensors: Iterable[Mapping[str, Any]]
 ) -> None:
     given = {tensor["name"]: bool(tensor.get("optional")) for tensor in tensors}
     for spec in signature.inputs:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from backends import parameters
 from backends.machine.shared_folder import locked, write_json
-from backends.model_config import ModelConfigError, Signature, TensorSpec
+from backends.model_config import FileSignature, FileTensor, ModelConfigError
 from backends.onnxruntime.session_settings import own_settings
 from backends.openvino.properties import HINT_BF16, properties
 
@@ -92,7 +92,7 @@ class EngineChoice:
     reason: str = ""
     speedup: float = 0.0
     difference: str = ""
-    signature: Signature | None = None
+    signature: FileSignature | None = None
     gave_up_s: float = 0.0
 
     def sentence(self) -> str:
@@ -277,10 +277,10 @@ def parsed(found: Mapping[str, Any]) -> EngineChoice:
     """Read a choice from JSON; raise KeyError, TypeError or ValueError if wrong."""
     signature = found["signature"]
     if signature is not None:
-        signature = Signature(
+        signature = FileSignature(
             **{
                 side: tuple(
-                    TensorSpec(**{**spec, "shape": tuple(map(int, spec["shape"]))})
+                    FileTensor(**{**spec, "shape": tuple(map(int, spec["shape"]))})
                     for spec in signature[side]
                 )
                 for side in ("inputs", "outputs", "optional")

@@ -55,7 +55,7 @@ class ModelConfigError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class TensorSpec:
+class FileTensor:
     """An input or output of a model file.
 
     `data_type` is spelled as in the configuration (`TYPE_FP32`); `shape` includes the batch
@@ -75,12 +75,12 @@ class TensorSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Signature:
+class FileSignature:
     """The tensors of a model file; `optional` are inputs that may be left out."""
 
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    optional: tuple[TensorSpec, ...] = ()
+    inputs: tuple[FileTensor, ...]
+    outputs: tuple[FileTensor, ...]
+    optional: tuple[FileTensor, ...] = ()
 
 
 def max_batch_size(config: Mapping[str, Any]) -> int:
@@ -132,7 +132,7 @@ def needs_completion(config: Mapping[str, Any]) -> bool:
     return not ((config.get("input") or config.get("batch_input")) and config.get("output"))
 
 
-def may_be_tried(config: Mapping[str, Any], signature: Signature, *, stated: bool) -> bool:
+def may_be_tried(config: Mapping[str, Any], signature: FileSignature, *, stated: bool) -> bool:
     """Whether `row_independence` can tell if requests may share runs.
 
     `stated` is whether `max_batch_size` is written; Triton hands over 0 in either case.
@@ -145,13 +145,13 @@ def may_be_tried(config: Mapping[str, Any], signature: Signature, *, stated: boo
     )
 
 
-def lists_all_dims(config: Mapping[str, Any], signature: Signature) -> bool:
+def lists_all_dims(config: Mapping[str, Any], signature: FileSignature) -> bool:
     """Whether a tensor is listed with all dimensions of the file, without batch."""
     return 0 in _dims_left_out(config, signature)
 
 
 def completion(
-    config: Mapping[str, Any], signature: Signature, *, stated: bool, independent: bool
+    config: Mapping[str, Any], signature: FileSignature, *, stated: bool, independent: bool
 ) -> dict[str, Any]:
     """Return the fields that a file adds to an incomplete configuration.
 
@@ -194,17 +194,17 @@ def unable(config: Mapping[str, Any]) -> str:
     return f"unable to load model '{config.get('name', '')}'"
 
 
-def _can_batch(spec: TensorSpec) -> bool:
+def _can_batch(spec: FileTensor) -> bool:
     return bool(spec.shape) and spec.shape[0] == DYNAMIC
 
 
-def _is_written_for_a_batch(config: Mapping[str, Any], signature: Signature) -> bool:
+def _is_written_for_a_batch(config: Mapping[str, Any], signature: FileSignature) -> bool:
     """Whether the written configuration implies a batch dimension."""
     left_out = _dims_left_out(config, signature)
     return bool(config.get("model_warmup")) or any(count > 0 for count in left_out)
 
 
-def _dims_left_out(config: Mapping[str, Any], signature: Signature) -> list[int]:
+def _dims_left_out(config: Mapping[str, Any], signature: FileSignature) -> list[int]:
     """Return how many dimensions of the file each listed tensor leaves out."""
     specs = (*signature.inputs, *signature.outputs)
     ranks = {spec.name: len(spec.shape) for spec in specs if spec.shape}
@@ -214,7 +214,7 @@ def _dims_left_out(config: Mapping[str, Any], signature: Signature) -> list[int]
     ]
 
 
-def _refuse_unknown_ranks(config: Mapping[str, Any], signature: Signature) -> None:
+def _refuse_unknown_ranks(config: Mapping[str, Any], signature: FileSignature) -> None:
     """Raise ModelConfigError where the rank of an input is not known."""
     unknown = [spec for spec in signature.inputs if spec.any_rank]
     if not unknown or config.get("input"):
@@ -234,7 +234,7 @@ def _refuse_unknown_ranks(config: Mapping[str, Any], signature: Signature) -> No
     )
 
 
-def check_batching(config: Mapping[str, Any], signature: Signature) -> None:
+def check_batching(config: Mapping[str, Any], signature: FileSignature) -> None:
     for kind, specs in (("input", signature.inputs), ("output", signature.outputs)):
         for spec in specs:
             if not (_can_batch(spec) or spec.any_rank):
@@ -247,7 +247,7 @@ def check_batching(config: Mapping[str, Any], signature: Signature) -> None:
                 )
 
 
-def _described(spec: TensorSpec, *, batched: bool) -> dict[str, Any]:
+def _described(spec: FileTensor, *, batched: bool) -> dict[str, Any]:
     dims = list(spec.shape[1:] if batched else spec.shape)
     tensor: dict[str, Any] = {"name": spec.name, "data_type": spec.data_type, "dims": dims}
     if spec.any_rank:

@@ -35,7 +35,7 @@ class Session(Protocol):
     on_cpu: bool
 
     @property
-    def signature(self) -> model_config.Signature | None:
+    def signature(self) -> model_config.FileSignature | None:
         """What the file says of its tensors, if anything."""
 
     @property

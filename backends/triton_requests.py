@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from backends.batching.item import NONE, Item, Padding, RequestError, bare
+from backends.batching.item import NONE, Item, PaddedTensors, RequestError, bare
 from backends.batching.length_buckets import run_in_buckets
 from backends.batching.run_items import run_items
 from backends.machine.shared_memory import Share, TooLarge
@@ -71,7 +71,7 @@ class TritonRequest:
 
     parameters: Mapping[str, Any]
     tensors: Tensors | Exception
-    padding: Padding
+    padding: PaddedTensors
     deadline: float
     outputs: tuple[str, ...]
     sender: Any
@@ -258,14 +258,14 @@ def wanted_above(parameters: Mapping[str, Any], model: str) -> dict[str, tuple[i
 
 
 @lru_cache(maxsize=64)  # a client says the same with every request
-def allowed_padding(text: str | None, model: str) -> Padding:
+def allowed_padding(text: str | None, model: str) -> PaddedTensors:
     """Return how rows of a request may be padded, from its parameter; raise RequestError."""
 
-    def read(said: Mapping[str, Any]) -> Padding:
+    def read(said: Mapping[str, Any]) -> PaddedTensors:
         if not isinstance(said["outputs"], list):
             raise TypeError(PADDING)
         inputs = {name: operator.index(number) for name, number in said["inputs"].items()}
-        return Padding(inputs, tuple(map(str, said["outputs"])))
+        return PaddedTensors(inputs, tuple(map(str, said["outputs"])))
 
     return read_hint(PADDING, text, model, read) or NONE
 
@@ -287,7 +287,9 @@ def read_hint(parameter: str, text: str | None, model: str, read: Callable[[Any]
         ) from None
 
 
-def refuse_unknown(padding: Padding, inputs: Collection[str], outputs: Collection[str]) -> None:
+def refuse_unknown(
+    padding: PaddedTensors, inputs: Collection[str], outputs: Collection[str]
+) -> None:
     """Raise RequestError where an input or output to be padded is missing."""
     for kind, named, known in (
         ("input", padding.inputs, inputs),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from container.checks import check_files
 from container.programs.gunicorn import gunicorn_program
-from container.repository.shared_memory_plan import Plan
+from container.repository.shared_memory_plan import SharedMemoryPlan
 from dispatcher.settings import SettingError, read_settings
 
 MISUSED = 2  # as in `serve`
@@ -29,7 +29,7 @@ def main() -> None:
         sys.stderr.write(f"front: {error}\n")
         sys.exit(MISUSED)
     run_dir = Path(tempfile.mkdtemp(prefix="triton-dispatcher-"))
-    program = gunicorn_program(settings, run_dir, Plan())
+    program = gunicorn_program(settings, run_dir, SharedMemoryPlan())
     command = [*program.command()]
     os.execve(command[0], command, program.environment)  # noqa: S606  there is no shell to start
 

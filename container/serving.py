@@ -26,7 +26,7 @@ from container.checks import (
     say_what_lies_in_memory,
     unreadable_models,
 )
-from container.programs.find_triton import NVIDIAS, NoTriton, Triton, find_triton
+from container.programs.find_triton import NVIDIAS, NoTriton, TritonProgram, find_triton
 from container.programs.gunicorn import gunicorn_program, warn_of_lost_jobs
 from container.programs.listening_socket import ListeningSocket, listen_to_all
 from container.programs.model_loads import model_loads
@@ -197,7 +197,7 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
             program.clean()
 
 
-def prepared_triton(settings: Settings, run_dir: Path, say: Say) -> Triton:
+def prepared_triton(settings: Settings, run_dir: Path, say: Say) -> TritonProgram:
     """Find Triton, and make what it needs for the settings.
 
     Raises:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from weights import registries
 from weights.errors import ConversionError, ManifestError, WeightsError
-from weights.install import Place, State, Status
+from weights.install import Place, WeightsState, WeightsStatus
 from weights.manifest import MANIFEST, Model, load
-from weights.sources import Say, ShippedSource, Source, Tools
+from weights.sources import Say, ShippedSource, Tools, WeightsSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -148,19 +148,19 @@ def _provide(
     def say(text: str) -> None:
         _say(f"{model.name}: {text}")
 
-    if state.status is Status.OWN and not force:
+    if state.status is WeightsStatus.OWN and not force:
         say(f"kept {_short(place.model)}, your own file (--force would replace it)")
         return
     current = model.source(state.source)
     again = force and not isinstance(current, ShippedSource)  # what is shipped is never made
-    if state.status is Status.READY and chosen in (None, state.source) and not again:
+    if state.status is WeightsStatus.READY and chosen in (None, state.source) and not again:
         say(f"ready ({state.source})")
         return
     if current and current.on_request:
         chosen = chosen or current.name  # the user's earlier choice holds
-    if state.status is Status.OUTDATED:
+    if state.status is WeightsStatus.OUTDATED:
         say(f"{_short(place.model)} was made from other weights or by another converter")
-    tried: list[tuple[Source, WeightsError]] = []
+    tried: list[tuple[WeightsSource, WeightsError]] = []
     for source in model.sources:
         if source.name != chosen if chosen else source.on_request:
             continue
@@ -173,7 +173,7 @@ def _provide(
     raise WeightsError(_failure(model, place, tried))
 
 
-def _make(source: Source, place: Place, tools: Tools, say: Say) -> None:
+def _make(source: WeightsSource, place: Place, tools: Tools, say: Say) -> None:
     begin = time.monotonic()
     if source.notice:
         say(f"note: {source.notice}")
@@ -217,7 +217,7 @@ def _convert(converter: str, folder: Path) -> bytes:
     return bytes(module.convert(folder).SerializeToString())
 
 
-def _failure(model: Model, place: Place, tried: list[tuple[Source, WeightsError]]) -> str:
+def _failure(model: Model, place: Place, tried: list[tuple[WeightsSource, WeightsError]]) -> str:
     lines = [f"{model.name}: could not be made."]
     lines += [f"  tried {source.title}: {error}" for source, error in tried]
     lines += ["  To mend it, do one of these and run the same command again:"]
@@ -233,7 +233,7 @@ def _failure(model: Model, place: Place, tried: list[tuple[Source, WeightsError]
     return "\n".join(lines)
 
 
-def _describe(model: Model, state: State) -> None:
+def _describe(model: Model, state: WeightsState) -> None:
     made = f" (from {state.source})" if state.source else ""
     _say(f"{model.name}: {state.status.value}{made}")
     for source in model.sources:

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from weights.manifest import Model
-    from weights.sources import Product, Source
+    from weights.sources import Product, WeightsSource
 
 MODEL, VERSION, RECORD = "model.onnx", "1", "model.onnx.source.json"
 PART = ".part"
 LEFT_BEHIND_S = 3600  # a temporary file this old belongs to a run that was killed
 
 
-class Status(Enum):
+class WeightsStatus(Enum):
     """What there is at a model's place."""
 
     ABSENT = "not there yet"
@@ -39,10 +39,10 @@ class Status(Enum):
 
 
 @dataclass(frozen=True)
-class State:
+class WeightsState:
     """A model's status, and the name of its source where that is known."""
 
-    status: Status
+    status: WeightsStatus
     source: str = ""
 
 
@@ -80,10 +80,10 @@ class Place:
         """Where the tool remembers what it made."""
         return self.folder / RECORD
 
-    def state(self, model: Model) -> State:
+    def state(self, model: Model) -> WeightsState:
         """Compare the file with its record and the manifest, reading little."""
         if not self.model.exists():
-            return State(Status.ABSENT)
+            return WeightsState(WeightsStatus.ABSENT)
         record = self._read_record()
         stat = self.model.stat()
         if record and (record.size, record.mtime_ns) == (stat.st_size, stat.st_mtime_ns):
@@ -91,12 +91,12 @@ class Place:
         sha256 = _digest(self.model)
         for source in model.sources:
             if isinstance(source, ShippedSource) and source.sha256 == sha256:
-                return State(Status.READY, source.name)
+                return WeightsState(WeightsStatus.READY, source.name)
         if record and record.sha256 == sha256:
             return _compare(record, model)
-        return State(Status.OWN)
+        return WeightsState(WeightsStatus.OWN)
 
-    def put(self, source: Source, product: Product) -> None:
+    def put(self, source: WeightsSource, product: Product) -> None:
         """Write a product and the record of it.
 
         Every file is written beside its place, read back, and renamed, so that what stood there
@@ -148,10 +148,10 @@ class Place:
             return None
 
 
-def _compare(record: Record, model: Model) -> State:
+def _compare(record: Record, model: Model) -> WeightsState:
     source = model.source(record.source)
     current = source is not None and source.origin == record.origin
-    return State(Status.READY if current else Status.OUTDATED, record.source)
+    return WeightsState(WeightsStatus.READY if current else WeightsStatus.OUTDATED, record.source)
 
 
 def _replace(path: Path, data: bytes) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from weights.errors import ManifestError
-from weights.sources import KINDS, Source
+from weights.sources import KINDS, WeightsSource
 
 MANIFEST = Path(__file__).with_name("manifest.toml")
 # Dataclass fields carry their types as text (postponed annotations).
@@ -21,9 +21,9 @@ class Model:
     """One model of the repository, and the sources of its weights by preference."""
 
     name: str
-    sources: tuple[Source, ...]
+    sources: tuple[WeightsSource, ...]
 
-    def source(self, name: str) -> Source | None:
+    def source(self, name: str) -> WeightsSource | None:
         return next((source for source in self.sources if source.name == name), None)
 
 
@@ -42,7 +42,7 @@ def load(path: Path = MANIFEST) -> dict[str, Model]:
     }
 
 
-def _source(model: str, entry: dict[str, Any]) -> Source:
+def _source(model: str, entry: dict[str, Any]) -> WeightsSource:
     kind = entry.pop("kind", None)
     if kind not in KINDS:
         raise ManifestError(f"{model}: kind {kind!r} is not one of {', '.join(KINDS)}")

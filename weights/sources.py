@@ -47,7 +47,7 @@ class Product:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source(ABC):
+class WeightsSource(ABC):
     """One place that weights can come from; the fields are those of the manifest."""
 
     kind: ClassVar[str]
@@ -85,7 +85,7 @@ class Source(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShippedSource(Source):
+class ShippedSource(WeightsSource):
     """A file that is part of the repository: there is nothing to fetch."""
 
     kind = "shipped"
@@ -111,7 +111,7 @@ class ShippedSource(Source):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NpmSource(Source):
+class NpmSource(WeightsSource):
     """A TensorFlow.js model in an npm package."""
 
     kind = "npm"
@@ -157,7 +157,7 @@ class NpmSource(Source):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HubSource(Source):
+class HubSource(WeightsSource):
     """An exported fill-mask BERT in a repository of the Hugging Face hub."""
 
     kind = "huggingface"
@@ -200,6 +200,6 @@ class HubSource(Source):
         return Product(model, files, detail)
 
 
-KINDS: dict[str, type[Source]] = {
+KINDS: dict[str, type[WeightsSource]] = {
     source.kind: source for source in (ShippedSource, NpmSource, HubSource)
 }

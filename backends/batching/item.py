@@ -19,7 +19,7 @@ AXIS = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Padding:
+class PaddedTensors:
     """Which inputs of a request may be padded, and which outputs trimmed.
 
     Args:
@@ -33,7 +33,7 @@ class Padding:
     outputs: tuple[str, ...]
 
 
-NONE = Padding({}, ())
+NONE = PaddedTensors({}, ())
 
 
 class RequestError(ValueError):
@@ -60,7 +60,7 @@ class Item:
     """Of which outputs only some rows are wanted, and which; see `picked`."""
     above: Mapping[str, tuple[int, float]] = field(default_factory=dict)
     """Likewise, where a column tells which; see `picked_above`."""
-    padding: Padding = NONE
+    padding: PaddedTensors = NONE
     """How its rows may be made longer or shorter."""
     of_length: bool = False
     """Whether outputs with `rows` have to be as long as `length`: these were counted so."""

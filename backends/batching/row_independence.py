@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from backends.batching.item import Run, Tensors
-    from backends.model_config import Signature, TensorSpec
+    from backends.model_config import FileSignature, FileTensor
 
 SIZES = (8, 32, 64, 224, 16, 4, 3, 2, 1)
 """What a dimension of any size is tried with: tokens, or the sides of a picture."""
@@ -67,7 +67,7 @@ class _NoTime(Exception):
     """The rows so far say that the test would end after `LIMIT_S`."""
 
 
-def row_dependence(signature: Signature, run: Run, most: int) -> str:
+def row_dependence(signature: FileSignature, run: Run, most: int) -> str:
     """Return why rows are not known to be independent; empty where they are."""
     try:
         return _dependence(signature, _limited(run), most)
@@ -75,7 +75,7 @@ def row_dependence(signature: Signature, run: Run, most: int) -> str:
         return f"the test of its rows would take longer than {LIMIT_S:g} s"
 
 
-def _dependence(signature: Signature, run: Run, most: int) -> str:
+def _dependence(signature: FileSignature, run: Run, most: int) -> str:
     names = [spec.name for spec in signature.outputs]
     try:
         size, rows, alone = _of_a_size(signature.inputs, names, run)
@@ -108,7 +108,7 @@ def _limited(run: Run) -> Run:
     return limited
 
 
-def made_up(signature: Signature, run: Run) -> tuple[list[Tensors], list[Tensors]]:
+def made_up(signature: FileSignature, run: Run) -> tuple[list[Tensors], list[Tensors]]:
     """Return made-up rows, one of each of `KINDS`, and their outputs; none where it fails."""
     names = [spec.name for spec in signature.outputs]
     try:
@@ -158,7 +158,7 @@ def cached_dependence(
 
 
 def _of_a_size(
-    specs: Sequence[TensorSpec], names: Sequence[str], run: Run
+    specs: Sequence[FileTensor], names: Sequence[str], run: Run
 ) -> tuple[int, list[Tensors], list[Tensors]]:
     """Return a size of dynamic dimensions, rows of it, and the outputs of each.
 
@@ -178,7 +178,7 @@ def _of_a_size(
 
 
 def _wide(
-    specs: Sequence[TensorSpec], spec: TensorSpec, size: int, names: Sequence[str], run: Run
+    specs: Sequence[FileTensor], spec: FileTensor, size: int, names: Sequence[str], run: Run
 ) -> tuple[list[Tensors], list[Tensors]] | None:
     """Return rows with larger integers in one input, and the outputs of each.
 
@@ -197,7 +197,7 @@ def _wide(
     return None
 
 
-def _rows(specs: Sequence[TensorSpec], size: int, tops: Mapping[str, int]) -> list[Tensors]:
+def _rows(specs: Sequence[FileTensor], size: int, tops: Mapping[str, int]) -> list[Tensors]:
     """Return a row of each kind; `tops` bounds the integers of some inputs."""
     numbers = np.random.default_rng(0)
     rows: list[Tensors] = [
@@ -221,7 +221,7 @@ def _run(run: Run, inputs: Tensors, names: Sequence[str]) -> Tensors:
 
 
 def _row(
-    spec: TensorSpec, size: int, kind: str, numbers: np.random.Generator, top: int
+    spec: FileTensor, size: int, kind: str, numbers: np.random.Generator, top: int
 ) -> NDArray[Any]:
     """Return one row of a tensor, with the batch dimension before it."""
     shape = (1, *(size if one == DYNAMIC else one for one in spec.shape[1:]))

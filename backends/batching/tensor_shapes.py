@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from backends.batching.item import RequestError
-from backends.model_config import DYNAMIC, Signature, TensorSpec
+from backends.model_config import DYNAMIC, FileSignature, FileTensor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from backends.batching.item import Tensors
 
 
-def conform(inputs: Tensors, specs: Mapping[str, TensorSpec]) -> dict[str, NDArray[Any]]:
+def conform(inputs: Tensors, specs: Mapping[str, FileTensor]) -> dict[str, NDArray[Any]]:
     """Return the tensors in the shapes of the file, strings as str.
 
     A scalar loses its dimension.
@@ -51,7 +51,7 @@ def conform(inputs: Tensors, specs: Mapping[str, TensorSpec]) -> dict[str, NDArr
 class Scalars:
     """Outputs that are scalars in the file and have dimensions in Triton."""
 
-    def __init__(self, signature: Signature, dims: Mapping[str, Sequence[int]]) -> None:
+    def __init__(self, signature: FileSignature, dims: Mapping[str, Sequence[int]]) -> None:
         self._shapes = {
             spec.name: tuple(1 for _ in dims[spec.name])
             for spec in signature.outputs

@@ -65,7 +65,7 @@ class NotRun(ModelUnavailable):
     """The model is of a kind that only Triton runs, or has a mistake that is reported elsewhere."""
 
 
-class Session:
+class OfflineSession:
     """A model's file with the two methods of a session of ONNX Runtime that are needed here."""
 
     def __init__(self, file: ModelFile) -> None:
@@ -97,7 +97,7 @@ class Offline(OnnxModels):
         self.not_run: set[str] = set()
         """Models that were asked and cannot be run here."""
         self._signatures: dict[tuple[str, str], Signature] = {}
-        self._opened: dict[tuple[str, str], Session] = {}
+        self._opened: dict[tuple[str, str], OfflineSession] = {}
 
     def signature(self, model: str, version: str = "", *, timeout: float) -> Signature:  # noqa: ARG002
         if (model, version) not in self._signatures:
@@ -121,10 +121,10 @@ class Offline(OnnxModels):
             raise self.cannot_run(model, str(error)) from error
         return config_signature(known)
 
-    def _session(self, model: str, version: str) -> Session:
+    def _session(self, model: str, version: str) -> OfflineSession:
         self.look_for(model)
         if (model, version) not in self._opened:
-            self._opened[model, version] = Session(self.opened(model, version))
+            self._opened[model, version] = OfflineSession(self.opened(model, version))
         return self._opened[model, version]
 
     def look_for(self, model: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy.typing as npt
 import onnxruntime
 
-from backends.model_config import Signature
+from backends.model_config import FileSignature
 from backends.onnxruntime.session import DATA_TYPES
 from backends.openvino.properties import computing_in
 from backends.openvino.session import core
@@ -45,7 +45,7 @@ class RecordingSession:
         return noted
 
 
-def tensors_of(signature: Signature) -> Any:
+def tensors_of(signature: FileSignature) -> Any:
     """Return a session's view of tensors in a file that ONNX Runtime cannot read."""
     types = {its: name for name, its in DATA_TYPES.items()}
     inputs, outputs = (

@@ -39,8 +39,8 @@ from backends.engines.runs import (
     openvino_run,
     tensors_of,
 )
-from backends.model_config import ModelConfigError, Signature
-from backends.onnxruntime.session import ModelFile
+from backends.model_config import FileSignature, ModelConfigError
+from backends.onnxruntime.session import OnnxFile
 from backends.openvino import session as openvino
 from backends.openvino.properties import computing_in
 from backends.openvino.rows import take_rows
@@ -98,8 +98,8 @@ class Reference:
 
 def select_engine(folder: Path, file: Path, asked: EnginePreference) -> EngineChoice:
     """Compare the engines on this machine and return the best for a model."""
-    opened_file: Any = openvino.OpenVinoFile(file) if file.suffix == ".xml" else ModelFile(file)
-    signature: Signature = opened_file.signature
+    opened_file: Any = openvino.OpenVinoFile(file) if file.suffix == ".xml" else OnnxFile(file)
+    signature: FileSignature = opened_file.signature
     its_own = OPENVINO if file.suffix == ".xml" else ONNXRUNTIME
     stays = partial(EngineChoice, its_own, F32, signature=signature)
     types = {spec.data_type for spec in (*signature.inputs, *signature.outputs)}
@@ -144,7 +144,7 @@ def measured(
     file: Path,
     precision: str,
     wide: tuple[Arrays, Arrays] | None,
-    signature: Signature,
+    signature: FileSignature,
 ) -> tuple[float, str, Run]:
     """Compare OpenVINO in a precision with ONNX Runtime.
 
@@ -170,7 +170,9 @@ def measured(
     raise Trouble(f"has other answers: {found.worst}")
 
 
-def answers(folder: Path, file: Path, signature: Signature, session: Any, exact: Run) -> Reference:
+def answers(
+    folder: Path, file: Path, signature: FileSignature, session: Any, exact: Run
+) -> Reference:
     """Return a model's outputs for its samples, or for made-up inputs.
 
     Raises:
@@ -314,7 +316,7 @@ def compared(known: Reference, run: Run, file: Path, *, is_exact: bool) -> Agree
     return worst_of(seen)
 
 
-def as_served(file: Path, precision: str, signature: Signature) -> Run | None:
+def as_served(file: Path, precision: str, signature: FileSignature) -> Run | None:
     """Return runs that compute one row of the outputs that take rows.
 
     Returns:

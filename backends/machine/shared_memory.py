@@ -77,7 +77,7 @@ _BYTES = {
 
 
 @dataclass(frozen=True)
-class Item:
+class ItemBytes:
     """One item of a batch: bytes of its tensors, in and out."""
 
     inputs: int
@@ -88,7 +88,7 @@ class Item:
         cls,
         inputs: Iterable[tuple[str, Sequence[int]]],
         outputs: Iterable[tuple[str, Sequence[int]]],
-    ) -> Item | None:
+    ) -> ItemBytes | None:
         """Return it from types and dimensions; None where they vary or are not listed."""
         sizes = []
         for tensors in (inputs, outputs):
@@ -208,7 +208,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Part:
+class LaterShare:
     """The share of an instance of a model that was loaded later.
 
     Args:
@@ -244,31 +244,33 @@ def came_later(config: Mapping[str, Any], plan: Mapping[str, Any]) -> bool:
     return is_scarce(plan.get("size", 0)) and config["name"] not in plan.get("models", {})
 
 
-def part_of(config: Mapping[str, Any], size: int) -> Part:
+def part_of(config: Mapping[str, Any], size: int) -> LaterShare:
     """Return the share of `size` bytes for an instance of a model loaded later."""
     part = allotted(config, size)
     if item := item_of(config):
         batch = batch_of(config, item, part)
-        return Part(item.region(batch), (item.inputs + item.outputs) * batch, item.inputs * batch)
+        return LaterShare(
+            item.region(batch), (item.inputs + item.outputs) * batch, item.inputs * batch
+        )
     region = max(BEGINNING, part)
     tensors = (region - BEGINNING) // HALVED
-    return Part(region, tensors, tensors)
+    return LaterShare(region, tensors, tensors)
 
 
-def batch_of(config: Mapping[str, Any], item: Item, part: int) -> int:
+def batch_of(config: Mapping[str, Any], item: ItemBytes, part: int) -> int:
     """Return the largest batch that fits a share; at least 1."""
     warmups = [int(one.get("batch_size") or 1) for one in config.get("model_warmup") or []]
     least = max([1, *warmups])
     return item.batch(part, least, max(least, max_batch_size(config)))
 
 
-def item_of(config: Mapping[str, Any]) -> Item | None:
+def item_of(config: Mapping[str, Any]) -> ItemBytes | None:
     """Return the bytes of one item; None where they vary."""
     inputs, outputs = (
         [(one["data_type"], [int(size) for size in one["dims"]]) for one in config.get(kind) or []]
         for kind in ("input", "output")
     )
-    return Item.of(inputs, outputs)
+    return ItemBytes.of(inputs, outputs)
 
 
 def fit(config: dict[str, Any], environment: Mapping[str, str]) -> None:
@@ -286,7 +288,9 @@ def fit(config: dict[str, Any], environment: Mapping[str, str]) -> None:
         config["max_batch_size"] = min(max_batch_size(config), batch)
 
 
-def hold(config: Mapping[str, Any], part: Part, size: int, environment: Mapping[str, str]) -> int:
+def hold(
+    config: Mapping[str, Any], part: LaterShare, size: int, environment: Mapping[str, str]
+) -> int:
     """Return an unnamed file that occupies a share until this process ends.
 
     What others have only while they are loaded, or until they are gone, is waited for.
@@ -307,7 +311,7 @@ def hold(config: Mapping[str, Any], part: Part, size: int, environment: Mapping[
             time.sleep(LOOK_S)
 
 
-def held_now(part: Part, size: int, environment: Mapping[str, str]) -> int:
+def held_now(part: LaterShare, size: int, environment: Mapping[str, str]) -> int:
     """Return such a file, smaller by the inputs of the first run.
 
     Raises:

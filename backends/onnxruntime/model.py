@@ -43,7 +43,7 @@ class TritonPythonModel(PythonModel):
     """One model instance, as Triton's Python backend expects it."""
 
     model_file = staticmethod(session.model_file)
-    read = session.ModelFile
+    read = session.OnnxFile
 
     def open(
         self, config: Mapping[str, Any], file: Path, args: Mapping[str, str]

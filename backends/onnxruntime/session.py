@@ -15,9 +15,9 @@ from backends.machine.cpu_share import usable_cpus
 from backends.model_config import (
     DYNAMIC,
     NUMPY_TYPES,
+    FileSignature,
+    FileTensor,
     ModelConfigError,
-    Signature,
-    TensorSpec,
     files_of,
     has_operator,
 )
@@ -104,7 +104,7 @@ def model_file(folder: Path, configured: str) -> Path:
     return file
 
 
-class ModelFile:
+class OnnxFile:
     """A model's file: its tensors, and runs of its graph, not optimized.
 
     `metadata` is what its exporter has noted in it, as text.
@@ -297,10 +297,10 @@ def _fix(reason: str) -> str:
     return next((fix for said, fix in _FIXES if said in reason), "")
 
 
-def _signature(session: Any, file: Path) -> Signature:
+def _signature(session: Any, file: Path) -> FileSignature:
     """Return the tensors as the model's own file has them."""
     unshaped = unknown_ranks(file)
-    return Signature(
+    return FileSignature(
         _specs("input", session.get_inputs(), unshaped),
         _specs("output", session.get_outputs(), unshaped),
         _specs("input", session.get_overridable_initializers(), unshaped),
@@ -309,7 +309,7 @@ def _signature(session: Any, file: Path) -> Signature:
 
 def _specs(
     kind: str, nodes: Iterable[Any], unshaped: Collection[str] = ()
-) -> tuple[TensorSpec, ...]:
+) -> tuple[FileTensor, ...]:
     specs = []
     for node in nodes:
         data_type = DATA_TYPES.get(node.type)
@@ -317,7 +317,7 @@ def _specs(
             raise _not_carried(kind, node)
         # A named dimension, or one without name or size, is dynamic.
         shape = tuple(size if isinstance(size, int) else DYNAMIC for size in node.shape)
-        specs.append(TensorSpec(node.name, data_type, shape, node.name in unshaped))
+        specs.append(FileTensor(node.name, data_type, shape, node.name in unshaped))
     return tuple(specs)
 
 

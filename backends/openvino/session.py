@@ -21,9 +21,9 @@ from backends.machine.shared_folder import locked
 from backends.model_config import (
     DYNAMIC,
     NUMPY_TYPES,
+    FileSignature,
+    FileTensor,
     ModelConfigError,
-    Signature,
-    TensorSpec,
     files_of,
 )
 from backends.openvino.properties import EXACT, computing_in
@@ -79,7 +79,7 @@ class OpenVinoSession:
         file: Path,
         properties: Mapping[str, Any],
         dims: Mapping[str, Sequence[int]],
-        signature: Signature | None = None,
+        signature: FileSignature | None = None,
         shared: Path | None = None,
     ) -> None:
         model, self._mapped = read_mapped(file, shared)
@@ -260,20 +260,20 @@ def unreadable(file: Path, error: Exception) -> ModelConfigError:
     return ModelConfigError(f"OpenVINO cannot open '{file}': {reason}", fix)
 
 
-def signature_of(model: Any, file: Path) -> Signature:
+def signature_of(model: Any, file: Path) -> FileSignature:
     """Return the tensors of a model.
 
     Raises:
         ModelConfigError: one has a type that is not served, or no name.
 
     """
-    return Signature(
+    return FileSignature(
         tuple(_spec("input", port, file) for port in model.inputs),
         tuple(_spec("output", port, file) for port in model.outputs),
     )
 
 
-def _spec(kind: str, port: Any, file: Path) -> TensorSpec:
+def _spec(kind: str, port: Any, file: Path) -> FileTensor:
     if not port.names:
         raise ModelConfigError(
             f"an {kind} of '{file}' has no name, by which callers could ask for it.",
@@ -288,9 +288,9 @@ def _spec(kind: str, port: Any, file: Path) -> TensorSpec:
         )
     shape = port.partial_shape
     if shape.rank.is_dynamic:
-        return TensorSpec(port.any_name, _DATA_TYPES[its_type], (), unshaped=True)
+        return FileTensor(port.any_name, _DATA_TYPES[its_type], (), unshaped=True)
     sizes = tuple(DYNAMIC if size.is_dynamic else size.get_length() for size in shape)
-    return TensorSpec(port.any_name, _DATA_TYPES[its_type], sizes)
+    return FileTensor(port.any_name, _DATA_TYPES[its_type], sizes)
 
 
 def _save(file: Path, made: Path) -> None:

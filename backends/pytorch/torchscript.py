@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from backends.batching.tensor_shapes import conform
-from backends.model_config import ModelConfigError, Signature
+from backends.model_config import FileSignature, ModelConfigError
 from backends.pytorch.torchscript_settings import (
     DATA_TYPES,
     input_order,
@@ -87,7 +87,12 @@ class TorchScriptModule:
     signature = None  # the configuration alone says what its tensors are
 
     def __init__(
-        self, file: Path, signature: Signature, settings: TorchSettings, kind: str, device_id: int
+        self,
+        file: Path,
+        signature: FileSignature,
+        settings: TorchSettings,
+        kind: str,
+        device_id: int,
     ) -> None:
         """Load the file and match the configured names with forward's arguments.
 

@@ -15,9 +15,9 @@ from backends.machine.cpu_share import usable_cpus
 from backends.model_config import (
     DYNAMIC,
     NUMPY_TYPES,
+    FileSignature,
+    FileTensor,
     ModelConfigError,
-    Signature,
-    TensorSpec,
     dims_of,
     instance_count,
     max_batch_size,
@@ -90,7 +90,7 @@ def torch_settings(
     return settings, warnings
 
 
-def configured_signature(config: Mapping[str, Any]) -> Signature:
+def configured_signature(config: Mapping[str, Any]) -> FileSignature:
     """Return the tensors of the configuration, with the batch dimension.
 
     Raises:
@@ -99,7 +99,7 @@ def configured_signature(config: Mapping[str, Any]) -> Signature:
 
     """
     inputs, outputs = config.get("input") or [], config.get("output") or []
-    return Signature(
+    return FileSignature(
         tuple(_spec(config, "input", one) for one in inputs if not one.get("optional")),
         tuple(_spec(config, "output", one) for one in outputs),
         tuple(_spec(config, "input", one) for one in inputs if one.get("optional")),
@@ -142,7 +142,7 @@ def output_indices(names: Sequence[str]) -> dict[str, int]:
     return dict(zip(names, _indices(names) or range(len(names)), strict=True))
 
 
-def _spec(config: Mapping[str, Any], kind: str, tensor: Mapping[str, Any]) -> TensorSpec:
+def _spec(config: Mapping[str, Any], kind: str, tensor: Mapping[str, Any]) -> FileTensor:
     name = tensor["name"]
     if tensor["data_type"] not in DATA_TYPES.values():
         raise ModelConfigError(
@@ -156,7 +156,7 @@ def _spec(config: Mapping[str, Any], kind: str, tensor: Mapping[str, Any]) -> Te
             f"{kind} '{name}' is TYPE_STRING with shape {list(shape)} in the configuration, but "
             "PyTorch expects one dimension, the batch dimension counted."
         )
-    return TensorSpec(name, tensor["data_type"], shape)
+    return FileTensor(name, tensor["data_type"], shape)
 
 
 def _indices(names: Iterable[str]) -> list[int] | None:

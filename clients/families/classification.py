@@ -57,7 +57,7 @@ class ClassificationKeys(Keys):
 
 
 @dataclass(frozen=True)
-class Plan:
+class ClassifierPlan:
     """How a model takes pictures.
 
     Args:
@@ -74,7 +74,7 @@ class Plan:
     output: str
 
 
-class Classification(Family[ClassificationKeys, Plan]):
+class Classification(Family[ClassificationKeys, ClassifierPlan]):
     """Answers the best classes as Triton writes them: "score:index:label", best first.
 
     Without labels it is "score:index".
@@ -98,7 +98,7 @@ class Classification(Family[ClassificationKeys, Plan]):
                 'write "0-255" there',
             )
 
-    def fit(self, signature: Signature) -> Plan:
+    def fit(self, signature: Signature) -> ClassifierPlan:
         taken = picture_input(self, signature, self.keys.layout, (3, 1))
         resize, crop = (0, (0, 0)) if isinstance(taken, FileInput) else self.sizes(taken)
         output = self.tensor(signature.outputs, "output")
@@ -107,7 +107,7 @@ class Classification(Family[ClassificationKeys, Plan]):
             raise self.misfit(f"{shown(output)} has no score per class")
         if max(sizes, default=-1) > 0:
             self.count_labels(self.labels, max(sizes), shown(output))
-        return Plan(taken, resize, crop, output.name)
+        return ClassifierPlan(taken, resize, crop, output.name)
 
     def sizes(self, taken: PictureInput) -> tuple[int | tuple[int, int], tuple[int, int]]:
         """Return the sizes that a picture is resized and cropped to.
@@ -154,7 +154,9 @@ class Classification(Family[ClassificationKeys, Plan]):
         self.count_labels(self.labels, rows.shape[1], f"`{plan.output}`")
         return [self.answer(row) for row in rows]
 
-    def pixels(self, picture: Picture, plan: Plan, taken: PictureInput) -> npt.NDArray[Any]:
+    def pixels(
+        self, picture: Picture, plan: ClassifierPlan, taken: PictureInput
+    ) -> npt.NDArray[Any]:
         """Return a picture as the model takes it, without the batch axis."""
         grey = taken.channels == 1
         if grey:  # before it is resized, as in training on grey pictures

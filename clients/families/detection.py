@@ -84,7 +84,7 @@ class DetectionKeys(Keys):
 
 
 @dataclass(frozen=True)
-class Plan:
+class DetectorPlan:
     """How a model takes pictures and answers boxes.
 
     Args:
@@ -105,7 +105,7 @@ class Plan:
     extra: int | None = None
 
 
-class Detection(Family[DetectionKeys, Plan]):
+class Detection(Family[DetectionKeys, DetectorPlan]):
     """Answers `[class_id, score, x1, x2, y1, y2, width, height]` per object.
 
     The best comes first. Coordinates are pixels of the picture that was sent, and width and height
@@ -128,14 +128,14 @@ class Detection(Family[DetectionKeys, Plan]):
         if self.keys.extra_columns == 1:
             raise self.mistake("extra_columns", "is 1, as for an angle", ROTATED)
 
-    def fit(self, signature: Signature) -> Plan:
+    def fit(self, signature: Signature) -> DetectorPlan:
         taken = picture_input(self, signature)
         output = self.table(signature, taken)
         others = [taken.rest_of(one) for one in signature.outputs]
         masks = max((rest[0] for rest in others if len(rest) == 3 and rest[0] > 0), default=0)
         sizes = taken.rest_of(output)
         turned = is_turned(self.layout, sizes, len(self.labels))
-        plan = Plan(taken, taken.size(self, "size"), output, masks, turned)
+        plan = DetectorPlan(taken, taken.size(self, "size"), output, masks, turned)
         if self.laid(self.layout, sizes)[self.layout.axis] == -1:
             return plan
         return replace(plan, extra=self.behind(sizes, plan))
@@ -167,7 +167,7 @@ class Detection(Family[DetectionKeys, Plan]):
             raise self.misfit(f"it has no table of boxes with their scores, but {there}")
         return self.tensor(tables, "output")
 
-    def behind(self, sizes: Sequence[int], plan: Plan) -> int:
+    def behind(self, sizes: Sequence[int], plan: DetectorPlan) -> int:
         """Return the count of numbers behind the classes of a box.
 
         Args:
@@ -195,7 +195,7 @@ class Detection(Family[DetectionKeys, Plan]):
         """Return the sizes of an output in the order of a layout."""
         return sizes[::-1] if is_turned(layout, sizes, len(self.labels)) else sizes
 
-    def another_layout(self, sizes: Sequence[int], plan: Plan) -> ClientDisabled | None:
+    def another_layout(self, sizes: Sequence[int], plan: DetectorPlan) -> ClientDisabled | None:
         """Return the error that names other layouts that suit the output, if any do."""
         left = {name: self.left(one, sizes) for name, one in LAYOUTS.items()}
         known = {0, plan.masks, self.keys.extra_columns}
@@ -223,7 +223,7 @@ class Detection(Family[DetectionKeys, Plan]):
             f"write {', or '.join(fixes)}",
         )
 
-    def other_columns(self, sizes: Sequence[int], plan: Plan, extra: int) -> ClientDisabled:
+    def other_columns(self, sizes: Sequence[int], plan: DetectorPlan, extra: int) -> ClientDisabled:
         """Return the error for a box with too many or too few numbers."""
         left, output = self.left(self.layout, sizes), shown(plan.output)
         sizes = self.laid(self.layout, sizes)
@@ -279,7 +279,9 @@ class Detection(Family[DetectionKeys, Plan]):
             tables = tables.swapaxes(1, 2)
         return [self.objects(*pair, plan) for pair in zip(tables, boxed, strict=True)]
 
-    def placed(self, payloads: Sequence[Payload], plan: Plan) -> tuple[Tensors, list[Letterbox]]:
+    def placed(
+        self, payloads: Sequence[Payload], plan: DetectorPlan
+    ) -> tuple[Tensors, list[Letterbox]]:
         """Return the input tensor, and where each picture is in the model's rectangle."""
         taken = plan.input
         if isinstance(taken, FileInput):
@@ -294,7 +296,7 @@ class Detection(Family[DetectionKeys, Plan]):
             pixels = [(one * 255).round() for one in pixels]
         return taken.tensor(pixels), boxed
 
-    def objects(self, output: Array, box: Letterbox, plan: Plan) -> list[Any]:
+    def objects(self, output: Array, box: Letterbox, plan: DetectorPlan) -> list[Any]:
         """Return the answer's rows for one picture; `output` is as the layout has it."""
         if not any(plan.size):
             plan = replace(plan, size=(box.height, box.width))
@@ -314,7 +316,7 @@ class Detection(Family[DetectionKeys, Plan]):
             for one in found
         ]
 
-    def found(self, output: Array, plan: Plan) -> Objects:
+    def found(self, output: Array, plan: DetectorPlan) -> Objects:
         """Return the objects of one picture, best first, in pixels of the rectangle.
 
         Raises:
@@ -341,7 +343,7 @@ class Detection(Family[DetectionKeys, Plan]):
             return best_first(*sure_objects(boxes, rest, confidence))
         return best_objects(boxes, rest, confidence=confidence, iou=self.request.parameters["iou"])
 
-    def in_pixels(self, boxes: Array, plan: Plan) -> Array:
+    def in_pixels(self, boxes: Array, plan: DetectorPlan) -> Array:
         """Return boxes in pixels of the rectangle.
 
         Raises:
@@ -362,7 +364,7 @@ class Detection(Family[DetectionKeys, Plan]):
         height, width = plan.size
         return boxes.astype(np.float32) * (width, height, width, height) if shares else boxes
 
-    def other_unit(self, plan: Plan, *, shares: bool) -> ModelFailed:
+    def other_unit(self, plan: DetectorPlan, *, shares: bool) -> ModelFailed:
         """Return the error for boxes in pixels instead of shares, or the reverse.
 
         An output of some hundreds of boxes is RT-DETR's: YOLOv8's numbers in YOLOv5's order.

@@ -28,7 +28,7 @@ _WHOLE = re.compile(r"-?(0[xX][0-9a-fA-F]+|[1-9][0-9]*|0)")
 _FLOAT = re.compile(r"-?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?[fF]?")
 
 
-class NotReadable(ValueError):
+class NotProtobufText(ValueError):
     """The text is not in protobuf's text format."""
 
 
@@ -75,7 +75,7 @@ class Message:
         """Return the same; 0 for a text that is no number, which Triton refuses."""
         try:
             return self.number(name)
-        except NotReadable:
+        except NotProtobufText:
             return 0
 
 
@@ -109,7 +109,7 @@ def whole(text: str) -> int:
     if _OCTAL.fullmatch(text):
         return int(text, 8)
     if not _WHOLE.fullmatch(text):
-        raise NotReadable(f"{text!r} is no whole number")
+        raise NotProtobufText(f"{text!r} is no whole number")
     return int(text, 0)
 
 
@@ -123,7 +123,7 @@ def read(text: str) -> Message:
     reader = _Reader(text)
     message = reader.message("")
     if reader.current:
-        raise NotReadable(f"{reader.current!r} is left over at {reader.start}")
+        raise NotProtobufText(f"{reader.current!r} is left over at {reader.start}")
     return message
 
 
@@ -131,7 +131,7 @@ def read_if_right(text: str) -> Message:
     """Read a message; an empty one where it is not in the format: Triton says what is wrong."""
     try:
         return read(text)
-    except NotReadable:
+    except NotProtobufText:
         return Message()
 
 
@@ -161,7 +161,7 @@ class _Reader:
             yield match["token"], match.start("token"), match.end()
             position = match.end()
         if re.sub(r"\#[^\n]*|[\s,;]", "", text[position:]):
-            raise NotReadable(f"{text[position : position + 20]!r} cannot be read")
+            raise NotProtobufText(f"{text[position : position + 20]!r} cannot be read")
 
     def next(self) -> str:
         """Return the current token, and go on to the next."""
@@ -174,7 +174,7 @@ class _Reader:
         while self.current != closing:
             start, name = self.start, self.next()
             if not re.fullmatch(r"\w+", name):
-                raise NotReadable(f"{name!r} is no name, at {start}")
+                raise NotProtobufText(f"{name!r} is no name, at {start}")
             if self.current == ":":
                 self.next()
             values = self.values()
@@ -198,7 +198,7 @@ class _Reader:
             self.next()
             return message
         if token in ("", "]", "}", ">", ":", "["):
-            raise NotReadable(f"{token!r} is no value, at {self.last}")
+            raise NotProtobufText(f"{token!r} is no value, at {self.last}")
         parts = [token]
         # Texts that follow each other are joined.
         while parts[-1][0] in "\"'" and self.current[:1] in ('"', "'"):
@@ -214,4 +214,4 @@ def unquoted(token: str) -> str:
     try:
         return text.encode().decode("unicode_escape").encode("latin-1").decode()
     except UnicodeError as error:
-        raise NotReadable(f"{token} cannot be read") from error
+        raise NotProtobufText(f"{token} cannot be read") from error

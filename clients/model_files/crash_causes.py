@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from clients.model_files.config_text import Field, Message, NotReadable, line_of, read, whole
+from clients.model_files.config_text import Field, Message, NotProtobufText, line_of, read, whole
 from clients.model_files.files import unmarked
 
 CONFIG = "config.pbtxt"
@@ -127,7 +127,7 @@ def largest_batch(message: Message, folder: Path) -> float:
     stated = message.all("max_batch_size") or (message.all("input") and message.all("output"))
     try:
         return message.number("max_batch_size") if stated else DEFAULT_MAX_BATCH_SIZE
-    except NotReadable:
+    except NotProtobufText:
         return math.inf  # Triton refuses it
 
 
@@ -135,6 +135,6 @@ def numbers(sample: Message, tensor: Message) -> int:
     """Return the count of numbers in a tensor of a warm-up."""
     try:
         sizes = [sample.readable_number("batch_size"), *map(whole, tensor.texts("dims"))]
-    except NotReadable:
+    except NotProtobufText:
         return 0
     return math.prod(max(1, size) for size in sizes)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from clients.model_files.config_text import Field, Message, NotReadable, whole
+from clients.model_files.config_text import Field, Message, NotProtobufText, whole
 from clients.model_files.crash_causes import DEFAULTED, TRUE, Fault, largest_batch, warmup_tensors
 
 TENSOR = {"name": '"x"', "data_type": "TYPE_FP32", "dims": "[ 3 ]"}  # what Triton wants of each
@@ -291,7 +291,7 @@ def sizes(dims: Sequence[str]) -> list[int]:
     """Return dims as numbers; empty where one cannot be read."""
     try:
         return [whole(size) for size in dims]
-    except NotReadable:
+    except NotProtobufText:
         return []
 
 

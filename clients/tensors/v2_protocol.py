@@ -235,7 +235,7 @@ def read_npy(data: bytes) -> Array:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class V2Request:
     """What a V2 body asks for.
 
     Args:
@@ -250,7 +250,7 @@ class Wanted:
     binary: Collection[str]
 
 
-def wanted_outputs(payload: Payload, signature: Signature) -> Wanted:
+def wanted_outputs(payload: Payload, signature: Signature) -> V2Request:
     """Return what a V2 body asks for.
 
     Raises:
@@ -285,7 +285,7 @@ def wanted_outputs(payload: Payload, signature: Signature) -> Wanted:
                 )
             classes[name] = count
     wanted = forms or dict.fromkeys(known, every)
-    return Wanted(list(forms), classes, {name for name, binary in wanted.items() if binary})
+    return V2Request(list(forms), classes, {name for name, binary in wanted.items() if binary})
 
 
 def flag(parameters: Mapping[str, Any], name: str, where: str, *, otherwise: bool) -> bool:

@@ -159,7 +159,7 @@ class Tokenizer:
         return bool(alone == apart)
 
 
-class NotReadable(Exception):
+class TokenizerNotReadable(Exception):
     """A tokenizer cannot be read; the message is what follows its name.
 
     Args:
@@ -248,9 +248,9 @@ def read(folder: Path) -> dict[str, Any]:
         answer: dict[str, Any] = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         reason = f"which was not read by the process for it ({error})"
-        raise NotReadable(reason, "see the log, and try it again") from error
+        raise TokenizerNotReadable(reason, "see the log, and try it again") from error
     if "fix" in answer:
-        raise NotReadable(**answer)
+        raise TokenizerNotReadable(**answer)
     return answer
 
 
@@ -263,7 +263,7 @@ def main(folder: Path) -> None:
         os.dup2(2, 1)  # other output goes to the log
         try:
             answer = fields_of(folder)
-        except NotReadable as error:
+        except TokenizerNotReadable as error:
             answer = {"what": error.what, "fix": error.fix}
         json.dump(answer, out)
 
@@ -276,7 +276,7 @@ def fields_of(folder: Path) -> dict[str, Any]:
 
     """
     if what := damage(folder):
-        raise NotReadable(f"whose {what}", "mend that file, or save the tokenizer again")
+        raise TokenizerNotReadable(f"whose {what}", "mend that file, or save the tokenizer again")
     try:
         from transformers import AutoTokenizer  # noqa: PLC0415  it takes a second
 
@@ -294,7 +294,7 @@ def fields_of(folder: Path) -> dict[str, Any]:
     backend.no_truncation()
     if not set(backend.get_vocab()) - {*whole.all_special_tokens, "▁"}:
         what = "which has special tokens alone, for the file with its words is missing"
-        raise NotReadable(what, SAVE_IT)
+        raise TokenizerNotReadable(what, SAVE_IT)
     texts = [f"{text} {whole.mask_token}" for text in SAMPLES]
     try:
         ours = backend.encode_batch(texts)
@@ -320,29 +320,31 @@ def fields_of(folder: Path) -> dict[str, Any]:
     }
 
 
-def python_code(whole: Any) -> NotReadable:
+def python_code(whole: Any) -> TokenizerNotReadable:
     """Return the error for a tokenizer that the library `tokenizers` cannot hold."""
-    return NotReadable(
+    return TokenizerNotReadable(
         f"which takes Python code (`{type(whole).__name__}` of transformers) that no "
         "tokenizer.json holds",
         "serve plain tensors, or write a class that makes the ids",
     )
 
 
-def refusal(folder: Path, error: Exception) -> NotReadable:
+def refusal(folder: Path, error: Exception) -> TokenizerNotReadable:
     """Return the error for a folder that `transformers` cannot read.
 
     Its errors have no classes of their own: their texts choose the fix that is shown.
     """
     if isinstance(error, ValueError) and "trust_remote_code" in str(error):
-        return NotReadable(
+        return TokenizerNotReadable(
             "whose tokenizer_config.json names code of its own (`auto_map`), which is not run",
             "leave `auto_map` out if tokenizer.json holds all that the code does, else write a "
             "class that makes the ids",
         )
     reason = " ".join(f"{type(error).__name__}: {error}".split())
     if (folder / "tokenizer.json").exists():
-        return NotReadable(f"which cannot be loaded ({reason:.200})", "save the tokenizer again")
+        return TokenizerNotReadable(
+            f"which cannot be loaded ({reason:.200})", "save the tokenizer again"
+        )
     if "tiktoken` is required" in reason and (models := list(folder.glob("*.model"))):
         # It is tried after sentencepiece failed.
         reason = f"{models[0].name} is no model of sentencepiece, or that package is missing"
@@ -352,7 +354,7 @@ def refusal(folder: Path, error: Exception) -> NotReadable:
             "says how they are read, or a file is none of that class"
         )
     what = "which has no tokenizer.json, and from its other files none can be made"
-    return NotReadable(f"{what} ({reason:.250})", SAVE_IT)
+    return TokenizerNotReadable(f"{what} ({reason:.250})", SAVE_IT)
 
 
 def damage(folder: Path) -> str:

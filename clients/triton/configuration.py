@@ -15,7 +15,7 @@ from google.protobuf import json_format, text_format
 from tritonclient.grpc import model_config_pb2
 
 from clients.errors import ModelFailed
-from clients.model_files.config_text import NotReadable, no_number, read
+from clients.model_files.config_text import NotProtobufText, no_number, read
 from clients.triton.server import Signature, TensorSpec
 
 # Protobuf's parser has one error class; its text alone says which name it does not know.
@@ -89,7 +89,7 @@ def renamed_config(text: str, name: str) -> str:
     own = f'name: "{name}"'
     try:
         names = read(text).all("name")
-    except NotReadable:
+    except NotProtobufText:
         config = text_format.Parse(text, model_config_pb2.ModelConfig())
         config.name = name
         return str(text_format.MessageToString(config))

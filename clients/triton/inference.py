@@ -65,7 +65,7 @@ MOST_CALLS = 1000  # of which the sizes of the answers are remembered
 
 
 @dataclass(frozen=True)
-class Call:
+class RunKey:
     """One run, without its tensors. Equal calls have answers of the same sizes.
 
     Args:
@@ -109,7 +109,7 @@ class TritonInference(Connection, Inference):
         self._repository = repository
         self._registration = Registration(self._call)
         self._regions = Regions(self._registration, shared_bytes)
-        self._sizes: dict[Call, Mapping[str, tuple[int, int]]] = {}
+        self._sizes: dict[RunKey, Mapping[str, tuple[int, int]]] = {}
         self._signatures: dict[tuple[str, str], tuple[float, Signature]] = {}
 
     def infer(  # noqa: PLR0913  as in the interface
@@ -136,7 +136,7 @@ class TritonInference(Connection, Inference):
         specs: tuple[TensorSpec, ...] = ()
         if self._regions.limit and not names:
             specs = signature.outputs
-        call = Call(
+        call = RunKey(
             model,
             version,
             names,
@@ -211,7 +211,7 @@ class TritonInference(Connection, Inference):
         return TritonStream(call, signature, explained, partial(self._note_answer, model, channel))
 
     def _failure(
-        self, cause: InferenceError, call: Call, timeout: float, deadline: float
+        self, cause: InferenceError, call: RunKey, timeout: float, deadline: float
     ) -> InferenceError:
         """Return the contract's error for a call that failed."""
         if call.sequence.get("sequence_start") and isinstance(cause, DeadlineExceeded):
@@ -286,7 +286,7 @@ class TritonInference(Connection, Inference):
         return error
 
     def _through_memory(
-        self, channel: ModelChannel, call: Call, inputs: Tensors, deadline: float
+        self, channel: ModelChannel, call: RunKey, inputs: Tensors, deadline: float
     ) -> Arrays | None:
         """Run with the large tensors in shared memory; return `None` if there is no room."""
         layout = layout_of(inputs, self._sizes.get(call, {}))
@@ -334,7 +334,7 @@ class TritonInference(Connection, Inference):
     def _run(
         self,
         channel: ModelChannel,
-        call: Call,
+        call: RunKey,
         inputs: Tensors,
         layout: Layout | None,
         deadline: float,
@@ -364,7 +364,7 @@ class TritonInference(Connection, Inference):
             self._remember_sizes(call, inputs, arrays)
         return arrays
 
-    def _remember_sizes(self, call: Call, inputs: Tensors, arrays: Arrays) -> None:
+    def _remember_sizes(self, call: RunKey, inputs: Tensors, arrays: Arrays) -> None:
         """Remember the sizes of an answer, to reserve shared memory for the next one."""
         if len(self._sizes) >= MOST_CALLS:
             self._sizes.clear()

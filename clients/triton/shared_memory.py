@@ -62,7 +62,7 @@ NAME = (os.environ.get("SHARED_MEMORY_PREFIX") or "triton_dispatcher_") + "web_"
 """The prefix of all names; `serve` sets the first part for all of its programs."""
 
 
-class Server(Protocol):
+class RegionServer(Protocol):
     """Registers regions with Triton."""
 
     def register(self, name: str, size: int) -> None:
@@ -131,7 +131,7 @@ class Regions:
 
     """
 
-    def __init__(self, server: Server, limit: int, folder: Path = FOLDER) -> None:
+    def __init__(self, server: RegionServer, limit: int, folder: Path = FOLDER) -> None:
         self.limit = limit
         self._off_until = 0.0
         self._server = server

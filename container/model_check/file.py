@@ -71,7 +71,7 @@ def opened(file: Path, its: str) -> ModelFile | None:
 
     """
     if its != OPENVINO and file.suffix != ".xml":
-        return onnxruntime.ModelFile(file)
+        return onnxruntime.OnnxFile(file)
     return openvino.OpenVinoFile(file) if find_spec("openvino") else None
 
 

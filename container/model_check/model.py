@@ -12,7 +12,14 @@ from pathlib import Path
 from backends.engine_choice import SAMPLES
 from clients.errors import ClientDisabled
 from clients.families.base.dispatch_toml import FILE, Keys, read_table
-from clients.model_files.config_text import Field, Message, NotReadable, read, read_folder, whole
+from clients.model_files.config_text import (
+    Field,
+    Message,
+    NotProtobufText,
+    read,
+    read_folder,
+    whole,
+)
 from clients.model_files.crash_causes import TRUE, Fault, crash_causes
 from clients.model_files.files import text_of
 from clients.model_files.findings import ConfigFindings, Findings
@@ -103,7 +110,7 @@ class ModelCheck:
             return None
         try:
             return read(text)
-        except NotReadable as error:
+        except NotProtobufText as error:
             self.findings.warning(
                 config, f"cannot be looked into: {error}", "write it more plainly"
             )

@@ -35,7 +35,7 @@ class NoTriton(Exception):
 
 
 @dataclass(frozen=True)
-class Triton:
+class TritonProgram:
     """A Triton that can be started.
 
     Args:
@@ -56,7 +56,7 @@ class Triton:
     caches: Path | None = None
 
 
-def find_triton(home: Path, search_path: str, run_dir: Path) -> Triton:
+def find_triton(home: Path, search_path: str, run_dir: Path) -> TritonProgram:
     """Return the first Triton there is.
 
     `run_dir` takes the backend folder of the embedded one where the image has none.
@@ -69,14 +69,14 @@ def find_triton(home: Path, search_path: str, run_dir: Path) -> Triton:
         backends = home / "backends"
         options = (f"--backend-directory={backends}",) if backends.is_dir() else ()
         executable = home / "bin" / "tritonserver"
-        return Triton(f"NVIDIA's, in {home}", executable, options, caches=home / "caches")
+        return TritonProgram(f"NVIDIA's, in {home}", executable, options, caches=home / "caches")
     if found := shutil.which("tritonserver", path=search_path):
         beside = Path(found).resolve().parents[1]
-        return Triton(f"on PATH, {found}", Path(found), caches=beside / "caches")
+        return TritonProgram(f"on PATH, {found}", Path(found), caches=beside / "caches")
     return embedded(run_dir)
 
 
-def embedded(run_dir: Path) -> Triton:
+def embedded(run_dir: Path) -> TritonProgram:
     """Return the Triton of the `nvidia-pytriton` wheel, with this project's backends.
 
     Raises:
@@ -110,7 +110,7 @@ def embedded(run_dir: Path) -> Triton:
     if not NVIDIA_DRIVER.exists():
         options += WITHOUT_GPU
     executable = server / "bin" / "tritonserver"
-    return Triton(
+    return TritonProgram(
         "embedded",
         executable,
         tuple(options),

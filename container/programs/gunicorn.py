@@ -11,7 +11,7 @@ from backends.machine.shared_memory import PREFIX
 from container.programs.listening_socket import has_ipv6
 from container.programs.malloc import ALLOCATOR, FEW_ARENAS
 from container.programs.shared_memory import OWN_PREFIX
-from container.repository.shared_memory_plan import Plan
+from container.repository.shared_memory_plan import SharedMemoryPlan
 from container.supervisor.http_probe import UnixConnection, ask
 from container.supervisor.log import WARNING, Say
 from container.supervisor.program import Program
@@ -38,7 +38,7 @@ ALONE = ("dispatcher.wsgi:build_alone()", "--worker-class=gthread")
 
 
 def gunicorn_program(
-    settings: Settings, run_dir: Path, plan: Plan, *, lines: int | None = None
+    settings: Settings, run_dir: Path, plan: SharedMemoryPlan, *, lines: int | None = None
 ) -> Program:
     """Return gunicorn: threads, and an application per worker.
 

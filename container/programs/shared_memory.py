@@ -15,8 +15,8 @@ import sys
 from pathlib import Path
 
 from backends.machine.shared_memory import FOLDER, MIB, PLACE
-from container.programs.find_triton import Triton
-from container.repository.shared_memory_plan import Plan, configurations, share_out
+from container.programs.find_triton import TritonProgram
+from container.repository.shared_memory_plan import SharedMemoryPlan, configurations, share_out
 from container.supervisor.log import Say
 from dispatcher.settings import Settings
 
@@ -63,7 +63,9 @@ def prepare(settings: Settings, run_dir: Path) -> None:
             ) from error
 
 
-def shared_memory_plan(settings: Settings, triton: Triton | None, run_dir: Path, say: Say) -> Plan:
+def shared_memory_plan(
+    settings: Settings, triton: TritonProgram | None, run_dir: Path, say: Say
+) -> SharedMemoryPlan:
     """Return how shared memory is divided among the models of the embedded Triton.
 
     Raises:
@@ -71,7 +73,7 @@ def shared_memory_plan(settings: Settings, triton: Triton | None, run_dir: Path,
 
     """
     if not (triton and (settings.serverless or triton.has_our_backends)):
-        return Plan()
+        return SharedMemoryPlan()
     prepare(settings, run_dir)
     place = place_of(settings, run_dir)
     free = os.statvfs(place)
@@ -79,7 +81,7 @@ def shared_memory_plan(settings: Settings, triton: Triton | None, run_dir: Path,
         left = free.f_bavail * free.f_frsize // MIB
         say(f"SERVERLESS: shared memory is in {place}, {left} MB are free; bodies up to 4 MB")
     if not triton.has_our_backends:
-        return Plan()
+        return SharedMemoryPlan()
     size = free.f_bavail * free.f_frsize
     models = configurations(settings.model_repository)
     if settings.load_on_demand:  # the others take their shares of what is free when they are loaded

@@ -15,7 +15,7 @@ from backends import engine_choice
 from backends.machine import shared_folder
 from backends.machine.shared_memory import PREFIX
 from container.programs import shared_memory
-from container.programs.find_triton import Triton
+from container.programs.find_triton import TritonProgram
 from container.programs.malloc import ALLOCATOR
 from container.programs.model_loads import ModelLoads
 from container.programs.triton_options import (
@@ -24,7 +24,7 @@ from container.programs.triton_options import (
     newer_options,
     triton_options,
 )
-from container.repository.shared_memory_plan import Plan
+from container.repository.shared_memory_plan import SharedMemoryPlan
 from container.supervisor.http_probe import ask, has_children, listens, over_tcp
 from container.supervisor.program import Program
 from dispatcher.settings import INSTANCES, READINESS, WANTED, Settings
@@ -41,7 +41,11 @@ UNPACKED_IN = Path("/tmp")  # noqa: S108  Triton's Python backend knows no other
 
 
 def triton_program(
-    settings: Settings, triton: Triton, run_dir: Path, plan: Plan, loads: ModelLoads
+    settings: Settings,
+    triton: TritonProgram,
+    run_dir: Path,
+    plan: SharedMemoryPlan,
+    loads: ModelLoads,
 ) -> Program:
     """Return Triton, on loopback only; it loads every wanted model it can load."""
     wanted = run_dir / WANTED

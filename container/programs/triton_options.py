@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from container.programs.find_triton import Triton
+from container.programs.find_triton import TritonProgram
 from dispatcher.settings import SettingError, Settings
 from dispatcher.settings.traces import traced_service
 
@@ -138,7 +138,7 @@ def refusal(name: str, text: str) -> str:
     return next(found, PLAIN if name.startswith("grpc-use-ssl") else "")
 
 
-def refuse_unknown(triton: Triton, settings: Settings) -> None:
+def refuse_unknown(triton: TritonProgram, settings: Settings) -> None:
     """Refuse options that this Triton does not have: it would end with its whole help.
 
     Raises:
@@ -154,7 +154,7 @@ def refuse_unknown(triton: Triton, settings: Settings) -> None:
             raise SettingError(f"TRITON_OPTIONS has {text}, which Triton lacks; expected: {fix}")
 
 
-def newer_options(triton: Triton) -> list[str]:
+def newer_options(triton: TritonProgram) -> list[str]:
     """Return the options that newer releases need; older ones do not know them.
 
     From 26.04 on Triton reads tensors in clients' shared memory only if it is allowed to. The
@@ -165,7 +165,7 @@ def newer_options(triton: Triton) -> list[str]:
     return [f"--{ALLOW_SHM}=true"]
 
 
-def known_options(triton: Triton) -> set[str]:
+def known_options(triton: TritonProgram) -> set[str]:
     """Return the names of the options that Triton's help lists; none where it has no help."""
     environment: Mapping[str, str] = {**os.environ, **triton.environment}
     try:
@@ -183,7 +183,7 @@ def known_options(triton: Triton) -> set[str]:
     return set(re.findall(r"^ *--([a-z][a-z0-9-]*)", done.stdout + done.stderr, re.MULTILINE))
 
 
-def cache_options(triton: Triton, settings: Settings) -> list[str]:
+def cache_options(triton: TritonProgram, settings: Settings) -> list[str]:
     """Return the options for the response cache, where there is one and TRITON_OPTIONS has none."""
     given = any(name == "cache-config" for name, _ in extra_options(settings.triton_options))
     if given or not has_cache(triton):
@@ -191,6 +191,6 @@ def cache_options(triton: Triton, settings: Settings) -> list[str]:
     return [f"--cache-config={CACHE},size={CACHE_MIB * 2**20}"]
 
 
-def has_cache(triton: Triton) -> bool:
+def has_cache(triton: TritonProgram) -> bool:
     """Whether Triton brings the library of the cache."""
     return triton.caches is not None and (triton.caches / CACHE).is_dir()

@@ -29,10 +29,10 @@ from backends.machine.shared_memory import (
     MIB,
     PART_OF_A_MODEL,
     SHARES,
-    Item,
+    ItemBytes,
     is_scarce,
 )
-from clients.model_files.config_text import Message, NotReadable, read, whole
+from clients.model_files.config_text import Message, NotProtobufText, read, whole
 from clients.model_files.files import text_of
 
 OURS = ("onnxruntime", "pytorch", "onnxruntime_onnx", "pytorch_libtorch")
@@ -46,7 +46,7 @@ INSTANCES = {"onnxruntime": 2, "onnxruntime_onnx": 2}
 
 
 @dataclass(frozen=True)
-class Share:
+class ModelShare:
     """What one model gets.
 
     Args:
@@ -65,11 +65,11 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SharedMemoryPlan:
     """Shares of shared memory by model; a model without one has no limit."""
 
     size: int = AMPLE
-    shares: Mapping[str, Share] = field(default_factory=dict)
+    shares: Mapping[str, ModelShare] = field(default_factory=dict)
 
     @property
     def is_scarce(self) -> bool:
@@ -101,9 +101,9 @@ class Plan:
                 )
 
 
-def share_out(configurations: Mapping[str, str], size: int) -> Plan:
+def share_out(configurations: Mapping[str, str], size: int) -> SharedMemoryPlan:
     """Divide `size` bytes among models, given by name and `config.pbtxt`."""
-    fixed: dict[str, tuple[Message, Item]] = {}
+    fixed: dict[str, tuple[Message, ItemBytes]] = {}
     varying: dict[str, int] = {}
     for name, text in configurations.items():
         try:
@@ -114,7 +114,7 @@ def share_out(configurations: Mapping[str, str], size: int) -> Plan:
                 fixed[name] = message, item
             else:
                 varying[name] = instances(message)
-        except NotReadable:
+        except NotProtobufText:
             continue  # Triton says what is wrong with it
     shares, left = {}, size
     if size >= AMPLE:
@@ -125,16 +125,16 @@ def share_out(configurations: Mapping[str, str], size: int) -> Plan:
         for name, (message, item) in sorted(fixed.items(), key=lambda m: m[1][1].region(1)):
             shares[name], taken = share_of(message, item, size)
             if taken > left:
-                shares[name], taken = Share(0), 0
+                shares[name], taken = ModelShare(0), 0
             left -= taken
     for name in varying:
         region = left // sum(varying.values())
         tensors = max(0, region - BEGINNING) // HALVED
-        shares[name] = Share(tensors, 0 if size >= AMPLE else region)
-    return Plan(size, shares)
+        shares[name] = ModelShare(tensors, 0 if size >= AMPLE else region)
+    return SharedMemoryPlan(size, shares)
 
 
-def share_of(message: Message, item: Item, size: int) -> tuple[Share, int]:
+def share_of(message: Message, item: ItemBytes, size: int) -> tuple[ModelShare, int]:
     """Return the share of a model of fixed shapes, and the bytes of its instances."""
     configured, count = message.number("max_batch_size"), instances(message)
     part = int(size * PART_OF_A_MODEL)
@@ -144,7 +144,7 @@ def share_of(message: Message, item: Item, size: int) -> tuple[Share, int]:
     changed = count * item.region(batch) > part and (count > 1 or batch > least)
     if changed:
         count, batch = 1, item.batch(part, least, batch)
-    share = Share(
+    share = ModelShare(
         (item.inputs + item.outputs) * batch,
         item.region(batch),
         min(batch, configured) if changed else None,
@@ -164,7 +164,7 @@ def instances(message: Message) -> int:
     )
 
 
-def item_of(message: Message) -> Item | None:
+def item_of(message: Message) -> ItemBytes | None:
     """Return the bytes of one item; None where they vary or are not listed."""
     inputs, outputs = (
         [
@@ -173,7 +173,7 @@ def item_of(message: Message) -> Item | None:
         ]
         for kind in ("input", "output")
     )
-    return Item.of(inputs, outputs)
+    return ItemBytes.of(inputs, outputs)
 
 
 def changed(text: str, batch: int) -> str:
@@ -194,7 +194,7 @@ def changed(text: str, batch: int) -> str:
     return f"{text}\ninstance_group [ {{ count: 1 kind: {kind} }} ]\n"
 
 
-def lower(repository: Path, plan: Plan) -> None:
+def lower(repository: Path, plan: SharedMemoryPlan) -> None:
     """Write the plan's configurations into a repository of links."""
     for name, share in plan.shares.items():
         if share.batch is None:
@@ -237,6 +237,6 @@ def names_backend(text: str) -> bool:
     """Whether a configuration says what runs the model, or cannot be read."""
     try:
         message = read(text)
-    except NotReadable:
+    except NotProtobufText:
         return True
     return bool(message.text("backend") or message.text("platform"))

@@ -16,7 +16,7 @@ CONNECT_TIMEOUT_S = 0.1
 
 
 @dataclass(frozen=True)
-class Answer:
+class HttpAnswer:
     """An HTTP response; status 0 where there was none."""
 
     status: int
@@ -63,13 +63,13 @@ def has_children(pid: int) -> bool:
     return False
 
 
-def ask(connection: http.client.HTTPConnection, path: str, method: str = "GET") -> Answer:
+def ask(connection: http.client.HTTPConnection, path: str, method: str = "GET") -> HttpAnswer:
     """Send one request and return the response; close the connection."""
     try:
         connection.request(method, path)
         response = connection.getresponse()
-        return Answer(response.status, response.read())
+        return HttpAnswer(response.status, response.read())
     except (OSError, http.client.HTTPException):
-        return Answer(0)
+        return HttpAnswer(0)
     finally:
         connection.close()

@@ -22,7 +22,7 @@ from flask import Flask, Response, g, has_request_context, request
 from werkzeug.exceptions import ClientDisconnected, HTTPException
 
 from clients.errors import InferenceError
-from dispatcher.codecs.responses import OK, Item, dumps, encode
+from dispatcher.codecs.responses import OK, SentResult, dumps, encode
 from dispatcher.errors import (
     ANSWERS,
     QUOTING_CODES,
@@ -140,7 +140,7 @@ def error_item(error: Exception, modelname: str = "") -> dict[str, Any]:
     return {"status": status, "error": body}
 
 
-def encode_item(document: Mapping[str, Any], modelname: str = "") -> Item:
+def encode_item(document: Mapping[str, Any], modelname: str = "") -> SentResult:
     """Encode one of several results; as an error where JSON cannot represent it."""
     named = document.get("modelname") or document.get("error", {}).get("modelname", "")
     modelname = modelname or named
@@ -150,12 +150,12 @@ def encode_item(document: Mapping[str, Any], modelname: str = "") -> Item:
         own = {"modelname": modelname} if "modelname" in document else {}
         document = {**own, **error_item(error, modelname)}
         text, non_finite = encode(document)
-    return Item(text, non_finite, modelname, document["status"])
+    return SentResult(text, non_finite, modelname, document["status"])
 
 
 def encode_results(
     first: list[Any], batches: Iterator[list[Any]], modelname: str
-) -> Iterator[Item]:
+) -> Iterator[SentResult]:
     """Yield the results of a list; after a later error, end with the error.
 
     Raises:
@@ -165,7 +165,7 @@ def encode_results(
     try:
         for batch in itertools.chain([first], batches):
             for result in batch:
-                yield Item(*encode(result), modelname, OK)
+                yield SentResult(*encode(result), modelname, OK)
     except CallerGone:
         raise
     except Exception as error:

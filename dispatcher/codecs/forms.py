@@ -96,7 +96,7 @@ def read_form(request: Request, metadata: Metadata) -> InferenceRequest:
 
 
 @dataclass
-class Part:
+class FormPart:
     """A part of a form.
 
     Args:
@@ -126,7 +126,7 @@ class Part:
         return not is_text and self.name not in FIELDS
 
 
-def form_parts(request: Request, most: int) -> list[Part]:
+def form_parts(request: Request, most: int) -> list[FormPart]:
     """Return the parts of a form, in the order of the body.
 
     Werkzeug's own parser drops the type of a part without a file name.
@@ -138,7 +138,7 @@ def form_parts(request: Request, most: int) -> list[Part]:
     """
     boundary = request.mimetype_params["boundary"].encode("ascii")
     decoder = MultipartDecoder(boundary, MAX_IN_MEMORY, max_parts=most)
-    parts: list[Part] = []
+    parts: list[FormPart] = []
     pieces: list[bytes] = []
     in_fields = 0
     for received in chain(iter(partial(request.stream.read, CHUNK), b""), [None]):
@@ -147,7 +147,7 @@ def form_parts(request: Request, most: int) -> list[Part]:
             if isinstance(event, Field | File):
                 filename = event.filename if isinstance(event, File) else None
                 content_type = event.headers.get("Content-Type", "")
-                parts.append(Part(event.name or "", filename, content_type))
+                parts.append(FormPart(event.name or "", filename, content_type))
             elif isinstance(event, Data):
                 pieces.append(event.data)
                 in_fields += 0 if parts[-1].is_file else len(event.data)
@@ -159,7 +159,7 @@ def form_parts(request: Request, most: int) -> list[Part]:
     return parts
 
 
-def part_media(file: Part) -> Media:
+def part_media(file: FormPart) -> Media:
     """Return a file of a form as a payload.
 
     Raises:

@@ -125,7 +125,7 @@ def json_response(document: Any) -> Response:
     return json_text_response(*encode(document))
 
 
-class Item(NamedTuple):
+class SentResult(NamedTuple):
     """One of several results, as it is sent.
 
     Args:
@@ -142,14 +142,14 @@ class Item(NamedTuple):
     status: int
 
 
-def results_response(items: Iterable[Item]) -> Response:
+def results_response(items: Iterable[SentResult]) -> Response:
     """Return several results in a list."""
     items = list(items)
     text = ",".join(one.text for one in items)
     return json_text_response(f'{{"results":[{text}]}}', sum(one.non_finite for one in items))
 
 
-def results_by_name(items: Sequence[Item]) -> Response:
+def results_by_name(items: Sequence[SentResult]) -> Response:
     """Return the results of several models by name."""
     text = ",".join(f"{encode(one.modelname)[0]}:{one.text}" for one in items)
     return json_text_response(f'{{"results":{{{text}}}}}', sum(one.non_finite for one in items))

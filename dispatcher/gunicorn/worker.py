@@ -120,7 +120,7 @@ class Body(io.RawIOBase):
         return len(piece)
 
 
-class Request:
+class WorkerRequest:
     """A request, with the attributes that gunicorn uses.
 
     Args:
@@ -186,9 +186,9 @@ class Request:
 class RequestStream(RequestParser):  # type: ignore[misc]  # gunicorn has no types
     """The requests of one connection."""
 
-    mesg: Request | None
+    mesg: WorkerRequest | None
 
-    def __next__(self) -> Request:
+    def __next__(self) -> WorkerRequest:
         """Return the next request.
 
         Raises:
@@ -205,7 +205,7 @@ class RequestStream(RequestParser):  # type: ignore[misc]  # gunicorn has no typ
             if not (more := self.unreader.read()):
                 raise NoMoreData(came)
             came += more
-        request = self.mesg = Request(came[:end])
+        request = self.mesg = WorkerRequest(came[:end])
         begun = came[end + len(HEAD_END) :]
         if len(begun) > request.length:
             self.unreader.unread(begun[request.length :])
@@ -234,7 +234,9 @@ class BufferedConnection:
 class WholeResponse(wsgi.Response):  # type: ignore[misc]  # gunicorn has no types
     """A response whose head is sent with the beginning of its body."""
 
-    def __init__(self, request: Request, connection: socket.socket, configuration: Any) -> None:
+    def __init__(
+        self, request: WorkerRequest, connection: socket.socket, configuration: Any
+    ) -> None:
         super().__init__(request, BufferedConnection(connection), configuration)
 
     def default_headers(self) -> list[str]:
@@ -348,7 +350,7 @@ class WebWorker(ThreadWorker):  # type: ignore[misc]
             connection.ends = time.monotonic() + random.uniform(*CONNECTION_S)  # noqa: S311
         return super().handle(connection)
 
-    def handle_request(self, request: Request, connection: Any) -> bool:
+    def handle_request(self, request: WorkerRequest, connection: Any) -> bool:
         """Answer a request and those that follow; return whether to keep the connection."""
         while kept := self.answer(request, connection):
             if not self.another_comes(request, connection):
@@ -356,7 +358,7 @@ class WebWorker(ThreadWorker):  # type: ignore[misc]
             request = next(connection.parser)
         return kept
 
-    def another_comes(self, request: Request, connection: Any) -> bool:
+    def another_comes(self, request: WorkerRequest, connection: Any) -> bool:
         """Wait a moment for the next request, unless other connections need the thread."""
         if request.body.unread or not self.alive or 2 * self.in_hand > self.cfg.threads:
             return False
@@ -364,7 +366,7 @@ class WebWorker(ThreadWorker):  # type: ignore[misc]
         poll.register(connection.sock, select.POLLIN)
         return bool(poll.poll(KEEPALIVE_WAIT_MS))
 
-    def answer(self, request: Request, connection: Any) -> bool:
+    def answer(self, request: WorkerRequest, connection: Any) -> bool:
         """Answer a request; return whether to keep its connection.
 
         Like gunicorn's own `handle_request`, but with another class of response, and without what

@@ -160,7 +160,7 @@ def main(arguments: list[str]) -> int:
     )
     job = json.load(sys.stdin)
     environment, taken = environment_of(settings), dict(job["taken"])
-    neighbours = Neighbours(settings, environment, taken)
+    neighbours = TriedNeighbours(settings, environment, taken)
     environment.others.find = neighbours.find
     with Path(arguments[0]).open("a", buffering=1, encoding="utf-8") as lines:
         for source in sources(settings.model_repository, settings.clients_path):
@@ -177,7 +177,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-class Neighbours:
+class TriedNeighbours:
     """Finds the clients that a tried class asks; makes those that are not tried here.
 
     Args:

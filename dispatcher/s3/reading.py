@@ -52,21 +52,23 @@ class Objects:
             for upto in range(stage, RUNNING + 1)
         )
 
-    def get(self, location: Location, deadline: float) -> Call[bytes]:
+    def get(self, location: Location, deadline: float) -> ObjectRead[bytes]:
         """Begin to read an object."""
         return self._begin(location, deadline, lambda at: self.s3.get(location, at, self.most))
 
-    def put(self, location: Location, text: str, deadline: float) -> Call[None]:
+    def put(self, location: Location, text: str, deadline: float) -> ObjectRead[None]:
         """Begin to write a text of JSON."""
         content = text.encode()
         return self._begin(
             location, deadline, lambda at: self.s3.put(location, content, JSON_TYPE, at)
         )
 
-    def _begin(self, location: Location, deadline: float, call: Callable[[float], T]) -> Call[T]:
+    def _begin(
+        self, location: Location, deadline: float, call: Callable[[float], T]
+    ) -> ObjectRead[T]:
         # The time in the queue counts too: where S3 hangs, nobody waits for two timeouts.
         until = min(deadline, time.monotonic() + self.s3.timeout)
-        return Call(location, until, self._pool.submit(call, until))
+        return ObjectRead(location, until, self._pool.submit(call, until))
 
     @contextmanager
     def place_to_wait(self) -> Iterator[None]:
@@ -87,7 +89,7 @@ class Objects:
 
 
 @dataclass(eq=False)
-class Call(Generic[T]):
+class ObjectRead(Generic[T]):
     """A call of S3 that runs, or waits for its turn; `users` payloads of a request need it."""
 
     location: Location
@@ -130,7 +132,7 @@ class Stored:
     location: Location
     others: Mapping[str, Any]
     reads: Reads
-    call: Call[bytes] | None = None
+    call: ObjectRead[bytes] | None = None
 
     def content(self, deadline: float) -> bytes:
         """Return the object's content; begin to read it where that was not done.
@@ -160,7 +162,7 @@ class Reads:
 
     objects: Objects
     record: RequestRecord
-    _calls: dict[Location, Call[bytes]] = field(default_factory=dict)
+    _calls: dict[Location, ObjectRead[bytes]] = field(default_factory=dict)
 
     def begin(
         self, payloads: Sequence[Stored], deadline: float, stage: int, *, until: float = 0.0
@@ -223,7 +225,7 @@ class Reads:
             for call in list(self._calls.values()):
                 self._free(call)
 
-    def _free(self, call: Call[bytes]) -> None:
+    def _free(self, call: ObjectRead[bytes]) -> None:
         if self._calls.get(call.location) is call:  # else `close` has freed it
             del self._calls[call.location]
             call.future.cancel()

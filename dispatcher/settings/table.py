@@ -51,7 +51,7 @@ class SettingError(ValueError):
 
 
 @dataclass(frozen=True)
-class Row:
+class SettingRow:
     """What the documentation says about one setting."""
 
     attribute: str
@@ -283,12 +283,12 @@ class Settings(TraceSettings, JobSettings, StorageSettings, ModelSettings):
         }
 
 
-def rows() -> Iterator[Row]:
+def rows() -> Iterator[SettingRow]:
     """Yield a row for each setting: those of this table, of models, S3, jobs and traces."""
     last = (TraceSettings, JobSettings, StorageSettings, ModelSettings)
     parts = [{f.name for f in fields(part)} for part in last]
     for f in sorted(fields(Settings), key=lambda f: [f.name in part for part in parts]):
-        yield Row(
+        yield SettingRow(
             f.name,
             f.metadata["variable"],
             f.metadata["default"],

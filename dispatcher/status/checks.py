@@ -111,7 +111,7 @@ def own_sequence() -> SequencePart:
 
 
 @dataclass
-class Probe:
+class ProbedModel:
     """The probing of one model, or class, by this process.
 
     Args:

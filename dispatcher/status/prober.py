@@ -34,7 +34,7 @@ from clients.triton.server import ModelServer, ModelState
 from dispatcher.execution.slots import MAX_HANGING
 from dispatcher.execution.watchdog import stack_of
 from dispatcher.settings import FAILING, READINESS
-from dispatcher.status.checks import ModelChecks, Probe
+from dispatcher.status.checks import ModelChecks, ProbedModel
 from dispatcher.status.election import Election, go_on
 from dispatcher.status.instances import (
     WORD_S,
@@ -102,13 +102,14 @@ class Prober:
     patience: float = 0.0
     explain: Callable[[Iterable[ModelState]], None] = lambda _: None
     classes: bool = True
-    probes: dict[str, Probe] = field(default_factory=dict)
+    probes: dict[str, ProbedModel] = field(default_factory=dict)
     found: Status = Status()
 
     def __post_init__(self) -> None:
         self.checks = ModelChecks(self.registry, self.server, self.timeout, self.classes)
         self.probes = {
-            name: Probe(Result(self.checks.model(name), required=True)) for name in self.required
+            name: ProbedModel(Result(self.checks.model(name), required=True))
+            for name in self.required
         }
         self._counts = InstanceCounts(self.server, self.clock)
         self._deaths: Mapping[str, Death] = {}
@@ -152,7 +153,7 @@ class Prober:
 
     def _adopt(self, status: Status) -> None:
         """Go on from what the worker published that was elected before this one."""
-        self.probes |= {name: Probe(result) for name, result in status.results.items()}
+        self.probes |= {name: ProbedModel(result) for name, result in status.results.items()}
         self.found, self._deaths = status, status.deaths
         supervisor = self.supervisor()
         if status.triton_starts == supervisor.triton_starts:
@@ -226,7 +227,7 @@ class Prober:
                 log.error("asking gunicorn for new web workers, in which %s may answer", name)
                 self.replace_workers()
 
-    def _end(self, probe: Probe, reason: str, *, model_failed: bool) -> None:
+    def _end(self, probe: ProbedModel, reason: str, *, model_failed: bool) -> None:
         """Note why a model does not answer, whatever comes of a probe that is under way."""
         with self._noting:
             last, starts = probe.result, self.supervisor().triton_starts
@@ -304,9 +305,9 @@ class Prober:
             if not probe.result.required and name not in there:
                 del self.probes[name]
         for name, model in there.items():
-            self.probes.setdefault(name, Probe(Result(model, required=False)))
+            self.probes.setdefault(name, ProbedModel(Result(model, required=False)))
 
-    def due(self) -> Iterator[tuple[str, Probe]]:
+    def due(self) -> Iterator[tuple[str, ProbedModel]]:
         """Yield the names to be probed now."""
         supervisor, now = self.supervisor(), self.clock()
         if supervisor.triton_fault or self._fault():
@@ -328,7 +329,7 @@ class Prober:
             if is_due and waits and result.model not in self.reloads.lost:
                 yield name, probe
 
-    def run(self, name: str, probe: Probe) -> None:
+    def run(self, name: str, probe: ProbedModel) -> None:
         """Probe a model, and note what was found."""
         began, last, starts = probe.began, probe.result, self.supervisor().triton_starts
         probe.thread = threading.get_ident()

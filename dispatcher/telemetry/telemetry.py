@@ -16,7 +16,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
-from dispatcher.codecs.responses import OK, Item
+from dispatcher.codecs.responses import OK, SentResult
 from dispatcher.errors import ANSWERS, CallerGone
 from dispatcher.telemetry.exemplars import Exemplars
 from dispatcher.telemetry.multiprocess import (
@@ -301,7 +301,7 @@ class Telemetry:
         if self.access_log:
             self.access_log.put(record)
 
-    def items(self, items: Iterable[Item], record: RequestRecord) -> Iterator[Item]:
+    def items(self, items: Iterable[SentResult], record: RequestRecord) -> Iterator[SentResult]:
         """Yield the results of a response that holds several, and count them."""
         for item in items:
             record.name(item.modelname)

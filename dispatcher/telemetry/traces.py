@@ -106,7 +106,7 @@ class Whole:
     """
 
     tracer: Tracer
-    parts: list[Part] = field(default_factory=list)
+    parts: list[RequestSpan] = field(default_factory=list)
     # One difference for all, so that a clock that is set meanwhile does not matter.
     epoch: int = field(default_factory=lambda: time.time_ns() - time.monotonic_ns())
 
@@ -116,7 +116,7 @@ class Whole:
 
 
 @dataclass
-class Part(Span):
+class RequestSpan(Span):
     """A span of a request.
 
     Args:
@@ -144,7 +144,9 @@ class Part(Span):
         propagator.inject(carrier, set_span_in_context(self.span, Context()))
         return carrier
 
-    def begin(self, name: str, at: float, model: str = "", *, remote: bool = False) -> Part | None:
+    def begin(
+        self, name: str, at: float, model: str = "", *, remote: bool = False
+    ) -> RequestSpan | None:
         if not self.recorded or len(self.whole.parts) >= MOST_SPANS:
             return None
         span = self.whole.tracer.start_span(
@@ -154,7 +156,7 @@ class Part(Span):
             {"dispatcher.model": cleaned(model)} if model else None,
             start_time=self.whole.at(at),
         )
-        part = Part(span, self.whole)
+        part = RequestSpan(span, self.whole)
         self.whole.parts.append(part)
         return part
 
@@ -167,7 +169,7 @@ class Part(Span):
             part.end(ended)
 
 
-class RequestTrace(Part):
+class RequestTrace(RequestSpan):
     """The outermost span of a request in this container."""
 
     def answer(self, headers: Headers) -> None:

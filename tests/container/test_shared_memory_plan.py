@@ -16,9 +16,15 @@ from backends.machine.shared_memory import (
     Share,
 )
 from backends.model_config import ModelConfigError
-from clients.model_files.config_text import NotReadable, read
+from clients.model_files.config_text import NotProtobufText, read
 from container.repository.compose import compose
-from container.repository.shared_memory_plan import Plan, changed, configurations, lower, share_out
+from container.repository.shared_memory_plan import (
+    SharedMemoryPlan,
+    changed,
+    configurations,
+    lower,
+    share_out,
+)
 from tests.conftest import PROJECT
 
 TEXTS = [
@@ -61,7 +67,7 @@ def test_a_configuration_is_read_as_protobuf_reads_it(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["input {", "max_batch_size", "a: [1", "}", "a: }", "a: \x01 b"])
 def test_what_is_no_configuration_is_not_read(text: str) -> None:
-    with pytest.raises(NotReadable):
+    with pytest.raises(NotProtobufText):
         read(text)
 
 
@@ -177,7 +183,7 @@ def test_a_model_needs_no_word_on_its_backend(tmp_path: Path) -> None:
 def test_only_the_links_to_what_is_lowered_are_replaced(tmp_path: Path) -> None:
     source, made = PROJECT / "model_repository", tmp_path / "repository"
     compose(made, None, source, instead=False, say=lambda line: None)
-    lower(made, Plan())
+    lower(made, SharedMemoryPlan())
     assert all((made / name).is_symlink() for name in OURS)
     lower(made, share_out(OURS, 64 * MIB))
     assert parsed((made / "yolov5" / "config.pbtxt").read_text()).max_batch_size == 1

@@ -25,7 +25,7 @@ from clients.plugins.registry import Registry
 from container.programs.gunicorn import gunicorn_program
 from container.programs.listening_socket import ListeningSocket
 from container.programs.nginx import RequestLines, nginx_program
-from container.repository.shared_memory_plan import Plan
+from container.repository.shared_memory_plan import SharedMemoryPlan
 from container.supervisor.log import Log
 from dispatcher.execution.watchdog import Watchdog, replace_worker
 from dispatcher.settings import read_settings
@@ -151,7 +151,7 @@ def front(
     log = folder / "front.log"
     as_json = settings.log_format == "json"
     with log.open("ab") as output, Log(output.fileno(), as_json=as_json) as lines:
-        gunicorn = gunicorn_program(settings, folder, Plan(), lines=lines.finished())
+        gunicorn = gunicorn_program(settings, folder, SharedMemoryPlan(), lines=lines.finished())
         command = [application if "wsgi" in word else word for word in gunicorn.command()]
         own_lines = lines.sink("nginx", RequestLines(logged=settings.access_log != "off"))
         with closing(ListeningSocket(settings.port)) as listener:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO, BinaryIO
 
 from container.trouble import Trouble
-from tool.pack.contents import Contents, Entry
+from tool.pack.contents import ArchiveMember, Contents
 from tool.progress import Progress
 
 FOLDER_MODE, PROGRAM_MODE, FILE_MODE = 0o755, 0o755, 0o644
@@ -46,7 +46,7 @@ def write_tar(
         progress.close()
 
 
-def add(tar: tarfile.TarFile, entry: Entry, prefix: str, progress: Progress) -> None:
+def add(tar: tarfile.TarFile, entry: ArchiveMember, prefix: str, progress: Progress) -> None:
     """Add a file or folder that belongs to root and has no date.
 
     Raises:
@@ -72,7 +72,7 @@ def add(tar: tarfile.TarFile, entry: Entry, prefix: str, progress: Progress) -> 
             raise changed(entry)
 
 
-def changed(entry: Entry) -> Trouble:
+def changed(entry: ArchiveMember) -> Trouble:
     return Trouble(f"{entry.name} changed while it was packed; pack again when nobody writes it")
 
 

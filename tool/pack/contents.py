@@ -25,7 +25,7 @@ COMPILED = (".pyc", ".pyo")
 
 
 @dataclass(frozen=True)
-class Entry:
+class ArchiveMember:
     """A file or folder of the archive.
 
     Args:
@@ -46,7 +46,7 @@ class Entry:
 class Contents:
     """What is packed, sorted by name, and what is not."""
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[ArchiveMember] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     replaced: list[str] = field(default_factory=list)
 
@@ -110,7 +110,7 @@ def walk(
         is_folder = stat.S_ISDIR(mode.st_mode)
         size = 0 if is_folder else mode.st_size
         is_program = bool(mode.st_mode & stat.S_IXUSR)
-        found.entries.append(Entry(name, path, is_folder, is_program, size))
+        found.entries.append(ArchiveMember(name, path, is_folder, is_program, size))
         if is_folder:
             walk(path, f"{name}/", (*above, real), found, is_left_out)
 

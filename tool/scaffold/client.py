@@ -18,13 +18,15 @@ from tool.scaffold.folder import TEMPLATE, config, kind_of, write_labels
 from tool.scaffold.new_model import TOKENIZER, source_of, tokenizer_for
 from tool.scaffold.options import KINDS, PICTURE, refuse_to_overwrite
 from tool.scaffold.pictures import CLASSIFIER_SIDE, DETECTOR_SIDE, pixels
-from tool.scaffold.plan import Plan, quoted
-from tool.scaffold.source import Source
+from tool.scaffold.plan import FamilyPlan, quoted
+from tool.scaffold.source import ModelSource
 
 BOXES = re.compile(r'output_layout = "(yolov5|yolov8)"')
 
 
-def write(options: argparse.Namespace, names: Mapping[str, str], files: tuple[Path, Path]) -> Plan:
+def write(
+    options: argparse.Namespace, names: Mapping[str, str], files: tuple[Path, Path]
+) -> FamilyPlan:
     """Write a class, its test and its model's folder; return for which family they are.
 
     Args:
@@ -66,7 +68,7 @@ def write(options: argparse.Namespace, names: Mapping[str, str], files: tuple[Pa
     return plan
 
 
-def rendered(template: str, names: Mapping[str, str], source: Source, plan: Plan) -> str:
+def rendered(template: str, names: Mapping[str, str], source: ModelSource, plan: FamilyPlan) -> str:
     """Return what a template makes of a model's tensors.
 
     Args:

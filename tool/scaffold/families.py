@@ -8,11 +8,11 @@ from dataclasses import replace
 from container.trouble import Trouble
 from tool.scaffold import pictures, texts
 from tool.scaffold.options import TENSORS
-from tool.scaffold.plan import CHECK, AskAuthor, Misfit, Plan, several, shown
-from tool.scaffold.source import Source
+from tool.scaffold.plan import CHECK, AskAuthor, FamilyPlan, Misfit, several, shown
+from tool.scaffold.source import ModelSource
 
 
-def tensors(source: Source) -> Iterator[Plan]:
+def tensors(source: ModelSource) -> Iterator[FamilyPlan]:
     """Yield how any model is served."""
     why = f"no family is sure to suit {several(source.inputs)} and {several(source.outputs)}"
     fixed = (
@@ -21,10 +21,10 @@ def tensors(source: Source) -> Iterator[Plan]:
         for one in source.inputs
         if len(one.shape) == 4 and one.shape[0] > 1
     )
-    yield Plan(TENSORS, why).and_lines(*fixed)
+    yield FamilyPlan(TENSORS, why).and_lines(*fixed)
 
 
-FAMILIES: Mapping[str, Callable[[Source], Iterator[Plan]]] = {
+FAMILIES: Mapping[str, Callable[[ModelSource], Iterator[FamilyPlan]]] = {
     "classification": pictures.classification,
     "detection": pictures.detection,
     "picture-file": pictures.picture_file,
@@ -36,7 +36,7 @@ FAMILIES: Mapping[str, Callable[[Source], Iterator[Plan]]] = {
 OF_PICTURES = ("detection", "classification", "picture-file")
 
 
-def plans(source: Source, family: str) -> list[Plan]:
+def plans(source: ModelSource, family: str) -> list[FamilyPlan]:
     """Return how a model would be served, the likeliest way first.
 
     Args:
@@ -59,7 +59,7 @@ def plans(source: Source, family: str) -> list[Plan]:
         ) from error
 
 
-def shown_by(source: Source) -> list[Plan]:
+def shown_by(source: ModelSource) -> list[FamilyPlan]:
     """Return the plans that the files prove, and that for tensors, which names the others.
 
     With an author's labels, of which tensors have none, one of the others is taken before tensors.

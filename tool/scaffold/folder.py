@@ -19,8 +19,8 @@ from clients.triton.configuration import config_dictionary
 from clients.triton.server import TensorSpec
 from container.trouble import Trouble
 from tool.scaffold.options import KINDS, class_name, file_name
-from tool.scaffold.plan import Plan, quoted
-from tool.scaffold.source import Source
+from tool.scaffold.plan import FamilyPlan, quoted
+from tool.scaffold.source import ModelSource
 
 TEMPLATE = Path(__file__).parent / "template"
 MOST_ROWS, MOST_TEXTS = 8, 16
@@ -31,7 +31,7 @@ NO_BATCHES = (
 )
 
 
-def written(place: Path, name: str, source: Source, plan: Plan) -> None:
+def written(place: Path, name: str, source: ModelSource, plan: FamilyPlan) -> None:
     """Write all files but the model and its tokenizer below `place`."""
     folder = place / name
     (folder / CONFIG).write_text(config(name, source, plan), encoding="utf-8")
@@ -44,16 +44,16 @@ def written(place: Path, name: str, source: Source, plan: Plan) -> None:
     test.write_text(test_of(name, source, plan), encoding="utf-8")
 
 
-def write_labels(folder: Path, plan: Plan) -> None:
+def write_labels(folder: Path, plan: FamilyPlan) -> None:
     (folder / LABELS).write_text("".join(f"{one}\n" for one in plan.labels), encoding="utf-8")
 
 
-def dispatch_toml(name: str, plan: Plan) -> str:
+def dispatch_toml(name: str, plan: FamilyPlan) -> str:
     """Return the content of dispatch.toml."""
     return "\n".join([f"# {name}", f'family = "{plan.family}"', *plan.lines, ""])
 
 
-def config(name: str, source: Source, plan: Plan) -> str:
+def config(name: str, source: ModelSource, plan: FamilyPlan) -> str:
     """Return the content of config.pbtxt, with the tensors of the file.
 
     Requests share runs where each row was answered as alone, as the backend itself finds out.
@@ -81,7 +81,7 @@ def beginning(name: str, most: int) -> str:
     return f'name: "{name}"\nbackend: "onnxruntime"\nmax_batch_size: {most}'
 
 
-def completion(name: str, source: Source, most: int) -> tuple[Mapping[str, Any], str]:
+def completion(name: str, source: ModelSource, most: int) -> tuple[Mapping[str, Any], str]:
     """Return what the file adds to a configuration, and why requests do not share runs.
 
     Raises:
@@ -111,7 +111,7 @@ def tensors(key: str, listed: list[Mapping[str, Any]], labelled: str) -> str:
     return line if len(line) <= WIDTH else "\n".join([f"{key} [", "  " + ",\n  ".join(found), "]"])
 
 
-def test_of(name: str, source: Source, plan: Plan) -> str:
+def test_of(name: str, source: ModelSource, plan: FamilyPlan) -> str:
     """Return the test of the model, which an author runs with Python or pytest."""
     text = (TEMPLATE / f"test_{KINDS[plan.family]}.py.txt").read_text(encoding="utf-8")
     return text.format(

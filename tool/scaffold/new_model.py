@@ -28,8 +28,8 @@ from tool.scaffold import texts
 from tool.scaffold.families import plans
 from tool.scaffold.folder import written
 from tool.scaffold.options import TENSORS, add_source, file_name, refuse_to_overwrite
-from tool.scaffold.plan import CHECK, Plan
-from tool.scaffold.source import Source, labels_in, opened
+from tool.scaffold.plan import CHECK, FamilyPlan
+from tool.scaffold.source import ModelSource, labels_in, opened
 from tool.tokenizer.command import make
 from tool.tokenizer.options import wanted
 
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def source_of(options: argparse.Namespace) -> Source:
+def source_of(options: argparse.Namespace) -> ModelSource:
     """Return the model that the options name, with the labels that they name.
 
     Raises:
@@ -67,7 +67,9 @@ def source_of(options: argparse.Namespace) -> Source:
     return replace(source, given=labels_in(options.labels)) if options.labels else source
 
 
-def laid_out(options: argparse.Namespace, source: Source, place: Path) -> tuple[Plan, list[str]]:
+def laid_out(
+    options: argparse.Namespace, source: ModelSource, place: Path
+) -> tuple[FamilyPlan, list[str]]:
     """Write the folder of the first plan with which the model is loaded and answers its example.
 
     Args:
@@ -118,7 +120,7 @@ def laid_out(options: argparse.Namespace, source: Source, place: Path) -> tuple[
     )
 
 
-def tokenizer_for(options: argparse.Namespace, source: Source, folder: Path) -> str:
+def tokenizer_for(options: argparse.Namespace, source: ModelSource, folder: Path) -> str:
     """Make the tokenizer of a model that takes tokens; return a line about it.
 
     Raises:
@@ -142,7 +144,7 @@ def refusal(place: Path, name: str) -> str:
     return next((one.message for one in findings.found if one.level == "error"), "")
 
 
-def zeros(source: Source) -> Mapping[str, Any]:
+def zeros(source: ModelSource) -> Mapping[str, Any]:
     """Return a body of tensors that hold nothing, of the least size."""
     nothing = {"BYTES": "", "BOOL": False}
     more = [1] * source.batched
@@ -177,7 +179,7 @@ def fault(place: Path, name: str, payload: Mapping[str, Any] | None) -> str:
     return ""
 
 
-def say(options: argparse.Namespace, plan: Plan, notes: list[str]) -> None:
+def say(options: argparse.Namespace, plan: FamilyPlan, notes: list[str]) -> None:
     """Print what was written, what the author should look at, and how to go on."""
     root, folder = options.into, options.into / options.name
     test = root / "code" / "tests" / f"test_{file_name(options.name)}.py"

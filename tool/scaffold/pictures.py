@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from clients.images.boxes import LAYOUTS, MOST_QUERIES, MOST_SHARE
 from clients.triton.server import TensorSpec
-from tool.scaffold.plan import CHECK, SCORES, AskAuthor, Misfit, Plan, quoted, several, shown
-from tool.scaffold.source import Source
+from tool.scaffold.plan import CHECK, SCORES, AskAuthor, FamilyPlan, Misfit, quoted, several, shown
+from tool.scaffold.source import ModelSource
 
 FLOATS = ("FP32", "FP16")
 STRIDES = (8, 16, 32)  # of a YOLO's three grids, which v5 has three anchors for
@@ -58,7 +58,7 @@ class Pixels(NamedTuple):
         ]
 
 
-def pixels(source: Source) -> Pixels:
+def pixels(source: ModelSource) -> Pixels:
     """Return the input that takes pictures.
 
     Raises:
@@ -88,7 +88,7 @@ def are_pictures(taken: Pixels) -> bool:
     return taken.channels == 3 or named
 
 
-def classification(source: Source) -> Iterator[Plan]:
+def classification(source: ModelSource) -> Iterator[FamilyPlan]:
     """Yield how the model would be served as a classifier.
 
     It is sure to be one if its pictures are, with their size, and its scores: a vector for a
@@ -113,7 +113,7 @@ def classification(source: Source) -> Iterator[Plan]:
                 f"{shown(output)} has more numbers for a larger picture, which no class is"
             )
         why = f"{shown(taken.spec)} takes pictures, and {shown(output)} has {count} scores"
-        plan = Plan("classification", why, labelled=output.name)
+        plan = FamilyPlan("classification", why, labelled=output.name)
         if len(source.outputs) > 1:
             plan = plan.and_lines(f"output = {quoted(output.name)}")
         names = source.labels if len(source.labels) == count else ()
@@ -139,7 +139,7 @@ def is_probability(scores: npt.NDArray[Any]) -> bool:
     return bool(scores.min() >= 0 and abs(float(scores.sum()) - 1) < 1e-2)
 
 
-def prepared(source: Source, taken: Pixels) -> Iterator[str]:
+def prepared(source: ModelSource, taken: Pixels) -> Iterator[str]:
     """Yield the lines for how a classifier's pictures are prepared."""
     if taken.layout != "NCHW":
         yield f'layout = "{taken.layout}"'
@@ -154,7 +154,7 @@ def prepared(source: Source, taken: Pixels) -> Iterator[str]:
     yield from (f"# {line}" for line in USUAL[: 4 if taken.channels == 3 else 2])
 
 
-def detection(source: Source) -> Iterator[Plan]:
+def detection(source: ModelSource) -> Iterator[FamilyPlan]:
     """Yield how the model would be served as a detector, the likeliest layout first.
 
     Raises:
@@ -193,8 +193,8 @@ def detection(source: Source) -> Iterator[Plan]:
 
 
 def layouts(
-    source: Source, taken: Pixels, output: TensorSpec, answer: npt.NDArray[Any], masks: int
-) -> Iterator[tuple[Plan, bool]]:
+    source: ModelSource, taken: Pixels, output: TensorSpec, answer: npt.NDArray[Any], masks: int
+) -> Iterator[tuple[FamilyPlan, bool]]:
     """Yield a plan for each layout that an output's sizes suit, and whether its numbers do."""
     table = answer.reshape(answer.shape[-2:])
     for name, turned in by_likelihood(taken, table.shape, len(source.labels)):
@@ -215,7 +215,7 @@ def layouts(
                 "many classes there are: name them, --labels FILE, with a name in each line"
             )
         why = f"{shown(taken.spec)} takes pictures, and {shown(output)} is a table of {len(boxes)} "
-        plan = Plan("detection", f"{why}boxes: {layout.box}", (f'output_layout = "{name}"',))
+        plan = FamilyPlan("detection", f"{why}boxes: {layout.box}", (f'output_layout = "{name}"',))
         if not source.metadata.get("task"):
             plan = plan.and_lines(f"{CHECK}by the output's sizes a box is {layout.box}")
         if len(source.outputs) > 1:
@@ -236,7 +236,7 @@ def layouts(
         yield replace(plan, proven=bool(source.labels)), fits
 
 
-def keypoints(source: Source) -> int:
+def keypoints(source: ModelSource) -> int:
     """Return how many numbers of a box are a pose, by the exporter's note."""
     shape = source.noted("kpt_shape") if source.metadata.get("task") == "pose" else None
     return math.prod(shape) if isinstance(shape, list) else 0
@@ -264,7 +264,7 @@ def by_likelihood(taken: Pixels, sizes: Sequence[int], labels: int) -> Iterator[
     )
 
 
-def picture_file(source: Source) -> Iterator[Plan]:
+def picture_file(source: ModelSource) -> Iterator[FamilyPlan]:
     """Yield how the model would be served as one that decodes pictures itself.
 
     Raises:
@@ -277,4 +277,6 @@ def picture_file(source: Source) -> Iterator[Plan]:
     named = any(word in spec.name.lower() for word in PICTURES)
     content = b"" if named else source.file.read_bytes()
     proven = named or any(operator in content for operator in DECODERS)
-    yield Plan("picture-file", f"{shown(spec)} takes the bytes of a picture's file", proven=proven)
+    yield FamilyPlan(
+        "picture-file", f"{shown(spec)} takes the bytes of a picture's file", proven=proven
+    )

@@ -23,7 +23,7 @@ class Misfit(Exception):
 
 
 @dataclass(frozen=True)
-class Plan:
+class FamilyPlan:
     """How a family would serve the model.
 
     Args:
@@ -45,10 +45,10 @@ class Plan:
     tokens: bool = False
     labelled: str = ""
 
-    def and_lines(self, *lines: str) -> Plan:
+    def and_lines(self, *lines: str) -> FamilyPlan:
         return replace(self, lines=(*self.lines, *lines))
 
-    def with_labels(self, names: tuple[str, ...], count: int = 0) -> Plan:
+    def with_labels(self, names: tuple[str, ...], count: int = 0) -> FamilyPlan:
         """Return it with the labels that are known, or with `count` numbered ones."""
         if names:
             return replace(self, labels=names)

@@ -39,7 +39,7 @@ MOST_BESIDE = 1000
 
 
 @dataclass(frozen=True)
-class Source:
+class ModelSource:
     """A model's file and its tensors.
 
     Args:
@@ -166,13 +166,13 @@ def labels_in(path: Path) -> tuple[str, ...]:
         ) from error
 
 
-def as_spec(spec: model_config.TensorSpec) -> TensorSpec:
+def as_spec(spec: model_config.FileTensor) -> TensorSpec:
     """Return a file's tensor in the words of the V2 protocol."""
     kind = spec.data_type.removeprefix("TYPE_")
     return TensorSpec(spec.name, "BYTES" if kind == "STRING" else kind, spec.shape)
 
 
-def opened(given: Path) -> Source:
+def opened(given: Path) -> ModelSource:
     """Open a file of ONNX, or that of an exported folder.
 
     Raises:
@@ -186,19 +186,19 @@ def opened(given: Path) -> Source:
     content = b""
     try:
         try:
-            model = onnxruntime.ModelFile(file)
+            model = onnxruntime.OnnxFile(file)
         except ModelConfigError as error:
             if error.fix != onnxruntime.ZIPMAP:
                 raise
             content = cut_zipmaps(file)
             with TemporaryDirectory(prefix="dispatcher-") as folder:
                 (Path(folder) / "model.onnx").write_bytes(content)
-                model = onnxruntime.ModelFile(Path(folder) / "model.onnx")
+                model = onnxruntime.OnnxFile(Path(folder) / "model.onnx")
             model.path = file  # the other is gone by now
     except ModelConfigError as error:
         fix = f"; {error.fix}" if error.fix else ""
         raise Trouble(f"{error.what.removesuffix('.')}{fix}") from error
-    return Source(file, model, without_maps=content)
+    return ModelSource(file, model, without_maps=content)
 
 
 def cut_zipmaps(file: Path) -> bytes:

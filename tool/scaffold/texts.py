@@ -9,8 +9,8 @@ from clients.families.base.text_input import DTYPES, PARTS
 from clients.text.tokenizer import Tokenizer
 from clients.triton.server import TensorSpec
 from container.trouble import Trouble
-from tool.scaffold.plan import CHECK, SCORES, Misfit, Plan, quoted, several, shown
-from tool.scaffold.source import Source
+from tool.scaffold.plan import CHECK, SCORES, FamilyPlan, Misfit, quoted, several, shown
+from tool.scaffold.source import ModelSource
 
 TRIED = 16  # tokens
 LENGTHS = (512, 256, 128, 64, 32, 16)
@@ -18,12 +18,12 @@ WORDS = 5000  # as many scores for a token are for words
 VECTORS = ("pool", "embed", "vector", "hidden")  # in the name of an output
 
 
-def takes_tokens(source: Source) -> bool:
+def takes_tokens(source: ModelSource) -> bool:
     """Whether all inputs are a tokenizer's."""
     return bool(source.inputs) and all(one.name in PARTS for one in source.inputs)
 
 
-def answers(source: Source) -> list[tuple[TensorSpec, tuple[int, ...]]]:
+def answers(source: ModelSource) -> list[tuple[TensorSpec, tuple[int, ...]]]:
     """Return the outputs, and the sizes of each for a text of `TRIED` tokens.
 
     Raises:
@@ -46,17 +46,17 @@ def answers(source: Source) -> list[tuple[TensorSpec, tuple[int, ...]]]:
     return [(one, came[one.name].shape[batch:]) for one in source.outputs]
 
 
-def tokens_of(source: Source, count: int) -> dict[str, tuple[int, ...]]:
+def tokens_of(source: ModelSource, count: int) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the inputs for a text of so many tokens."""
     return {one.name: (1,) * (len(one.shape) - 1) + (count,) for one in source.inputs}
 
 
-def named(source: Source, plan: Plan, output: TensorSpec) -> Plan:
+def named(source: ModelSource, plan: FamilyPlan, output: TensorSpec) -> FamilyPlan:
     """Return a plan that names its output, where there are several."""
     return plan.and_lines(f"output = {quoted(output.name)}") if len(source.outputs) > 1 else plan
 
 
-def fill_mask(source: Source) -> Iterator[Plan]:
+def fill_mask(source: ModelSource) -> Iterator[FamilyPlan]:
     """Yield how the model would fill in words.
 
     Raises:
@@ -68,11 +68,11 @@ def fill_mask(source: Source) -> Iterator[Plan]:
         raise Misfit(f"{several(source.outputs)} has no score per token and word")
     for output, sizes in found:
         why = f"it takes tokens, and {shown(output)} has {sizes[1]} scores for each"
-        plan = Plan("fill-mask", why, tokens=True, proven=sizes[1] >= WORDS)
+        plan = FamilyPlan("fill-mask", why, tokens=True, proven=sizes[1] >= WORDS)
         yield named(source, plan, output)
 
 
-def embedding(source: Source) -> Iterator[Plan]:
+def embedding(source: ModelSource) -> Iterator[FamilyPlan]:
     """Yield how the model would make vectors: that of a text first, if it makes it itself.
 
     Raises:
@@ -87,7 +87,7 @@ def embedding(source: Source) -> Iterator[Plan]:
     usable = [one for one in whole if "pooler" not in one.name] or ([] if each else whole)
     for output in usable:
         why = f"it takes tokens, and {shown(output)} is a vector for a text"
-        plan = Plan("embedding", why, ('pooling = "none"',), tokens=True)
+        plan = FamilyPlan("embedding", why, ('pooling = "none"',), tokens=True)
         yield named(source, replace(plan, proven=is_vector(output)), output)
     for output, sizes in each:
         why = f"it takes tokens, and {shown(output)} is a vector of {sizes[1]} for each"
@@ -96,7 +96,7 @@ def embedding(source: Source) -> Iterator[Plan]:
             'pooling = "mean"',
         )
         sure = is_vector(output)
-        yield named(source, Plan("embedding", why, lines, tokens=True, proven=sure), output)
+        yield named(source, FamilyPlan("embedding", why, lines, tokens=True, proven=sure), output)
     if not found or not (usable or each):
         raise Misfit(f"{several(source.outputs)} has no vector per token or text")
 
@@ -106,7 +106,7 @@ def is_vector(output: TensorSpec) -> bool:
     return any(word in output.name.lower() for word in VECTORS)
 
 
-def text_classification(source: Source) -> Iterator[Plan]:
+def text_classification(source: ModelSource) -> Iterator[FamilyPlan]:
     """Yield how the model would classify texts.
 
     Raises:
@@ -118,13 +118,13 @@ def text_classification(source: Source) -> Iterator[Plan]:
         raise Misfit(f"{several(source.outputs)} has no score per class")
     for output, (count,) in found:
         why = f"it takes tokens, and {shown(output)} has {count} scores for a text"
-        plan = named(source, Plan("text-classification", why, tokens=True), output)
+        plan = named(source, FamilyPlan("text-classification", why, tokens=True), output)
         names = source.labels if len(source.labels) == count else ()
         sure = bool(names) or any(word in output.name.lower() for word in SCORES)
         yield replace(plan.with_labels(names), proven=count > 1 and sure)
 
 
-def likeliest(source: Source) -> list[str]:
+def likeliest(source: ModelSource) -> list[str]:
     """Return the families that a model that takes tokens may be of; none where none serves it."""
     try:
         each = [sizes[1] for _, sizes in answers(source) if len(sizes) == 2]
@@ -135,7 +135,7 @@ def likeliest(source: Source) -> list[str]:
     return ["fill-mask" if max(each) >= WORDS else "embedding"]
 
 
-def longest(source: Source, tokenizer: Tokenizer) -> Iterator[str]:
+def longest(source: ModelSource, tokenizer: Tokenizer) -> Iterator[str]:
     """Yield the lines for the longest text, where the tokenizer states none."""
     fixed = source.inputs[0].shape[-1]
     if tokenizer.longest and (fixed == -1 or tokenizer.longest >= fixed):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from clients.model_files.files import text_of
-from clients.text.tokenizer import ALONE, UNBOUNDED, NotReadable, load_tokenizer, refusal
+from clients.text.tokenizer import ALONE, UNBOUNDED, TokenizerNotReadable, load_tokenizer, refusal
 from container.trouble import Trouble
 from tool.placing import beside, put
 from tool.tokenizer.options import Wanted, add_wanted, wanted
@@ -78,7 +78,7 @@ def make(given: Sequence[Path], to: Path, says: Wanted) -> str:
         whole.save_pretrained(folder)
         try:
             made = load_tokenizer(folder)
-        except (NotReadable, OSError) as error:
+        except (TokenizerNotReadable, OSError) as error:
             raise Trouble(f"the tokenizer of {given[0]} cannot be served: {error}") from error
         put(place, to.parent, [Path(to.name)])
     tokens = " ".join(made.backend.encode(SAMPLE).tokens)

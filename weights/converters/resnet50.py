@@ -53,10 +53,10 @@ def convert(folder: Path) -> onnx.ModelProto:
 
     Raises ConversionError naming the layer, and what about it is not mapped.
     """
-    return _Converter(tfjs.read(folder, "layers-model")).run()
+    return _ResNetConverter(tfjs.read(folder, "layers-model")).run()
 
 
-class _Converter:
+class _ResNetConverter:
     def __init__(self, model: tfjs.TfjsModel) -> None:
         config = model.topology["model_config"]["config"]
         self._weights = model.weights

@@ -33,10 +33,10 @@ def convert(folder: Path) -> onnx.ModelProto:
 
     Raises ConversionError naming the operation, and what about it is not mapped.
     """
-    return _Converter(tfjs.read(folder, "graph-model")).run()
+    return _YoloConverter(tfjs.read(folder, "graph-model")).run()
 
 
-class _Converter:
+class _YoloConverter:
     def __init__(self, model: tfjs.TfjsModel) -> None:
         self._weights = dict(model.weights)
         self._nodes: dict[str, dict[str, Any]] = {n["name"]: n for n in model.topology["node"]}

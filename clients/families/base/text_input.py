@@ -13,7 +13,7 @@ from clients.base import Environment, Payload
 from clients.errors import BadPayload, ClientDisabled, InferenceError, TensorsRefused
 from clients.families.base.dispatch_toml import COUNT, FLAG, INSIDE, TENSOR, Keys, key
 from clients.families.base.family import Family, shown
-from clients.text.tokenizer import NotReadable, load_tokenizer
+from clients.text.tokenizer import TokenizerNotReadable, load_tokenizer
 from clients.triton.server import TOLERANCES, Hints, Padding, Signature, Tensors, TensorSpec
 
 # A text with more characters per token than this has too many tokens in any language. It is refused
@@ -89,7 +89,7 @@ class TextFamily(Family[K, TextPlan]):
         except OSError as error:
             reason, fix = error.strerror or str(error), "put tokenizer.json there"
             raise self.not_loaded(f"which cannot be read ({reason})", fix) from error
-        except NotReadable as error:
+        except TokenizerNotReadable as error:
             raise self.not_loaded(error.what, error.fix) from error
         if not self.keys.max_tokens and not self.tokenizer.longest:
             raise self.mistake(

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from backends.batching.item import ByRows, Item, Padding, RequestError, Rows
+from backends.batching.item import ByRows, Item, PaddedTensors, RequestError, Rows
 from backends.batching.length_buckets import lengths, run_in_buckets
 from backends.batching.padding import OWN_RUN, near
 
 Array = NDArray[Any]
-PADDING = Padding({"ids": 7, "mask": 0}, ("y",))
+PADDING = PaddedTensors({"ids": 7, "mask": 0}, ("y",))
 LONG = 2 * OWN_RUN + 2  # longer than is worth filling up the shortest of two texts
 
 
@@ -45,7 +45,7 @@ def texts(
     *rows: Sequence[int],
     outputs: tuple[str, ...] = ("y", "sum"),
     wanted: Mapping[str, Sequence[int]] | None = None,
-    padding: Padding = PADDING,
+    padding: PaddedTensors = PADDING,
     **more: Any,
 ) -> Item:
     longest = max(map(len, rows))
@@ -152,7 +152,7 @@ def test_rows_that_are_all_shorter_than_they_came_are_cut() -> None:
 
 
 def test_texts_are_joined_with_empty_ones() -> None:
-    padding = Padding(PADDING.inputs, ("words",))
+    padding = PaddedTensors(PADDING.inputs, ("words",))
     [answer] = run_all(Texts(), texts([1], [2] * LONG, outputs=("words",), padding=padding))
     assert answer["words"].tolist() == [["1"] + [""] * (LONG - 1), ["2"] * LONG]
 
@@ -161,7 +161,7 @@ def test_texts_are_joined_with_empty_ones() -> None:
     "item",
     [
         texts([1], [2] * 4),
-        texts([1], [2] * LONG, padding=Padding({}, ())),
+        texts([1], [2] * LONG, padding=PaddedTensors({}, ())),
         texts([1], [2] * LONG, above={"y": (1, 0.5)}),
         texts([1], [2] * LONG, outputs=("sum",), wanted={"sum": [0, 1]}),
         texts([1] * LONG, [2] * LONG),
@@ -211,7 +211,7 @@ def test_what_fails_in_a_piece_fails_as_the_whole_and_alone() -> None:
 
 def test_where_an_output_is_not_as_long_as_was_said_the_whole_is_run() -> None:
     run = Texts()
-    wrong = Padding(PADDING.inputs, ("sum",))
+    wrong = PaddedTensors(PADDING.inputs, ("sum",))
     [answer] = run_all(run, texts([1], [2] * LONG, padding=wrong))
     assert run.shapes[-1] == (2, LONG)
     assert answer["sum"].tolist() == [[1], [2 * LONG]]
@@ -220,7 +220,7 @@ def test_where_an_output_is_not_as_long_as_was_said_the_whole_is_run() -> None:
 
 def test_where_an_output_is_longer_than_was_said_the_whole_is_run() -> None:
     run = Texts()
-    [answer] = run_all(run, texts([1], [2] * LONG, padding=Padding(PADDING.inputs, ())))
+    [answer] = run_all(run, texts([1], [2] * LONG, padding=PaddedTensors(PADDING.inputs, ())))
     assert run.shapes[-1] == (2, LONG)
     assert answer["y"].tolist()[0] == [[1, 1]] + [[7, 0]] * (LONG - 1)
 
@@ -243,7 +243,7 @@ def test_rows_of_other_outputs_are_counted_in_the_whole(
     The other two are said to be longer than they are, or have no axis for tokens.
     """
     run = Texts()
-    padding = Padding(PADDING.inputs, (output,))
+    padding = PaddedTensors(PADDING.inputs, (output,))
     item = texts([1], [8] * LONG, outputs=(output,), wanted={output: [row]}, padding=padding)
     [answer] = run_all(run, item)
     assert run.shapes[-1] == (2, LONG)
@@ -274,7 +274,7 @@ def test_a_row_is_as_long_as_what_is_no_filling_in_any_input() -> None:
     item = Item({"ids": ids, "mask": mask}, (), padding=PADDING)
     assert lengths(item).tolist() == [1, 3, 2, 4, 4]
     vectors = np.array([[[1, 0], [0, 2], [0, 0]], [[3, 0], [0, 0], [0, 0]]])
-    item = Item({"vectors": vectors}, (), padding=Padding({"vectors": 0}, ()))
+    item = Item({"vectors": vectors}, (), padding=PaddedTensors({"vectors": 0}, ()))
     assert lengths(item).tolist() == [2, 1]
 
 

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from backends.batching.item import Item, Padding, RequestError
+from backends.batching.item import Item, PaddedTensors, RequestError
 from backends.batching.padding import OWN_RUN
 from backends.batching.row_selection import picked, picked_above
 from backends.batching.run_items import groups, run_items
 from backends.batching.tensor_shapes import conform, contiguous
-from backends.model_config import TensorSpec
+from backends.model_config import FileTensor
 from tests.support.triton.batching import Array, Doubler, Texts, item, text, values
 
 
@@ -137,9 +137,11 @@ def test_rows_that_are_wanted_are_counted_in_what_was_sent() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        text([2, 3, 4], padding=Padding({"ids": 8, "mask": 0}, ("y",))),  # with something else
-        text([2, 3, 4], padding=Padding({"ids": 7}, ("y",))),
-        text([2, 3, 4], padding=Padding({}, ())),
+        text(
+            [2, 3, 4], padding=PaddedTensors({"ids": 8, "mask": 0}, ("y",))
+        ),  # with something else
+        text([2, 3, 4], padding=PaddedTensors({"ids": 7}, ("y",))),
+        text([2, 3, 4], padding=PaddedTensors({}, ())),
     ],
 )
 def test_only_what_may_be_filled_up_alike_is(other: Item) -> None:
@@ -185,7 +187,7 @@ def test_a_request_of_several_rows_is_filled_up_so_many_times() -> None:
 def test_inputs_that_are_not_of_one_length_are_left_as_they_are() -> None:
     inputs = {"ids": np.ones((1, 3), np.int32), "mask": np.ones((1, 1), np.int32)}
     run = Texts()
-    padding = Padding({"ids": 7, "mask": 0}, ("y",))
+    padding = PaddedTensors({"ids": 7, "mask": 0}, ("y",))
     odd, fine = run_items(
         [Item(inputs, ("sum",), padding=padding), text([1])], run, max_batch_size=4
     )
@@ -196,7 +198,7 @@ def test_inputs_that_are_not_of_one_length_are_left_as_they_are() -> None:
 
 def test_where_an_output_is_not_as_long_as_was_said_each_is_run_alone() -> None:
     run = Texts()
-    wrong = Padding({"ids": 7, "mask": 0}, ("sum",))
+    wrong = PaddedTensors({"ids": 7, "mask": 0}, ("sum",))
     short, long = run_items(
         [text([1], padding=wrong), text([2, 3, 4], padding=wrong)], run, max_batch_size=4
     )
@@ -294,8 +296,8 @@ def test_outputs_are_contiguous() -> None:
 
 class TestConform:
     SPECS = {
-        "x": TensorSpec("x", "TYPE_FP32", (-1, 3)),
-        "s": TensorSpec("s", "TYPE_FP32", ()),
+        "x": FileTensor("x", "TYPE_FP32", (-1, 3)),
+        "s": FileTensor("s", "TYPE_FP32", ()),
     }
 
     def test_a_scalar_loses_its_dimension(self) -> None:

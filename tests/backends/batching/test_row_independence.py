@@ -15,8 +15,8 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 from backends.batching.row_independence import cached_dependence, row_dependence
 from backends.completion import completed
 from backends.config_check import check
-from backends.model_config import Signature, TensorSpec
-from backends.onnxruntime.session import ModelFile
+from backends.model_config import FileSignature, FileTensor
+from backends.onnxruntime.session import OnnxFile
 from clients.model_files.config_text import Message, read
 
 Array = np.ndarray[Any, Any]
@@ -30,9 +30,9 @@ def against(
     most: int = 4,
 ) -> str:
     """Try a function of arrays, which returns one array for each output."""
-    signature = Signature(
-        tuple(TensorSpec(name, f"TYPE_{data_type}", shape) for name, shape in inputs.items()),
-        tuple(TensorSpec(name, "TYPE_FP32", (-1,)) for name in outputs),
+    signature = FileSignature(
+        tuple(FileTensor(name, f"TYPE_{data_type}", shape) for name, shape in inputs.items()),
+        tuple(FileTensor(name, "TYPE_FP32", (-1,)) for name in outputs),
     )
 
     def run(tensors: Mapping[str, Array], names: Sequence[str]) -> dict[str, Array]:
@@ -199,8 +199,8 @@ def products(file: Path) -> Path:
 def test_a_dynamically_quantized_model_is_found_and_its_original_is_not(tmp_path: Path) -> None:
     original, quantized = products(tmp_path / "model.onnx"), tmp_path / "quantized.onnx"
     quantize_dynamic(original, quantized, weight_type=QuantType.QInt8)
-    assert completed({}, Message(), ModelFile(original)).fields["dynamic_batching"] == {}
-    done = completed({}, Message(), ModelFile(quantized))
+    assert completed({}, Message(), OnnxFile(original)).fields["dynamic_batching"] == {}
+    done = completed({}, Message(), OnnxFile(quantized))
     assert "dynamic_batching" not in done.fields
     assert "max_batch_size" not in done.fields
     assert done.warning
@@ -216,8 +216,8 @@ def test_a_quantized_model_whose_outputs_may_hide_it_is_found_all_the_same(tmp_p
     model.graph.output.append(helper.make_tensor_value_info("best", TensorProto.INT64, ["n", 1]))
     onnx.save(model, file)
     quantize_dynamic(file, tmp_path / "q.onnx", weight_type=QuantType.QUInt8)
-    assert "dynamic_batching" in completed({}, Message(), ModelFile(file)).fields
-    assert "dynamic_batching" not in completed({}, Message(), ModelFile(tmp_path / "q.onnx")).fields
+    assert "dynamic_batching" in completed({}, Message(), OnnxFile(file)).fields
+    assert "dynamic_batching" not in completed({}, Message(), OnnxFile(tmp_path / "q.onnx")).fields
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_what_is_listed_says_whether_a_batch_is_meant(
 ) -> None:
     name = {"input": "x", "output": "y"}[side]
     config = {side: [{"name": name, "data_type": "TYPE_FP32", "dims": dims}]}
-    opened = ModelFile(products(tmp_path / "model.onnx"))
+    opened = OnnxFile(products(tmp_path / "model.onnx"))
     done = config | dict(completed(config, Message(), opened).fields)
     assert done.get("max_batch_size", 0) == (0 if len(dims) == 2 else 4)
     check({"name": "m", **done}, opened.signature)
@@ -238,7 +238,7 @@ def test_an_author_who_lets_requests_share_runs_is_warned(tmp_path: Path) -> Non
     products(tmp_path / "model.onnx")
     quantize_dynamic(tmp_path / "model.onnx", tmp_path / "q.onnx", weight_type=QuantType.QInt8)
     config = {"max_batch_size": 8, "dynamic_batching": {}}
-    done = completed(config, read("max_batch_size: 8"), ModelFile(tmp_path / "q.onnx"))
+    done = completed(config, read("max_batch_size: 8"), OnnxFile(tmp_path / "q.onnx"))
     assert sorted(done.fields) == ["input", "output"]
     assert done.warning
     assert "as `dynamic_batching` says, but it quantizes" in done.warning[0]

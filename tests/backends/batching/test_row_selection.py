@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from backends.batching.item import ByRows, Item, Padding, RequestError, Rows
+from backends.batching.item import ByRows, Item, PaddedTensors, RequestError, Rows
 from backends.batching.run_items import run_items
 from tests.support.triton.batching import Array, Texts, text, values
 
@@ -91,7 +91,7 @@ def test_where_one_is_at_fault_the_others_rows_are_computed_alone() -> None:
     assert values(good)["y"] == [[4, -4]]
 
 
-NO_PADDING = Padding({}, ())
+NO_PADDING = PaddedTensors({}, ())
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,12 @@ def test_rows_of_an_output_of_another_length_are_those_of_its_own() -> None:
         raise ValueError("it is not as long")
 
     items = [
-        text(*rows, outputs=("sum",), picked={"sum": [0]}, padding=Padding({"ids": 7}, ("sum",)))
+        text(
+            *rows,
+            outputs=("sum",),
+            picked={"sum": [0]},
+            padding=PaddedTensors({"ids": 7}, ("sum",)),
+        )
         for rows in ([[1, 2]], [[3, 4]])
     ]
     came = run_items(items, run, max_batch_size=8, by_rows=ByRows(("sum",), by_rows))

@@ -15,9 +15,9 @@ from backends.config_check import (
     take_every_shape,
 )
 from backends.model_config import (
+    FileSignature,
+    FileTensor,
     ModelConfigError,
-    Signature,
-    TensorSpec,
     asked_kind,
     completion,
     instance_count,
@@ -25,22 +25,26 @@ from backends.model_config import (
 )
 
 
-def spec(name: str, *shape: int, data_type: str = "TYPE_FP32") -> TensorSpec:
-    return TensorSpec(name, data_type, shape)
+def spec(name: str, *shape: int, data_type: str = "TYPE_FP32") -> FileTensor:
+    return FileTensor(name, data_type, shape)
 
 
 def tensor(name: str, *dims: int, **more: Any) -> dict[str, Any]:
     return {"name": name, "data_type": "TYPE_FP32", "dims": list(dims), **more}
 
 
-ROWS = Signature((spec("x", -1, 3),), (spec("y", -1, -1),))
-FIXED = Signature((spec("x", 1, 3),), (spec("y", -1, 3),))
-SCALAR = Signature((spec("x"),), (spec("y"),))
-UNSHAPED = TensorSpec("u", "TYPE_FP32", (), unshaped=True)
+ROWS = FileSignature((spec("x", -1, 3),), (spec("y", -1, -1),))
+FIXED = FileSignature((spec("x", 1, 3),), (spec("y", -1, 3),))
+SCALAR = FileSignature((spec("x"),), (spec("y"),))
+UNSHAPED = FileTensor("u", "TYPE_FP32", (), unshaped=True)
 
 
 def completed(
-    config: dict[str, Any], signature: Signature, *, stated: bool = False, independent: bool = False
+    config: dict[str, Any],
+    signature: FileSignature,
+    *,
+    stated: bool = False,
+    independent: bool = False,
 ) -> dict[str, Any]:
     return completion(config, signature, stated=stated, independent=independent)
 
@@ -115,17 +119,17 @@ class TestCompletion:
 
     def test_scalars_are_declared_as_one(self) -> None:
         assert completed({"name": "m"}, SCALAR)["input"] == [tensor("x", 1)]
-        rows = Signature((spec("x", -1),), (spec("y", -1),))
+        rows = FileSignature((spec("x", -1),), (spec("y", -1),))
         added = completed({"name": "m"}, rows, independent=True)
         assert added["output"] == [tensor("y", 1, reshape={"shape": []})]
 
     def test_an_output_of_unknown_rank_may_be_of_any_size(self) -> None:
-        added = completed({"name": "m"}, Signature(ROWS.inputs, (UNSHAPED,)))
+        added = completed({"name": "m"}, FileSignature(ROWS.inputs, (UNSHAPED,)))
         assert added == {"input": [tensor("x", -1, 3)], "output": [tensor("u", -1)]}
 
     def test_the_rank_of_an_input_is_not_guessed(self) -> None:
         """All inputs are listed as they are to be written: one alone would be refused."""
-        signature = Signature((UNSHAPED, *FIXED.inputs), ROWS.outputs)
+        signature = FileSignature((UNSHAPED, *FIXED.inputs), ROWS.outputs)
         with pytest.raises(
             ModelConfigError, match="how many dimensions the input 'u' has"
         ) as caught:
@@ -193,10 +197,10 @@ class TestCheck:
     def test_of_an_unknown_rank_the_configuration_is_believed(self, limit: int) -> None:
         given = [tensor("u", -1, 2)]
         config = {"name": "m", "max_batch_size": limit, "input": given, "output": given}
-        check(config, Signature((UNSHAPED,), (UNSHAPED,)))
+        check(config, FileSignature((UNSHAPED,), (UNSHAPED,)))
 
     def test_not_every_output_needs_a_declaration(self) -> None:
-        check(self.config(), Signature(ROWS.inputs, (*ROWS.outputs, spec("z", -1))))
+        check(self.config(), FileSignature(ROWS.inputs, (*ROWS.outputs, spec("z", -1))))
 
     @pytest.mark.parametrize(
         ("more", "message"),
@@ -226,10 +230,10 @@ class TestCheck:
         config["output"] = [tensor("y", -1, -1)]
         with pytest.raises(ModelConfigError, match=r"'x' is optional .* no default"):
             check(config, ROWS)
-        check(config, Signature((), ROWS.outputs, ROWS.inputs))
+        check(config, FileSignature((), ROWS.outputs, ROWS.inputs))
 
     def test_controls_of_a_sequence_are_inputs(self) -> None:
-        both = Signature((*ROWS.inputs, spec("start", -1, 1)), ROWS.outputs)
+        both = FileSignature((*ROWS.inputs, spec("start", -1, 1)), ROWS.outputs)
         control = {"kind": "CONTROL_SEQUENCE_START", "fp32_false_true": [0, 1]}
         sequence = {"control_input": [{"name": "start", "control": [control]}]}
         check(self.config(sequence_batching=sequence), both)

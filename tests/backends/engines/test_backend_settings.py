@@ -19,7 +19,7 @@ from backends.machine.cpu_share import (
     threads_of_an_instance,
     usable_cpus,
 )
-from backends.model_config import ModelConfigError, TensorSpec
+from backends.model_config import FileTensor, ModelConfigError
 from backends.onnxruntime import session
 from backends.onnxruntime.execution_providers import CPU, CUDA, execution_providers
 from backends.onnxruntime.session_settings import (
@@ -275,15 +275,15 @@ class TestProviders:
 class TestOnnxFile:
     def test_the_signature_is_read_from_the_file(self, tmp_path: Path) -> None:
         onnx_models.with_default(tmp_path / "model.onnx")
-        signature = session.ModelFile(session.model_file(tmp_path, "")).signature
-        assert signature.inputs == (TensorSpec("x", "TYPE_FP32", (3,)),)
-        assert signature.optional == (TensorSpec("bias", "TYPE_FP32", (3,)),)
-        assert signature.outputs == (TensorSpec("y", "TYPE_FP32", (3,)),)
+        signature = session.OnnxFile(session.model_file(tmp_path, "")).signature
+        assert signature.inputs == (FileTensor("x", "TYPE_FP32", (3,)),)
+        assert signature.optional == (FileTensor("bias", "TYPE_FP32", (3,)),)
+        assert signature.outputs == (FileTensor("y", "TYPE_FP32", (3,)),)
 
     def test_a_folder_of_the_files_name_holds_the_file(self, tmp_path: Path) -> None:
         onnx_models.words(tmp_path / "big.onnx" / "model.onnx")
         file = session.model_file(tmp_path, "big.onnx")
-        assert session.ModelFile(file).signature.inputs[0] == TensorSpec(
+        assert session.OnnxFile(file).signature.inputs[0] == FileTensor(
             "text", "TYPE_STRING", (-1, -1)
         )
 
@@ -300,7 +300,7 @@ class TestOnnxFile:
         self, tmp_path: Path, shape: list[int | str] | None, unshaped: bool
     ) -> None:
         onnx_models.plus_one(tmp_path / "model.onnx", shape)
-        signature = session.ModelFile(tmp_path / "model.onnx").signature
+        signature = session.OnnxFile(tmp_path / "model.onnx").signature
         for spec in (*signature.inputs, *signature.outputs):
             assert (spec.unshaped, spec.any_rank) == (unshaped, unshaped)
 
@@ -317,7 +317,7 @@ class TestOnnxFile:
         """The Faroese one, which hardly a machine has; ä, Ö and Σ have small letters in it."""
         onnx_models.small_letters(tmp_path / "model.onnx", locale="fo_FO.utf8")
         with pytest.raises(ModelConfigError, match="Failed to construct locale") as caught:
-            session.ModelFile(tmp_path / "model.onnx")
+            session.OnnxFile(tmp_path / "model.onnx")
         _, _, command = caught.value.fix.rpartition("&& ")
         assert command == "localedef --no-archive -i fo_FO -f UTF-8 fo_FO.utf8"
         if not Path("/usr/share/i18n/locales/fo_FO").is_file():

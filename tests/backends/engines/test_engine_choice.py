@@ -21,12 +21,12 @@ from backends.engine_choice import (
     EngineChoice,
     EnginePreference,
 )
-from backends.model_config import ModelConfigError, Signature, TensorSpec
+from backends.model_config import FileSignature, FileTensor, ModelConfigError
 from backends.openvino.properties import properties
 from tests.support.models import onnx_models
 
-SIGNATURE = Signature(
-    (TensorSpec("x", "TYPE_FP32", (-1, 3)),), (TensorSpec("y", "TYPE_FP32", (-1, 3)),)
+SIGNATURE = FileSignature(
+    (FileTensor("x", "TYPE_FP32", (-1, 3)),), (FileTensor("y", "TYPE_FP32", (-1, 3)),)
 )
 DEFAULT = EnginePreference()
 FOUND = EngineChoice(OPENVINO, BF16, "", 1.9, "`y` differs by 0.002 of its range", SIGNATURE)

@@ -28,8 +28,8 @@ from backends.engine_choice import (
 )
 from backends.engines import selection
 from backends.engines.runs import onnxruntime_run, opened, openvino_run
-from backends.model_config import Signature, TensorSpec
-from backends.onnxruntime.session import ModelFile
+from backends.model_config import FileSignature, FileTensor
+from backends.onnxruntime.session import OnnxFile
 from clients.tensors.agreement import Agreement
 from container.trouble import Trouble
 from tests.support.models import onnx_models, onnx_repository, openvino_models
@@ -101,7 +101,7 @@ def test_bf16_is_taken_where_callers_see_the_same(tmp_path: Path, asked: list[st
     assert (found.engine, found.precision, found.speedup) == (OPENVINO, BF16, 2.4)
     assert found.reason == ""
     assert found.signature is not None
-    assert found.signature.outputs == (TensorSpec("out", "TYPE_FP32", (-1, 4)),)
+    assert found.signature.outputs == (FileTensor("out", "TYPE_FP32", (-1, 4)),)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_who_has_no_example_is_tried_with_made_up_inputs(tmp_path: Path) -> None
     openvino_models.two_layers(file)
     session = opened(file)
     exact = onnxruntime_run(session)
-    known = selection.answers(tmp_path, file, ModelFile(file).signature, session, exact)
+    known = selection.answers(tmp_path, file, OnnxFile(file).signature, session, exact)
     assert known.client is None
     assert len(known.given) > 1
     for given, outputs in zip(known.given, known.outputs, strict=True):
@@ -366,8 +366,8 @@ def test_a_model_in_openvinos_own_format_stays_there(tmp_path: Path) -> None:
         tmp_path, tmp_path / "1" / "model.xml", EnginePreference(OPENVINO, EXACT)
     )
     assert (found.engine, found.precision) == (OPENVINO, F32)
-    specs = (TensorSpec("x", "TYPE_FP32", (-1, 3)),), (TensorSpec("y", "TYPE_FP32", (-1, 3)),)
-    assert found.signature == Signature(*specs)
+    specs = (FileTensor("x", "TYPE_FP32", (-1, 3)),), (FileTensor("y", "TYPE_FP32", (-1, 3)),)
+    assert found.signature == FileSignature(*specs)
 
 
 def test_openvino_runs_a_model_as_onnx_runtime_does(tmp_path: Path) -> None:

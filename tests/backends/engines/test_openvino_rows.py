@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from backends.batching.item import Rows
-from backends.model_config import TensorSpec
+from backends.model_config import FileTensor
 from backends.openvino.session import OpenVinoSession
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -105,8 +105,8 @@ def test_rows_are_those_of_the_whole(end: str, tmp_path: Path) -> None:
 def test_a_model_looks_as_it_did(end: str, tmp_path: Path) -> None:
     """Its tensors are compared with the configuration, and shown to callers."""
     session = opened(ENDS[end](), tmp_path)
-    assert session.signature.inputs == (TensorSpec("x", "TYPE_FP32", (-1, -1, 4)),)
-    assert session.signature.outputs == (TensorSpec("y", "TYPE_FP32", (-1, -1, 9)),)
+    assert session.signature.inputs == (FileTensor("x", "TYPE_FP32", (-1, -1, 4)),)
+    assert session.signature.outputs == (FileTensor("y", "TYPE_FP32", (-1, -1, 9)),)
 
 
 def test_rows_of_one_output_come_beside_all_of_another(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 
 from backends.batching.item import RequestError
 from backends.machine import allocator
-from backends.model_config import ModelConfigError, TensorSpec
+from backends.model_config import FileTensor, ModelConfigError
 from backends.openvino import session as module
 from backends.openvino.session import (
     OpenVinoFile,
@@ -86,7 +86,7 @@ class TestWeights:
         _, after = read_mapped(file, tmp_path / "s")
         assert saved == [before, after]
         assert before != after
-        assert OpenVinoFile(after).signature.inputs == (TensorSpec("x", "TYPE_FP32", (-1, 3)),)
+        assert OpenVinoFile(after).signature.inputs == (FileTensor("x", "TYPE_FP32", (-1, 3)),)
 
     def test_where_they_cannot_be_written_the_file_is_read(
         self, file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]

@@ -13,7 +13,7 @@ import pytest
 import tritonclient.grpc as grpc_client
 from tritonclient.utils import InferenceServerException
 
-from backends.batching.item import Item, Padding
+from backends.batching.item import Item, PaddedTensors
 from backends.batching.length_buckets import run_in_buckets
 from backends.batching.run_items import run_items
 from tests.support.triton import process as triton_process
@@ -45,9 +45,9 @@ def _answers_too_few(inputs: Any, outputs: Sequence[str]) -> Any:
 @pytest.mark.parametrize("run_all", [run_items, run_in_buckets])
 @pytest.mark.parametrize("largest", [0, 1, 8])
 @pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("padding", [Padding({}, ()), Padding({"x": 0}, ("y",))])
+@pytest.mark.parametrize("padding", [PaddedTensors({}, ()), PaddedTensors({"x": 0}, ("y",))])
 def test_answers_keep_no_tensors_of_those_that_failed(
-    run: Any, run_all: Callable[..., Any], largest: int, count: int, padding: Padding
+    run: Any, run_all: Callable[..., Any], largest: int, count: int, padding: PaddedTensors
 ) -> None:
     def answers() -> tuple[Any, list[weakref.ref[Array]]]:
         x = np.array([[1.0, 2, 0], [1, 0, 0]], np.float32)

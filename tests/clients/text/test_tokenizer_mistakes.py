@@ -17,7 +17,7 @@ from tokenizers import (
 )
 
 from clients.text import tokenizer
-from clients.text.tokenizer import NotReadable, load_tokenizer
+from clients.text.tokenizer import TokenizerNotReadable, load_tokenizer
 from tests.clients.conftest import auto_tokenizer
 from tests.clients.text.test_tokenizer import BERT, BERT_CONFIG, bert, bert_of_words, config
 from tests.conftest import PROJECT
@@ -71,7 +71,7 @@ def test_what_cannot_be_read_is_named_with_the_way_out(
     in_this_process: None, tmp_path: Path, make: Callable[[Path], object], words: list[str]
 ) -> None:
     make(tmp_path)
-    with pytest.raises(NotReadable) as caught:
+    with pytest.raises(TokenizerNotReadable) as caught:
         load_tokenizer(tmp_path)
     for word in words:
         assert word in str(caught.value)
@@ -95,7 +95,9 @@ def test_a_process_that_fails_is_no_tokenizer(
 ) -> None:
     config(tmp_path, of="this test alone")
     monkeypatch.setattr(sys, "executable", shutil.which("false"))
-    with pytest.raises(NotReadable, match=r"not read by the process for it .*exit status 1"):
+    with pytest.raises(
+        TokenizerNotReadable, match=r"not read by the process for it .*exit status 1"
+    ):
         load_tokenizer(tmp_path)
 
 
@@ -118,7 +120,7 @@ def test_another_start_needs_no_process(tmp_path: Path, monkeypatch: pytest.Monk
     file.write_text('{"backend": ')  # damaged: it is made again
     assert ids(python) == ids(no_process) == first
     bert(words, {**BERT_CONFIG, "do_lower_case": False})
-    with pytest.raises(NotReadable, match="not read by the process"):
+    with pytest.raises(TokenizerNotReadable, match="not read by the process"):
         ids(no_process)  # other files have another
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from container.programs.find_triton import Triton, embedded
+from container.programs.find_triton import TritonProgram, embedded
 from container.programs.triton_options import (
     ALLOW_SHM,
     REFUSED,
@@ -140,7 +140,7 @@ def test_shared_memory_is_allowed_where_triton_knows_the_option(
     program = tmp_path / "tritonserver"
     program.write_text(f"#!/bin/sh\necho '{line}'\n")
     program.chmod(0o755)
-    assert newer_options(Triton("any", program, has_our_backends=ours)) == expected
+    assert newer_options(TritonProgram("any", program, has_our_backends=ours)) == expected
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_there_is_one_cache_where_triton_brings_its_library(
 ) -> None:
     if library:
         (tmp_path / "local").mkdir()
-    triton = Triton("a", tmp_path / "tritonserver", caches=tmp_path)
+    triton = TritonProgram("a", tmp_path / "tritonserver", caches=tmp_path)
     assert cache_options(triton, read_settings({"TRITON_OPTIONS": given})) == expected
 
 

@@ -10,7 +10,7 @@ from flask.testing import FlaskClient
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clients.model_files.config_text import NotReadable, read
+from clients.model_files.config_text import NotProtobufText, read
 from tests.conftest import PROJECT
 from tests.support.fuzz import (
     came,
@@ -69,5 +69,5 @@ def test_configurations(data: bytes) -> None:
     came["configurations"] += 1
     try:
         read(data.decode(errors="replace"))
-    except NotReadable:
+    except NotProtobufText:
         pass

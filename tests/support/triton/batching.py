@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from backends.batching.item import Item, Padding
+from backends.batching.item import Item, PaddedTensors
 
 Array = np.ndarray[Any, Any]
 
@@ -51,7 +51,7 @@ class Texts:
 def text(
     *rows: list[int],
     outputs: tuple[str, ...] = ("y", "sum"),
-    padding: Padding = Padding({"ids": 7, "mask": 0}, ("y",)),  # noqa: B008  it is immutable
+    padding: PaddedTensors = PaddedTensors({"ids": 7, "mask": 0}, ("y",)),  # noqa: B008  it is immutable
     picked: Mapping[str, Sequence[int]] | None = None,
 ) -> Item:
     ids = np.array(rows, np.int32)

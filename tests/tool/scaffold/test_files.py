@@ -17,7 +17,7 @@ import pytest
 from onnx import external_data_helper
 from onnxruntime import InferenceSession
 
-from backends.onnxruntime.session import ModelFile, OnnxSession
+from backends.onnxruntime.session import OnnxFile, OnnxSession
 from backends.onnxruntime.session_settings import session_settings
 from clients.families.base.family import names
 from clients.testing import OnnxModels, answer, clients_in
@@ -174,7 +174,7 @@ def test_what_is_written_has_the_sizes_of_the_server_and_says_what_was_not_asked
     assert "loaded, but not asked: it fails on zeros of the least size ('new': " in said
     file = MINE / "new" / "1" / "model.onnx"
     served = OnnxSession(file, session_settings({}), [("CPUExecutionProvider", {})], {})
-    assert ModelFile(file).signature == served.signature
+    assert OnnxFile(file).signature == served.signature
 
 
 def test_weights_beside_the_model_come_with_it(write: Write, tmp_path: Path) -> None:
