@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -21,16 +21,16 @@ from backends.onnxruntime.session_settings import own_settings, session_settings
 from backends.openvino import session as openvino
 from backends.openvino.properties import KEYS, properties
 from clients.model_files.config_text import Message, read
-from clients.model_files.crash_causes import Fault
 from clients.model_files.findings import Findings
 from clients.model_files.model_folders import CONFIG
-from clients.model_files.refused import KINDS, of_warmups, undescribed
 from clients.triton.configuration import config_dictionary
 
 PLATFORM = "onnxruntime_onnx"  # OpenVINO has none
 READ = (ENGINE, PRECISION, *KEYS)
 """The parameters that say how a model is run on the CPU; ONNX Runtime has more."""
 ALIKE = 0.8
+KINDS = ("input", "output")
+DESCRIBED = ("name", "data_type", "dims")  # what Triton wants of each tensor
 LFS = b"version https://git-lfs"
 
 
@@ -120,7 +120,6 @@ class FileCheck:
 
     folder: Path
     findings: Findings
-    refused: Callable[[Iterable[Fault], str], None]
 
     def contents(self, file: Path, text: str) -> None:
         """Look into the model's file, as far as it can be read without running it."""
@@ -166,10 +165,11 @@ class FileCheck:
                 r"convert it with options={TfidfVectorizer: {'tokenexp': r'[\pL\pN_]{2,}'}}, and "
                 "compare the answers with scikit-learn's",
             )
-        if found is None or any(undescribed(message)):
+        tensors = [one for kind in KINDS for one in message.messages(kind)]
+        if found is None or not all(one.all(key) for one in tensors for key in DESCRIBED):
             return
         try:
-            config, warning = compare(text, found)
+            warning = compare(text, found)
         except ModelConfigError as error:
             self.findings.error(
                 self.folder / CONFIG,
@@ -179,8 +179,6 @@ class FileCheck:
             return
         if warning:
             self.findings.warning(self.folder / CONFIG if text else file, *warning)
-        if not message.all("input"):
-            self.refused(of_warmups(message, config["input"]), text)
 
 
 def is_torchscript(file: Path, text: str) -> bool:
@@ -195,11 +193,11 @@ def said(error: ModelConfigError) -> str:
     return (error.what.partition(": ")[2] or error.what).removesuffix(".")
 
 
-def compare(text: str, opened: ModelFile) -> tuple[dict[str, Any], tuple[str, str] | None]:
+def compare(text: str, opened: ModelFile) -> tuple[str, str] | None:
     """Compare a configuration with the file's tensors, as the backend does.
 
     Returns:
-        it, completed; and what its author should look at, with the fix, if anything.
+        what its author should look at, with the fix, if anything.
 
     Raises:
         ModelConfigError: they do not fit.
@@ -213,4 +211,4 @@ def compare(text: str, opened: ModelFile) -> tuple[dict[str, Any], tuple[str, st
         config |= completion.fields
         warning = completion.warning
     check(config, opened.signature)
-    return config, warning
+    return warning

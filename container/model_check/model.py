@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,11 +16,12 @@ from clients.model_files.config_text import (
     Field,
     Message,
     NotProtobufText,
+    ensemble_steps,
     read,
     read_folder,
     whole,
 )
-from clients.model_files.crash_causes import TRUE, Fault, crash_causes
+from clients.model_files.crash_causes import TRUE, crash_causes
 from clients.model_files.files import text_of
 from clients.model_files.findings import ConfigFindings, Findings
 from clients.model_files.gpu_config import TENSORRT, gpu_settings, has_gpu
@@ -31,7 +32,6 @@ from clients.model_files.model_folders import (
     is_model,
     misplaced_configs,
 )
-from clients.model_files.refused import of_asked_models, refused, steps
 from clients.model_files.response_cache import mixes_shapes
 from clients.tensors.classes import labels_at
 from clients.triton.configuration import config_dictionary, config_fault
@@ -88,8 +88,6 @@ class ModelCheck:
             self.answering(config, message)
             self.caching(config, message)
             self.labels(config, message)
-            inputs = config_dictionary(text).get("input", [])
-            self.refused(refused(message, self.folder, inputs), text)
             self.gpu(config, text)
             self.steps(config, message)
             self.engine(config, message)
@@ -97,7 +95,7 @@ class ModelCheck:
             self.versions().run(message, text)
 
     def files(self) -> FileCheck:
-        return FileCheck(self.folder, self.findings, self.refused)
+        return FileCheck(self.folder, self.findings)
 
     def versions(self) -> VersionCheck:
         return VersionCheck(self.folder, self.findings, self.files())
@@ -215,19 +213,15 @@ class ModelCheck:
                 "included, or leave it out",
             )
 
-    def refused(self, found: Iterable[Fault], text: str) -> None:
-        config = ConfigFindings(self.findings, self.folder / CONFIG, text)
-        for key, field, what, fix in found:
-            config.error(key, [field], f"{what}; Triton refuses that", fix)
-
     def steps(self, config: ConfigFindings, message: Message) -> None:
-        """Note an ensemble's models that are missing or that it does not fit."""
+        """Note an ensemble's models that are missing, or that it cannot pass on."""
         if self.folder == self.findings.root:  # the models beside it are not known
             return
-        known = {}
-        for field in [field for step in steps(message) for field in step.all("model_name")]:
+        for field in [
+            field for step in ensemble_steps(message) for field in step.all("model_name")
+        ]:
             name = str(field.value)
-            model = known[name] = read_folder(self.folder.parent / name)
+            model = read_folder(self.folder.parent / name)
             key = "ensemble_scheduling.step.model_name"
             if name == self.name:
                 what = "is the ensemble itself; Triton refuses that"
@@ -241,7 +235,6 @@ class ModelCheck:
                 )
                 fix = f"ask it by POST /v2/models/{self.name}/generate_stream"
                 config.warning(key, [field], what, fix)
-        self.refused(of_asked_models(message, known), config.text)
 
     def engine(self, config: ConfigFindings, message: Message) -> None:
         """Note what the engines refuse or ignore, and files that are no samples."""

@@ -24,7 +24,14 @@ from typing import Any
 from clients.errors import ClientDisabled, InferenceError, ModelFailed, TooLargeAtOnce
 from clients.families.base.dispatch_toml import FILE as CLIENT_FILE
 from clients.families.base.family import client_class
-from clients.model_files.config_text import Field, Message, line_of, read_folder, read_if_right
+from clients.model_files.config_text import (
+    Field,
+    Message,
+    ensemble_steps,
+    line_of,
+    read_folder,
+    read_if_right,
+)
 from clients.model_files.files import is_litter, text_of
 from clients.model_files.model_folders import (
     CONFIG,
@@ -32,7 +39,6 @@ from clients.model_files.model_folders import (
     has_versions,
     is_its_own_version,
 )
-from clients.model_files.refused import steps
 from clients.triton.server import ModelState
 from dispatcher.errors import BadModel, OutOfMemory
 
@@ -325,7 +331,7 @@ def is_named(name: str, folder: Path) -> bool:
 
 def steps_of(message: Message) -> list[Field]:
     """Return the fields in which an ensemble's configuration names its steps."""
-    return [field for step in steps(message) for field in step.all("model_name")]
+    return [field for step in ensemble_steps(message) for field in step.all("model_name")]
 
 
 def with_step_names(text: str, names: Mapping[str, str]) -> str:

@@ -183,24 +183,6 @@ def test_the_contract_loads_neither_opencv_nor_the_server(
     assert said == "\n"
 
 
-def test_a_module_that_was_moved_is_found_by_its_old_name(
-    installed: Installed, tmp_path: Path
-) -> None:
-    said = installed.script(
-        """
-import warnings
-with warnings.catch_warnings(record=True) as said:
-    warnings.simplefilter("always")
-    import clients.pictures
-import clients.images.pictures
-assert clients.pictures is clients.images.pictures
-print([str(one.message) for one in said])
-""",
-        tmp_path,
-    )
-    assert said == "['clients.pictures was moved: import clients.images.pictures']\n"
-
-
 def test_the_package_has_no_other_attribute() -> None:
     import triton_dispatcher  # noqa: PLC0415  the tests of other folders do without its finders
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -54,32 +51,3 @@ def test_a_class_s_file_that_was_added_to_the_folder_is_a_source(
         registry = load_clients(environment)
         assert registry.source("mine") == str(tmp_path / "mine.py")
         assert registry.clients["mine"].inference({}) == number
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "name"),
-    [
-        ("clients.pictures", "clients.images.pictures", "EXAMPLE"),
-        ("clients.resizing", "clients.images.resizing", "resized"),
-    ],
-)
-def test_an_import_by_the_old_name_works_and_names_the_new_one(
-    old: str, new: str, name: str
-) -> None:
-    sys.modules.pop(old, None)
-    with pytest.warns(DeprecationWarning, match=f"{old} was moved: import {new}") as caught:
-        module = importlib.import_module(old)
-    assert module is importlib.import_module(new)
-    assert hasattr(module, name)
-    assert len(caught) == 1
-
-
-def test_the_author_s_own_line_is_named_in_the_warning(tmp_path: Path) -> None:
-    script = tmp_path / "mine.py"
-    script.write_text("import sys\n\nfrom clients.pictures import EXAMPLE\n\nprint(len(EXAMPLE))\n")
-    done = subprocess.run(
-        [sys.executable, script], cwd=PROJECT, env={"PYTHONPATH": str(PROJECT)},
-        capture_output=True, text=True, check=True, timeout=60,
-    )  # fmt: skip
-    assert int(done.stdout) > 4000
-    assert f"{script}:3: DeprecationWarning: clients.pictures was moved" in done.stderr

@@ -5,13 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.support.mistakes.mistake import (
-    STEP,
     Mistake,
     accelerated_by,
     all_of,
-    beside,
     config,
-    ensemble,
     ir,
     move,
     parameter,
@@ -24,21 +21,6 @@ TAKEN = {
     "octal_count": config("dynamic", "instance_group { count: 01 }\ndynamic"),
     "octal_dims": config("dims: [ 3 ]", "dims: [ 03 ]"),
     "octal_sizes": config("[ 4, 8 ]", "[ 04, 010 ]"),
-    "warmup_passed_over": warmed_up_with("dims: [ 4 ]", "x", batch_size=0),
-    "warmup_of_false": warmed_up_with("dims: [ 3 ] zero_data: false"),
-    "output_twice": config(
-        "dynamic", 'output { name: "OUTPUT" data_type: TYPE_FP32 dims: -1 }\ndynamic'
-    ),
-    "reshaped_around": config("dims: [ 3 ]", "dims: [ 3 ] reshape { shape: [ 3 ] }"),
-    "priorities_taken": config("8 ] }", "8 ] priority_levels: 2 default_priority_level: 2 }"),
-    "output_of_an_input": all_of(
-        ensemble(),
-        config("output [", 'output [ { name: "INPUT" data_type: TYPE_FP32 dims: 3 } ] output ['),
-    ),
-    "ensemble_over_unbatched": all_of(
-        beside("unbatched_model"), ensemble(STEP.replace("right", "unbatched_model"))
-    ),
-    "ensemble_unbatched": all_of(ensemble(), config("max_batch_size: 8", "max_batch_size: 0")),
     "engine_pinned": all_of(parameter("engine", "onnxruntime"), parameter("NUM_STREAMS", "many")),
     "engine_chosen": all_of(accelerated_by("openvino"), parameter("precision", "auto")),
     "ir": all_of(ir(), parameter("NUM_STREAMS", "AUTO"), parameter("HINT_BF16", "NO")),

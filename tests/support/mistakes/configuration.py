@@ -7,7 +7,6 @@ from tests.support.mistakes.mistake import (
     config,
     model,
     move,
-    warmed_up_with,
 )
 
 CONFIGURATION = [
@@ -198,27 +197,6 @@ CONFIGURATION = [
         "give it 2 lines",  # it is refused because the file's output has any number
     ),
     Mistake(
-        "untyped",
-        config("data_type: TYPE_FP32 dims: [ 3 ]", "dims: [ 3 ]"),
-        "untyped/config.pbtxt:4",
-        "`input.data_type` is missing in an input",
-        "data_type: TYPE_FP32",
-    ),
-    Mistake(
-        "unnamed",
-        config('name: "OUTPUT"', ""),
-        "unnamed/config.pbtxt:5",
-        "`output.name` is missing in an output",
-        'name: "x"',
-    ),
-    Mistake(
-        "no_dims",
-        config("dims: [ 3 ]", ""),
-        "no_dims/config.pbtxt:4",
-        "`input.dims` is missing in an input",
-        "dims: [ 3 ]",
-    ),
-    Mistake(
         "parameter",
         config(
             "dynamic",
@@ -227,40 +205,5 @@ CONFIGURATION = [
         "parameter/config.pbtxt:6",
         "'intra_op_thread_count' is 'abc', but expected is a whole number",
         "",
-    ),
-    Mistake(
-        "nchw",
-        config("dims: [ 3 ]", "dims: [ 3 ] format: FORMAT_NCHW"),
-        "nchw/config.pbtxt:4",
-        "`input.format` is FORMAT_NCHW, but there are 1 dims, not 3",
-        "leave it out",
-    ),
-    Mistake(
-        "gpus",
-        config("dynamic", "instance_group { kind: KIND_CPU gpus: [ 0 ] }\ndynamic"),
-        "gpus/config.pbtxt:6",
-        "`instance_group.gpus` is set beside KIND_CPU",
-        "leave it out",
-    ),
-    Mistake(
-        "reshaped",
-        config("dims: [ 3 ]", "dims: [ 3 ] reshape: { shape: [ 2, 2 ] }"),
-        "reshaped/config.pbtxt:4",
-        "`input.reshape` to [2, 2] has not as many elements as dims [3]",
-        "a shape of as many",
-    ),
-    Mistake(
-        "warmup_name",
-        warmed_up_with("dims: [ 3 ] zero_data: true", "Q"),
-        "warmup_name/config.pbtxt:6",
-        '`model_warmup.inputs.key` is "Q", which the model has not',
-        "it has INPUT",
-    ),
-    Mistake(
-        "warmup_file",
-        warmed_up_with('dims: [ 3 ] input_data_file: "x"'),
-        "warmup_file/config.pbtxt:6",
-        'input_data_file` is "x", which is not in warmup/',
-        "put it there",
     ),
 ]

@@ -133,13 +133,6 @@ def warmed_up_with(
     return config("dynamic", f"model_warmup [ {{ batch_size: {batch_size} {sample} }} ]\ndynamic")
 
 
-def controlled(control: str) -> Callable[[Path], object]:
-    return config(
-        "dynamic_batching { preferred_batch_size: [ 4, 8 ] }",
-        f'sequence_batching {{ control_input {{ name: "START" control {{ {control} }} }} }}',
-    )
-
-
 def torchscript(text: str | None) -> Callable[[Path], object]:
     """Make it a model of TorchScript, with this configuration or none."""
 
@@ -157,26 +150,6 @@ STEP = (
     'step { model_name: "right" model_version: -1 input_map { key: "INPUT" value: "INPUT" } '
     'output_map { key: "OUTPUT" value: "OUTPUT" } }'
 )
-
-
-def mapping(step: str, taken: str, made: str) -> str:
-    """Return a step with other tensors of the ensemble."""
-    return step.replace('value: "INPUT"', f'value: "{taken}"').replace(
-        'value: "OUTPUT"', f'value: "{made}"'
-    )
-
-
-def beside(name: str) -> Callable[[Path], object]:
-    """Write a model that does not batch beside it."""
-
-    def write(folder: Path) -> None:
-        other = write_right(folder.parent, name)
-        config("dynamic_batching { preferred_batch_size: [ 4, 8 ] }", "")(other)
-        config("max_batch_size: 8", "max_batch_size: 0")(other)
-        config("dims: [ 3 ]", "dims: [ -1, 3 ]")(other)
-        config("dims: [ -1 ]", "dims: [ -1, -1 ]")(other)
-
-    return write
 
 
 def all_of(*makes: Callable[[Path], object]) -> Callable[[Path], object]:

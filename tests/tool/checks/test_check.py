@@ -17,7 +17,6 @@ from tests.support.mistakes.accepted import DEADLY, TAKEN, WARNED
 from tests.support.mistakes.mistake import (
     Mistake,
     config,
-    controlled,
     ensemble,
     warmed_up_with,
     write_mistake,
@@ -283,18 +282,6 @@ def test_a_backend_that_is_not_everywhere_is_a_warning(
     )
 
 
-def test_a_tensor_is_described_whatever_the_backend(tmp_path: Path, check: Check) -> None:
-    (tmp_path / "some" / "1").mkdir(parents=True)
-    (tmp_path / "some" / "1" / "model.py").write_text("class TritonPythonModel: ...")
-    (tmp_path / "some" / "dispatch.toml").write_text('family = "classification"')
-    text = 'backend: "python"\ninput { }\noutput { name: "y" data_type: TYPE_FP32 dims: 1 }\n'
-    (tmp_path / "some" / "config.pbtxt").write_text(text)
-    code, found = check(tmp_path)
-    said = [(one["key"], one["line"]) for one in found if one["file"] == "some/config.pbtxt"]
-    assert code == 1
-    assert said == [("input.name", 2), ("input.data_type", 2), ("input.dims", 2)]
-
-
 @pytest.mark.parametrize(
     ("policy", "wrong"),
     [
@@ -328,34 +315,6 @@ def test_an_ensemble_and_a_warm_up_that_work(tmp_path: Path, check: Check) -> No
     (warm / "warmup" / "x").write_bytes(bytes(12))
     warmed_up_with('dims: [ 3 ] input_data_file: "x"')(warm)
     assert check(tmp_path, "--no-clients") == (0, [])
-
-
-def test_a_warm_up_is_compared_with_the_inputs_in_the_file(tmp_path: Path, check: Check) -> None:
-    folder = write_right(tmp_path, "right")
-    sample = 'inputs { key: "%s" value { data_type: TYPE_FP32 dims: 3 zero_data: true } }'
-    for name, code in (("INPUT", 0), ("x", 1)):
-        (folder / "config.pbtxt").write_text(f"model_warmup {{ batch_size: 1 {sample % name} }}")
-        assert check(tmp_path, "--no-clients")[0] == code
-
-
-@pytest.mark.parametrize(
-    ("control", "wrong"),
-    [
-        ("", True),
-        ("kind: CONTROL_SEQUENCE_START", True),
-        ("kind: CONTROL_SEQUENCE_END int32_false_true: 1", True),
-        ("int32_false_true: [ 0, 1 ] fp32_false_true: [ 0, 1 ]", True),
-        ("int32_false_true: [ 0, 1 ]", False),
-        ("kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64", False),
-    ],
-)
-def test_a_sequence_is_begun_with_one_of_two_values(
-    tmp_path: Path, check: Check, control: str, wrong: bool
-) -> None:
-    controlled(control)(write_right(tmp_path, "right"))
-    _, found = check(tmp_path, "--no-clients")
-    said = [one for one in found if one["key"] == "sequence_batching.control_input.control"]
-    assert [one["level"] for one in said] == ["error"] * wrong
 
 
 def test_no_file_of_labels_is_as_good_as_none(tmp_path: Path, check: Check) -> None:
