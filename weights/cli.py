@@ -5,24 +5,21 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-import threading
 import time
-from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weights import registries
-from weights.errors import ConversionError, ManifestError, WeightsError
-from weights.install import Place, WeightsState, WeightsStatus
+from weights.errors import WeightsError
+from weights.install import Place, WeightsStatus
 from weights.manifest import MANIFEST, Model, load
-from weights.sources import Say, ShippedSource, Tools, WeightsSource
+from weights.sources import ShippedSource, Tools, WeightsSource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 REPOSITORY = Path(__file__).resolve().parents[1] / "model_repository"
-STILL_THERE_S = 5.0
 
 DESCRIPTION = """\
 Make model_repository/MODEL/1/model.onnx for every model that lacks it.
@@ -51,18 +48,14 @@ def main(
 
     `arguments` are the process's own unless given; `tools` are those that reach the registries.
     """
-    try:
-        models = load(manifest)
-    except ManifestError as error:
-        _say_error(str(error))
-        return 1
+    models = load(manifest)
     parser = _parser(models)
     options = parser.parse_args(arguments)
     chosen = dict(options.source)
     wanted = _wanted(parser, models, options.model, chosen)
     if options.list:
         for model in wanted:
-            _describe(model, Place(options.repository / model.name).state(model))
+            _describe(model, *Place(options.repository / model.name).state(model))
         return 0
     tools = tools or Tools(registries.pack, registries.snapshot, _convert)
     failures = 0
@@ -70,7 +63,7 @@ def main(
         try:
             _provide(model, options.repository, chosen.get(model.name), tools, force=options.force)
         except WeightsError as error:
-            _say_error(str(error))
+            sys.stderr.write(f"{error}\n")
             failures += 1
     return 1 if failures else 0
 
@@ -115,10 +108,7 @@ def _wanted(
     named: Sequence[str],
     chosen: dict[str, str],
 ) -> list[Model]:
-    """Return the models to make: those named, else those of `--source`, else all.
-
-    Ends the program with argparse's usage message when a name is not known.
-    """
+    """Return the models to make: those named, else those of `--source`, else all."""
     for name in (*named, *chosen):
         if name not in models:
             parser.error(f"there is no model {name!r}; there are {', '.join(models)}")
@@ -143,66 +133,41 @@ def _provide(
 ) -> None:
     """Make one model unless it is up to date; raise WeightsError on failure."""
     place = Place(repository / model.name)
-    state = place.state(model)
+    status, made_from = place.state(model)
 
     def say(text: str) -> None:
         _say(f"{model.name}: {text}")
 
-    if state.status is WeightsStatus.OWN and not force:
-        say(f"kept {_short(place.model)}, your own file (--force would replace it)")
+    if status is WeightsStatus.OWN and not force:
+        say(f"kept {place.model}, your own file (--force would replace it)")
         return
-    current = model.source(state.source)
+    current = model.source(made_from)
     again = force and not isinstance(current, ShippedSource)  # what is shipped is never made
-    if state.status is WeightsStatus.READY and chosen in (None, state.source) and not again:
-        say(f"ready ({state.source})")
+    if status is WeightsStatus.READY and chosen in (None, made_from) and not again:
+        say(f"ready ({made_from})")
         return
     if current and current.on_request:
         chosen = chosen or current.name  # the user's earlier choice holds
-    if state.status is WeightsStatus.OUTDATED:
-        say(f"{_short(place.model)} was made from other weights or by another converter")
+    if status is WeightsStatus.OUTDATED:
+        say(f"{place.model} was made from other weights or by another converter")
     tried: list[tuple[WeightsSource, WeightsError]] = []
     for source in model.sources:
         if source.name != chosen if chosen else source.on_request:
             continue
+        if source.notice:
+            say(f"note: {source.notice}")
+        begin = time.monotonic()
         try:
-            _make(source, place, tools, say)
+            with tempfile.TemporaryDirectory(prefix="weights-") as folder:
+                product = source.make(Path(folder), tools, say)
+            place.put(source, product)
         except WeightsError as error:
             tried.append((source, error))
-        else:
-            return
-    raise WeightsError(_failure(model, place, tried))
-
-
-def _make(source: WeightsSource, place: Place, tools: Tools, say: Say) -> None:
-    begin = time.monotonic()
-    if source.notice:
-        say(f"note: {source.notice}")
-    with tempfile.TemporaryDirectory(prefix="weights-") as folder, _heartbeat(say):
-        product = source.make(Path(folder), tools, say)
-    place.put(source, product)
-    megabytes, seconds = len(product.model) / 1e6, time.monotonic() - begin
-    say(
-        f"made {_short(place.model)} ({megabytes:.0f} MB, {source.licence}) in {seconds:.0f} s:"
-        f" {source.weights}"
-    )
-
-
-@contextmanager
-def _heartbeat(say: Say) -> Iterator[None]:
-    """Say every few seconds that the work goes on: npm shows no progress."""
-    begin, done = time.monotonic(), threading.Event()
-
-    def beat() -> None:
-        while not done.wait(STILL_THERE_S):
-            say(f"still at it after {time.monotonic() - begin:.0f} s")
-
-    thread = threading.Thread(target=beat, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
+            continue
+        took = f"{len(product.model) / 1e6:.0f} MB, in {time.monotonic() - begin:.0f} s"
+        say(f"made {place.model} ({took}): {source.weights}; licence {source.licence}")
+        return
+    raise WeightsError(_describe_failure(model, place, tried))
 
 
 def _convert(converter: str, folder: Path) -> bytes:
@@ -211,31 +176,30 @@ def _convert(converter: str, folder: Path) -> bytes:
     try:
         module = import_module(f"weights.converters.{converter}")
     except ImportError as error:
-        raise ConversionError(
-            f"{error}: install container/image/requirements/weights.txt"
-        ) from error
+        raise WeightsError(f"{error}: install container/image/requirements/weights.txt") from error
     return bytes(module.convert(folder).SerializeToString())
 
 
-def _failure(model: Model, place: Place, tried: list[tuple[WeightsSource, WeightsError]]) -> str:
+def _describe_failure(
+    model: Model, place: Place, tried: list[tuple[WeightsSource, WeightsError]]
+) -> str:
     lines = [f"{model.name}: could not be made."]
     lines += [f"  tried {source.title}: {error}" for source, error in tried]
     lines += ["  To mend it, do one of these and run the same command again:"]
     lines += [f"  - {source.remedy}" for source, _ in tried]
     lines += [
-        f"  - python -m weights --source {model.name}={source.name}  ({source.weights})"
+        f"  - take {source.weights}: --source {model.name}={source.name}"
         for source in model.sources
         if source.on_request and source not in [source for source, _ in tried]
     ]
-    lines += [f"  - put an ONNX model of your own at {_short(place.model)}; it will be kept"]
+    lines += [f"  - put an ONNX model of your own at {place.model}; it will be kept"]
     if place.model.exists():
         lines += ["  The file that was there before is still in place."]
     return "\n".join(lines)
 
 
-def _describe(model: Model, state: WeightsState) -> None:
-    made = f" (from {state.source})" if state.source else ""
-    _say(f"{model.name}: {state.status.value}{made}")
+def _describe(model: Model, status: WeightsStatus, made_from: str) -> None:
+    _say(f"{model.name}: {status.value}{f' (from {made_from})' if made_from else ''}")
     for source in model.sources:
         request = f" [only with --source {model.name}={source.name}]" if source.on_request else ""
         _say(f"  {source.name}: {source.weights}{request}")
@@ -244,16 +208,6 @@ def _describe(model: Model, state: WeightsState) -> None:
             _say(f"    note: {source.notice}")
 
 
-def _short(path: Path) -> str:
-    """Return the path relative to the current folder, where it is below it."""
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
-
-
 def _say(line: str) -> None:
-    sys.stdout.write(line + "\n")
+    sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
-
-
-def _say_error(text: str) -> None:
-    sys.stderr.write(text + "\n")

@@ -14,7 +14,6 @@ from weights.manifest import MANIFEST, load
 
 
 def only(names: str) -> int:
-    """Return the exit code, as that of `python -m weights`."""
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     done = main(wanted)
     for name in load(MANIFEST):

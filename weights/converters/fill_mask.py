@@ -13,7 +13,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from weights.converters.graph import check
-from weights.errors import ConversionError
+from weights.errors import WeightsError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,29 +25,25 @@ EXPORTED, SERVED = "logits", "output"
 def convert(folder: Path) -> onnx.ModelProto:
     """Return the model of `folder/model.onnx` with its answer named `output`.
 
-    Raises ConversionError if the file is not a model, has other inputs, has no output `logits`
-    with three axes, or cannot take any number of texts of any length.
+    Raises WeightsError if it is no such model, or cannot take texts of any number and length.
     """
     try:
         model = onnx.load(folder / "model.onnx")
     except (OSError, DecodeError) as error:
-        raise ConversionError(f"model.onnx cannot be read: {error}") from error
+        raise WeightsError(f"model.onnx cannot be read: {error}") from error
     graph = model.graph
     inputs = {value.name for value in graph.input} - {value.name for value in graph.initializer}
     if inputs != INPUTS:
-        raise ConversionError(f"its inputs are {sorted(inputs)}, not {sorted(INPUTS)}")
+        raise WeightsError(f"its inputs are {sorted(inputs)}, not {sorted(INPUTS)}")
     for value in graph.input:
         tensor = value.type.tensor_type
         if value.name in INPUTS and (
             tensor.elem_type != onnx.TensorProto.INT64 or _fixed(value) != [None, None]
         ):
-            raise ConversionError(f"its input {value.name!r} is not int64 with two free axes")
+            raise WeightsError(f"its input {value.name!r} is not int64 with two free axes")
     outputs = {value.name: value for value in graph.output}
     if EXPORTED not in outputs or len(_fixed(outputs[EXPORTED])) != 3:
-        raise ConversionError(f"its outputs are {sorted(outputs)}; {EXPORTED!r} is not among them")
-    names = {name for node in graph.node for name in (*node.input, *node.output)}
-    if SERVED in names:
-        raise ConversionError(f"it has a tensor named {SERVED!r} already, besides {EXPORTED!r}")
+        raise WeightsError(f"its outputs are {sorted(outputs)}; {EXPORTED!r} is not among them")
     outputs[EXPORTED].name = SERVED
     for node in graph.node:
         node.input[:] = [SERVED if name == EXPORTED else name for name in node.input]

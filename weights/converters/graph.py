@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from weights.errors import ConversionError
+from weights.errors import WeightsError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,6 +40,24 @@ class GraphBuilder:
         self._constants[name] = numpy_helper.from_array(stored, name)
         return name
 
+    def convolution(
+        self,
+        name: str,
+        source: str,
+        kernel: NDArray[Any],
+        bias: NDArray[Any],
+        output: str = "",
+        **attributes: Any,
+    ) -> str:
+        """Add a convolution with a kernel of height × width × in × out."""
+        constants = [
+            self.constant(f"{name}.kernel", kernel.transpose(3, 2, 0, 1)),
+            self.constant(f"{name}.bias", bias),
+        ]
+        shape = list(kernel.shape[:2])
+        inputs = [source, *constants]
+        return self.node("Conv", inputs, output or name, kernel_shape=shape, **attributes)
+
     def finish(
         self,
         name: str,
@@ -49,8 +67,7 @@ class GraphBuilder:
         """Return the checked model with one float32 input and one float32 output.
 
         `inputs` and `outputs` are each a tensor's name and its shape without the batch axis,
-        which is put in front and is dynamic. Raises ConversionError when ONNX's full check,
-        shapes included, does not pass.
+        which is put in front and is dynamic.
         """
         graph = helper.make_graph(
             self._nodes,
@@ -70,25 +87,11 @@ class GraphBuilder:
 
 
 def check(model: onnx.ModelProto) -> None:
-    """Raise ConversionError unless ONNX's full check passes, shapes included."""
+    """Raise WeightsError unless ONNX's full check passes, shapes included."""
     try:
         onnx.checker.check_model(model, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
-        raise ConversionError(f"the converted model is not valid ONNX: {error}") from error
-
-
-def same_padding(name: str, kernel: Sequence[int], strides: Sequence[int]) -> list[int]:
-    """Return the ONNX `pads` of TensorFlow's SAME padding: top, left, bottom, right.
-
-    With stride 1 and an odd kernel it is half the kernel on each side, whatever the picture's
-    size. Raises ConversionError for the rest, where it depends on the size and is not symmetric.
-    """
-    if any(stride != 1 for stride in strides) or any(side % 2 == 0 for side in kernel):
-        raise ConversionError(
-            f"{name!r} pads 'same' with kernel {list(kernel)} and strides {list(strides)};"
-            " only odd kernels with stride 1 are mapped"
-        )
-    return [side // 2 for side in kernel] * 2
+        raise WeightsError(f"the converted model is not valid ONNX: {error}") from error
 
 
 def _tensor(name: str, shape: Sequence[int]) -> Any:

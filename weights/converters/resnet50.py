@@ -5,22 +5,22 @@ end is left out. H, W and the number of classes are the stored model's own (224,
 
 Batch normalisation is folded into the convolution before it: with f = γ / √(σ² + ε), the kernel
 becomes k·f and the bias (b − μ)·f + β (Ioffe and Szegedy 2015, algorithm 1, inference).
+
+The package is pinned by its checksum, so that its layers are known: what is in no other ResNet-50
+of Keras is not mapped.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from weights.converters import tfjs
-from weights.converters.graph import GraphBuilder, same_padding
-from weights.errors import ConversionError
+from weights.converters.graph import GraphBuilder
+from weights.errors import WeightsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     import onnx
@@ -31,219 +31,99 @@ if TYPE_CHECKING:
 MEAN = np.array([123.68, 116.779, 103.939])
 SCALE = 255.0
 
-NO_PADDING = (0, 0, 0, 0)
-
-
-@dataclass(frozen=True)
-class _Value:
-    """A layer's output: the tensor, its pending padding and its properties.
-
-    `pads` is top, left, bottom, right; the layer that reads the value applies it.
-    """
-
-    tensor: str
-    pads: tuple[int, ...] = NO_PADDING
-    non_negative: bool = False
-    is_input: bool = False
-    is_folded: bool = False
-
 
 def convert(folder: Path) -> onnx.ModelProto:
     """Convert the TensorFlow.js layers model in `folder` to ONNX.
 
-    Raises ConversionError naming the layer, and what about it is not mapped.
+    Raises WeightsError for a layer of a kind that a ResNet-50 has not.
     """
-    return _ResNetConverter(tfjs.read(folder, "layers-model")).run()
+    stored, weights = tfjs.read(folder)
+    return _ResNetConverter(
+        stored["modelTopology"]["model_config"]["config"]["layers"], weights
+    ).run()
 
 
 class _ResNetConverter:
-    def __init__(self, model: tfjs.TfjsModel) -> None:
-        config = model.topology["model_config"]["config"]
-        self._weights = model.weights
-        self._layers: list[dict[str, Any]] = config["layers"]
-        self._outputs = [entry[0] for entry in config["output_layers"]]
-        self._readers: dict[str, list[dict[str, Any]]] = defaultdict(list)
-        for layer in self._layers:
-            for source in _sources(layer):
-                self._readers[source].append(layer)
+    def __init__(self, layers: list[dict[str, Any]], weights: dict[str, NDArray[Any]]) -> None:
+        self._layers, self._weights = layers, weights
         self._graph = GraphBuilder()
-        self._values: dict[str, _Value] = {}
-        self._input_shape: list[int] = []
-        self._classes = 0
-        self._map: dict[str, Callable[..., _Value]] = {
-            "InputLayer": self._input,
-            "ZeroPadding2D": self._zero_padding,
-            "Conv2D": self._convolution,
-            "BatchNormalization": self._batch_norm,
-            "Activation": self._activation,
-            "Add": self._add,
-            "MaxPooling2D": self._max_pool,
-            "GlobalAveragePooling2D": self._average_pool,
-            "Dense": self._dense,
+        self._tensors: dict[str, str] = {}
+        """What each layer makes."""
+        self._pads = {
+            layer["name"]: [side[end] for end in (0, 1) for side in layer["config"]["padding"]]
+            for layer in layers
+            if layer["class_name"] == "ZeroPadding2D"
         }
+        """Zeros still to be put around it: top, left, bottom, right."""
 
     def run(self) -> onnx.ModelProto:
+        sides, classes = [], 0
         for layer in self._layers:
-            name, kind, config = layer["name"], layer["class_name"], layer["config"]
-            if kind not in self._map:
-                raise ConversionError(f"layer {name!r} is a {kind}, which is not mapped")
-            if config.get("data_format", "channels_last") != "channels_last":
-                raise ConversionError(f"layer {name!r} is not channels_last")
-            if config.get("dilation_rate", [1, 1]) != [1, 1]:
-                raise ConversionError(f"layer {name!r} is dilated, which is not mapped")
-            sources = _sources(layer)
-            for source in sources:
-                if source not in self._values:
-                    raise ConversionError(f"layer {name!r} reads {source!r}, which is not there")
-            values = [self._values[source] for source in sources]
-            try:
-                self._values[name] = self._map[kind](name, config, *values)
-            except (KeyError, TypeError, ValueError) as error:
-                raise ConversionError(
-                    f"layer {name!r} is not laid out as a {kind} is: {error!r}"
-                ) from error
-        if not self._classes:
-            raise ConversionError("the model does not end in a Dense layer")
-        return self._graph.finish(
-            "resnet50", ("input", self._input_shape), ("output", [self._classes])
-        )
+            name, config = layer["name"], layer["config"]
+            sources = [entry[0] for call in layer["inbound_nodes"] for entry in call]
+            tensors = [self._tensors[source] for source in sources]
+            match layer["class_name"]:
+                case "InputLayer":
+                    _, *sides, _ = config["batch_input_shape"]
+                    made = self._take_mean_off(name)
+                case "Conv2D":
+                    made = self._convolve(name, config, sources[0])
+                # Applied and folded by the layer behind and the one before.
+                case "ZeroPadding2D" | "BatchNormalization":
+                    (made,) = tensors
+                case "Activation" | "Add" as kind:
+                    made = self._graph.node("Add" if kind == "Add" else "Relu", tensors, name)
+                case "MaxPooling2D":
+                    # ONNX pads a maximum with minus infinity; behind a ReLU zeros are the same.
+                    made = self._graph.node(
+                        "MaxPool",
+                        tensors,
+                        name,
+                        kernel_shape=config["pool_size"],
+                        strides=config["strides"],
+                        pads=self._pads.get(sources[0], [0] * 4),
+                    )
+                case "GlobalAveragePooling2D":
+                    pooled = self._graph.node("GlobalAveragePool", tensors, f"{name}.mean")
+                    made = self._graph.node("Flatten", [pooled], name, axis=1)
+                case "Dense":
+                    made, classes = self._classify(name, tensors[0])
+                case kind:
+                    raise WeightsError(f"layer {name!r} is a {kind}, which is not mapped")
+            self._tensors[name] = made
+        return self._graph.finish("resnet50", ("input", [3, *sides]), ("output", [classes]))
 
-    def _input(self, name: str, config: dict[str, Any]) -> _Value:
-        _, height, width, channels = config["batch_input_shape"]
-        if self._input_shape or channels != 3:
-            raise ConversionError(f"layer {name!r} is not the one RGB input that is mapped")
-        self._input_shape = [channels, height, width]
+    def _take_mean_off(self, name: str) -> str:
         # The mean is taken off before the zeros are put around the picture, as in training;
         # folding it into the first bias would be wrong along the edges. The scale can be folded.
         shift = self._graph.constant("input.mean", (-MEAN / SCALE).reshape(1, 3, 1, 1))
-        return _Value(self._graph.node("Add", ["input", shift], name), is_input=True)
+        self._input = name
+        return self._graph.node("Add", ["input", shift], name)
 
-    def _zero_padding(self, name: str, config: dict[str, Any], value: _Value) -> _Value:
-        if value.pads != NO_PADDING:
-            raise ConversionError(f"layer {name!r} pads what is padded already")
-        (top, bottom), (left, right) = config["padding"]
-        return _Value(value.tensor, (top, left, bottom, right), value.non_negative, value.is_input)
-
-    def _convolution(self, name: str, config: dict[str, Any], value: _Value) -> _Value:
-        if config["activation"] != "linear":
-            raise ConversionError(f"layer {name!r} has activation {config['activation']!r}")
-        kernel = self._weight(name, "kernel")
-        bias = self._weight(name, "bias") if config["use_bias"] else np.zeros(kernel.shape[-1])
-        folded = False
-        readers = self._readers[name]
-        if len(readers) == 1 and readers[0]["class_name"] == "BatchNormalization":
-            kernel, bias = self._fold(readers[0]["config"], kernel, bias)
-            folded = True
-        if value.is_input:
+    def _convolve(self, name: str, config: dict[str, Any], source: str) -> str:
+        kernel, bias = self._weight(name, "kernel"), self._weight(name, "bias")
+        norms = [one for one in self._layers if one["class_name"] == "BatchNormalization"]
+        norm = next(one["config"] for one in norms if one["inbound_nodes"][0][0][0] == name)
+        variance = self._weight(norm["name"], "moving_variance")
+        factor = 1 / np.sqrt(variance + norm["epsilon"]) * self._weight(norm["name"], "gamma")
+        mean, beta = self._weight(norm["name"], "moving_mean"), self._weight(norm["name"], "beta")
+        kernel, bias = kernel * factor, (bias - mean) * factor + beta
+        if self._tensors[source] == self._input:
             kernel = kernel[:, :, ::-1] * SCALE  # reads RGB where it was trained on BGR
-        self._graph.node(
-            "Conv",
-            [
-                value.tensor,
-                self._graph.constant(f"{name}.kernel", kernel.transpose(3, 2, 0, 1)),
-                self._graph.constant(f"{name}.bias", bias),
-            ],
-            name,
-            kernel_shape=config["kernel_size"],
-            strides=config["strides"],
-            pads=_pads(name, config, config["kernel_size"], value),
+        pads = self._pads.get(source, [0] * 4)
+        if config["padding"] == "same":  # of an odd kernel with stride 1
+            pads = [side // 2 for side in config["kernel_size"]] * 2
+        return self._graph.convolution(
+            name, self._tensors[source], kernel, bias, strides=config["strides"], pads=pads
         )
-        return _Value(name, is_folded=folded)
 
-    def _fold(
-        self, norm: dict[str, Any], kernel: NDArray[Any], bias: NDArray[Any]
-    ) -> tuple[NDArray[Any], NDArray[Any]]:
-        name = norm["name"]
-        if norm["axis"] not in (3, [3]):
-            raise ConversionError(f"layer {name!r} does not normalise the channels")
-        factor = 1 / np.sqrt(self._weight(name, "moving_variance") + norm["epsilon"])
-        if norm["scale"]:
-            factor = factor * self._weight(name, "gamma")
-        folded = (bias - self._weight(name, "moving_mean")) * factor
-        if norm["center"]:
-            folded = folded + self._weight(name, "beta")
-        return kernel * factor, folded
-
-    def _batch_norm(self, name: str, _config: dict[str, Any], value: _Value) -> _Value:
-        if not value.is_folded:
-            raise ConversionError(f"layer {name!r} does not follow a convolution of its own")
-        return _Value(value.tensor)
-
-    def _activation(self, name: str, config: dict[str, Any], value: _Value) -> _Value:
-        if config["activation"] != "relu":
-            raise ConversionError(f"layer {name!r} has activation {config['activation']!r}")
-        self._graph.node("Relu", [_whole(name, value)], name)
-        return _Value(name, non_negative=True)
-
-    def _add(self, name: str, _config: dict[str, Any], *values: _Value) -> _Value:
-        if len(values) != 2:
-            raise ConversionError(f"layer {name!r} adds {len(values)} tensors; two are mapped")
-        self._graph.node("Add", [_whole(name, value) for value in values], name)
-        return _Value(name)
-
-    def _max_pool(self, name: str, config: dict[str, Any], value: _Value) -> _Value:
-        if value.pads != NO_PADDING and not value.non_negative:
-            # ONNX pads a maximum with minus infinity; zeros are the same only from zero upwards.
-            raise ConversionError(f"layer {name!r} pools a padded tensor that may be negative")
-        self._graph.node(
-            "MaxPool",
-            [value.tensor],
-            name,
-            kernel_shape=config["pool_size"],
-            strides=config["strides"],
-            pads=_pads(name, config, config["pool_size"], value),
-        )
-        return _Value(name, non_negative=value.non_negative)
-
-    def _average_pool(self, name: str, _config: dict[str, Any], value: _Value) -> _Value:
-        pooled = self._graph.node("GlobalAveragePool", [_whole(name, value)], f"{name}.mean")
-        return _Value(self._graph.node("Flatten", [pooled], name, axis=1))
-
-    def _dense(self, name: str, config: dict[str, Any], value: _Value) -> _Value:
-        if self._outputs != [name] or config["activation"] not in ("softmax", "linear"):
-            raise ConversionError(f"layer {name!r} is not a classifier at the model's end")
+    def _classify(self, name: str, source: str) -> tuple[str, int]:
         kernel = self._weight(name, "kernel")
-        bias = self._weight(name, "bias") if config["use_bias"] else np.zeros(kernel.shape[1])
-        self._classes = kernel.shape[1]
-        self._graph.node(
-            "Gemm",
-            [
-                _whole(name, value),
-                self._graph.constant(f"{name}.kernel", kernel.T),
-                self._graph.constant(f"{name}.bias", bias),
-            ],
-            "output",
-            transB=1,
-        )
-        return _Value("output")
+        weights = self._graph.constant(f"{name}.kernel", kernel.T)
+        bias = self._graph.constant(f"{name}.bias", self._weight(name, "bias"))
+        made = self._graph.node("Gemm", [source, weights, bias], "output", transB=1)
+        return made, kernel.shape[1]
 
     def _weight(self, layer: str, part: str) -> NDArray[Any]:
         """Return a weight as float64, so that folding rounds once, at the end."""
-        try:
-            return self._weights[f"{layer}/{part}"].astype(np.float64)
-        except KeyError as error:
-            raise ConversionError(f"layer {layer!r} has no weight {part!r}") from error
-
-
-def _sources(layer: dict[str, Any]) -> list[str]:
-    """Return the names of the layers that `layer` reads."""
-    calls = layer["inbound_nodes"]
-    if len(calls) > 1:
-        raise ConversionError(f"layer {layer['name']!r} is used {len(calls)} times; one is mapped")
-    return [entry[0] for entry in calls[0]] if calls else []
-
-
-def _pads(name: str, config: dict[str, Any], kernel: list[int], value: _Value) -> list[int]:
-    """Return ONNX `pads`: the zeros put around before, and the layer's own."""
-    if config["padding"] == "valid":
-        return list(value.pads)
-    if config["padding"] == "same" and value.pads == NO_PADDING:
-        return same_padding(name, kernel, config["strides"])
-    raise ConversionError(f"layer {name!r} pads {config['padding']!r}, which is not mapped here")
-
-
-def _whole(name: str, value: _Value) -> str:
-    """Return the tensor of a value that nothing is still to be put around."""
-    if value.pads != NO_PADDING:
-        raise ConversionError(f"layer {name!r} reads a padded tensor, which is not mapped")
-    return value.tensor
+        return self._weights[f"{layer}/{part}"].astype(np.float64)

@@ -12,8 +12,7 @@ import sys
 from pathlib import Path
 
 from weights.cli import REPOSITORY
-from weights.install import Place
-from weights.manifest import MANIFEST, load
+from weights.install import sources_of
 
 TEXTS = {
     "AGPL-3.0": Path(__file__).parent / "AGPL-3.0.txt",
@@ -44,11 +43,9 @@ The texts are in `{packages}`, in the folder `NAME-VERSION.dist-info` of each pa
 
 def write_models(folder: Path) -> list[str]:
     """Write the licences of the models that come from this project; return rows of a table."""
-    manifest = load(MANIFEST)
     rows = []
-    for path in sorted(path for path in REPOSITORY.iterdir() if path.is_dir()):
-        name, model = path.name, manifest.get(path.name)
-        source = model.source(Place(path).state(model).source) if model else None
+    for path, source in sources_of(REPOSITORY):
+        name = path.name
         if source is None:
             rows.append(f"| {name} | a model of the image's builder | not known here |")
             continue

@@ -15,7 +15,6 @@ Weights = dict[str, NDArray[Any]]
 
 def write(
     folder: Path,
-    kind: str,
     topology: dict[str, Any],
     weights: Weights,
     signature: dict[str, Any] | None = None,
@@ -31,17 +30,12 @@ def write(
         for name, array in weights.items()
     ]
     stored = {
-        "format": kind,
         "modelTopology": topology,
         "signature": signature or {},
         "weightsManifest": [{"paths": ["a.bin", "b.bin"], "weights": entries}],
     }
     (folder / "model.json").write_text(json.dumps(stored))
     return folder
-
-
-def layers_topology(layers: list[dict[str, Any]], output: str) -> dict[str, Any]:
-    return {"model_config": {"config": {"layers": layers, "output_layers": [[output, 0, 0]]}}}
 
 
 def layer(kind: str, name: str, sources: list[str], **config: Any) -> dict[str, Any]:
