@@ -28,7 +28,7 @@ from container.checks import (
 )
 from container.programs.find_triton import NVIDIAS, NoTriton, TritonProgram, find_triton
 from container.programs.gunicorn import gunicorn_program, warn_of_lost_jobs
-from container.programs.listening_socket import ListeningSocket, listen_to_all
+from container.programs.listening import listen_to_all
 from container.programs.model_loads import model_loads
 from container.programs.nginx import NoNginx, RequestLines, find_nginx, nginx_program
 from container.programs.shared_memory import NoSharedMemory, shared_memory_plan
@@ -160,11 +160,6 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
         say(line, WARNING)
     if triton:
         lower(settings.model_repository, plan)
-    try:
-        listener = ListeningSocket(settings.port)
-    except OSError as error:  # another program has bound it since
-        say(f"port {settings.port} cannot be used: {error.strerror}", ERROR)
-        return 1
     requests = RequestLines(logged=settings.access_log != "off")
     loads = model_loads(settings, run_dir, log)
     finish: dict[str, Finish] = {"NGINX": requests}
@@ -173,7 +168,7 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
         for program in (
             *([triton_program(settings, triton, run_dir, plan, loads)] if triton else []),
             gunicorn_program(settings, run_dir, plan, lines=log.finished()),
-            nginx_program(settings, run_dir, nginx, listener),
+            nginx_program(settings, run_dir, nginx),
         )
     ]
     try:
@@ -191,7 +186,6 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
             lambda: {"refusals": dict(requests.counts), "hung": sorted(loads.hung)},
         ).run()
     finally:
-        listener.close()
         warn_of_lost_jobs(run_dir, say)
         for program in programs:
             program.clean()

@@ -1,8 +1,4 @@
-"""What a source of weights is: one class per `kind` of the manifest.
-
-A source is given a folder to work in and `Tools`, and returns a `Product`. It never
-writes into the model repository: `install.py` does.
-"""
+"""What a source of weights is: one class per `kind` of the manifest."""
 
 from __future__ import annotations
 
@@ -35,10 +31,9 @@ class Tools:
 
 @dataclass(frozen=True)
 class Product:
-    """What a source made.
+    """What a source made: model.onnx, and files beside it by their path in the model's folder.
 
-    `model`: the bytes of model.onnx. `files`: others that belong to it, by their path in the
-    model's folder. `detail`: what exactly was fetched, for people.
+    `detail` says what exactly was fetched, for people.
     """
 
     model: bytes

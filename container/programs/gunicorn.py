@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from backends.machine.shared_memory import PREFIX
-from container.programs.listening_socket import has_ipv6
+from container.programs.listening import has_ipv6
 from container.programs.malloc import ALLOCATOR, FEW_ARENAS
 from container.programs.shared_memory import OWN_PREFIX
 from container.repository.shared_memory_plan import SharedMemoryPlan

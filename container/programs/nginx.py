@@ -12,7 +12,7 @@ import string
 import subprocess
 from pathlib import Path
 
-from container.programs.listening_socket import ListeningSocket, has_ipv6
+from container.programs.listening import has_ipv6
 from container.supervisor.http_probe import ask, over_tcp
 from container.supervisor.program import Program
 from dispatcher.log_lines import MAX_TEXT, json_line, level_of_status, timestamp
@@ -103,10 +103,8 @@ def find_nginx(settings: Settings) -> str:
     return found
 
 
-def nginx_program(
-    settings: Settings, run_dir: Path, executable: str, listener: ListeningSocket
-) -> Program:
-    """Return NGINX, which inherits `listener`; write its configuration to `run_dir`."""
+def nginx_program(settings: Settings, run_dir: Path, executable: str) -> Program:
+    """Return NGINX; write its configuration to `run_dir`."""
     configuration = run_dir / "nginx.conf"
     files = min(2 * MOST_CONNECTIONS, open_files())
     connections = min(MOST_CONNECTIONS, files // 2)
@@ -148,11 +146,8 @@ def nginx_program(
     return Program(
         "NGINX",
         lambda: command,
-        # NGINX takes the sockets that this variable names, as in an upgrade of its binary.
-        {**os.environ, "NGINX": f"{listener.fileno()};"},
+        os.environ,
         fault,
-        files=(listener.fileno(),),
-        before_stop=lambda runs: listener.shut(accepts=runs),
         stop_signal=signal.SIGQUIT,
         stop_within=settings.stop_timeout * ANSWERS_SHARE,
         instead="gunicorn",

@@ -122,7 +122,6 @@ def triton_program(
         is_done=lambda pid: (
             not (listens(ports["http"]) or listens(ports["grpc"]) or has_children(pid))
         ),
-        work=lambda: sorted(path.name for path in wanted.iterdir()),
         files=(loads.lines,),
         clean=clean,
     )

@@ -27,9 +27,6 @@ class Lifecycle:
     Args:
         faulty_since: when the present fault was found; None without one.
         done_since: when its work was found to be finished, after it was asked to end.
-        took: seconds from its first start until it worked.
-        work: what it had to do at the first start; see `Program.work`.
-        as_first: whether it has the same work now.
 
     """
 
@@ -42,9 +39,6 @@ class Lifecycle:
     done_since: float | None = None
     starts: int = 0
     worked: bool = False
-    took: float = 0.0
-    work: object = None
-    as_first: bool = True
     restarts: list[float] = field(default_factory=list)
     reason: str = ""
 

@@ -36,11 +36,7 @@ class Program:
         instead: the program that is killed in its place then, because it waits for that program.
         is_done: takes its process id after `stop_signal` was sent, and returns at once whether its
             work is finished; it is killed soon afterwards where it does not end.
-        work: returns what it has to do at a start. Where that differs from the first start, the
-            first start's duration does not limit this one's.
         files: numbers of open files that it inherits.
-        before_stop: called once before `stop_signal` is sent, or at the beginning of the stop where
-            the program does not run; takes whether it runs, and a second at most.
         clean: removes what its process leaves behind.
 
     """
@@ -53,9 +49,7 @@ class Program:
     stop_within: float = math.inf
     instead: str = ""
     is_done: Callable[[int], bool] = lambda _: False
-    work: Callable[[], object] = lambda: None
     files: tuple[int, ...] = ()
-    before_stop: Callable[[bool], None] = lambda _: None
     output: int | None = None
     clean: Callable[[], None] = lambda: None
 

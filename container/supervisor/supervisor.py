@@ -48,9 +48,6 @@ LEFT_S = 2.0
 # arrives before its handlers are in place.
 ASK_AGAIN_S = 1.0
 
-# A restart that takes this many times as long as the first start counts as hanging.
-RESTART_SHARE, RESTART_LEAST_S = 3, 60.0
-
 # A probe takes a few seconds at most.
 STALE_S = 20.0
 
@@ -157,7 +154,6 @@ class Supervisor:
 
     def _start(self, lifecycle: Lifecycle, now: float) -> None:
         try:
-            work = lifecycle.program.work()
             lifecycle.pid, lifecycle.alive = self.system.spawn(lifecycle.program), True
         except OSError as error:
             lifecycle.reason = f"it cannot be started ({error})"
@@ -165,15 +161,7 @@ class Supervisor:
             self._restart_or_stop(lifecycle, f"cannot be started ({error})", 1)
             return
         lifecycle.starts += 1
-        lifecycle.work = lifecycle.work if lifecycle.worked else work
-        lifecycle.as_first = lifecycle.work == work
         lifecycle.enter(State.STARTING, now)
-
-    def _start_timeout(self, lifecycle: Lifecycle) -> float:
-        """Return the seconds from a start until a program must work."""
-        if not (lifecycle.worked and lifecycle.as_first):
-            return self.policy.start_timeout
-        return min(self.policy.start_timeout, max(RESTART_LEAST_S, RESTART_SHARE * lifecycle.took))
 
     def _wait_until_it_works(self, lifecycle: Lifecycle, now: float) -> None:
         name, fault, took = lifecycle.program.name, self._fault(lifecycle), now - lifecycle.since
@@ -181,10 +169,9 @@ class Supervisor:
         stopped = self.system.is_stopped(lifecycle.pid)
         if not fault:
             self.say(f"{name} is ready {'again ' if lifecycle.worked else ''}after {took:.1f} s")
-            lifecycle.took = lifecycle.took if lifecycle.worked else took
             lifecycle.worked, lifecycle.reason = True, ""
             lifecycle.enter(State.RUNNING, now)
-        elif took > (self.policy.patience if stopped else self._start_timeout(lifecycle)):
+        elif took > (self.policy.patience if stopped else self.policy.start_timeout):
             text = f"{name} is not ready after {took:.0f} s: {fault}"
             if lifecycle.worked:
                 self.say(f"{text}; killing it", ERROR)
@@ -303,9 +290,6 @@ class Supervisor:
     def _begin_to_stop(self, exit_code: int) -> None:
         self._exit_code = exit_code
         self._kill_at = self.system.now() + self.policy.stop_timeout
-        for lifecycle in self._lifecycles:
-            if not lifecycle.alive:
-                lifecycle.program.before_stop(False)  # noqa: FBT003
 
     def _stop_next(self) -> None:
         """Ask the last of the running programs to end, or kill all at the deadline."""
@@ -325,7 +309,6 @@ class Supervisor:
         if last.pid not in self._turns:
             # Continue a process that SIGSTOP has stopped: else it would do no more work.
             self.system.signal_group(last.pid, signal.SIGCONT)
-            last.program.before_stop(True)  # noqa: FBT003  the hook has nothing else
             self._turns[last.pid] = self.system.now()
             self._ask_to_end(last, self.system.now())
         elif last.state is State.STARTING and now > self._last_asked + ASK_AGAIN_S:

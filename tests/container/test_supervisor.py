@@ -37,17 +37,6 @@ def test_a_program_that_is_stopped_hears_the_signal_all_the_same() -> None:
         assert script.sent[asked + 1][1:] == (-pid, CONT)
 
 
-def test_what_comes_before_a_stop_is_done_once_and_before_the_signal() -> None:
-    script = Script(signals={5: [TERM]}, stopping=3)
-    assert supervise(script).shut == [(5, True, [CONT])], "one that is stopped would do nothing"
-
-
-def test_what_comes_before_a_stop_is_done_for_one_that_is_dead_as_well() -> None:
-    script = Script(signals={6: [TERM]}, deaths={5: [(3, 1)]})
-    ((at, ran, _),) = supervise(script, restarts=3).shut
-    assert (at, ran) == (6, False)
-
-
 def test_each_is_asked_only_when_the_one_before_it_has_ended() -> None:
     script = Script(signals={5: [TERM]}, stopping=3)
     supervise(script)

@@ -184,27 +184,6 @@ def test_one_that_is_never_ready_again_is_killed_and_started_once_more() -> None
     assert any("is not ready after 61 s: it does not answer; killing it" in s for s in out.said)
 
 
-@pytest.mark.parametrize(("first", "expected"), [(1, 61), (30, 91), (300, 481)])
-def test_a_later_start_may_take_three_times_as_long_as_the_first(first: int, expected: int) -> None:
-    script = Script(
-        deaths={first + 4: [(1, -9)]},
-        faults={"Triton": range(first)},
-        signals={first + expected + 8: [TERM]},
-    )
-    at_first, again = script.faults["Triton"], range(first + 5, 1000)
-    script.faults["Triton"] = [*at_first, *again]  # type: ignore[assignment]
-    out = supervise(script, start_timeout=480)
-    assert f"Triton is not ready after {expected} s: it does not answer; killing it" in out.said
-
-
-def test_a_later_start_that_has_more_to_do_has_all_the_time() -> None:
-    script = Script(deaths={4: [(1, -9)]}, faults={"Triton": range(5, 300)}, signals={310: [TERM]})
-    counts = itertools.count()
-    out = supervise(script, start_timeout=480, work=lambda: next(counts))
-    assert out.code == 0
-    assert script.spawned.count("Triton") == 2
-
-
 def test_a_probe_that_does_not_return_is_a_fault() -> None:
     script = Script(blind_from=50, signals={90: [TERM]})
     out = supervise(script)

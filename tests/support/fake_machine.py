@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from signal import Signals
 from typing import Any
@@ -100,9 +100,7 @@ class Outcome:
     told: list[Mapping[str, Any]]
     announced: list[float]
     cleaned: list[int]
-    shut: list[tuple[int, bool, list[Signals]]]
     levels: dict[str, str]
-    """When NGINX's door was shut, whether it ran, and the signals that had been sent by then."""
 
 
 def supervise(
@@ -112,12 +110,8 @@ def supervise(
     stop_within: float = math.inf,
     answers_within: float = math.inf,
     start_timeout: float = 60,
-    work: Callable[[], object] = lambda: None,
 ) -> Outcome:
-    out = Outcome(-1, [], [], [], [], [], {})
-
-    def sent() -> list[Signals]:
-        return [number for _, _, number in script.sent]
+    out = Outcome(-1, [], [], [], [], {})
 
     programs = [
         Program(
@@ -125,7 +119,6 @@ def supervise(
             lambda: ["t"],
             {},
             lambda: "",
-            work=work,
             is_done=lambda pid: pid == 1 and script.time >= script.done_from,
             clean=lambda: out.cleaned.append(script.time),
         ),
@@ -136,7 +129,6 @@ def supervise(
             {},
             lambda: "",
             stop_signal=QUIT,
-            before_stop=lambda runs: out.shut.append((script.time, runs, sent())),
             stop_within=answers_within,
             instead="gunicorn",
         ),

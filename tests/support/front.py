@@ -10,7 +10,7 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from clients.base import Client, Environment
 from clients.errors import ModelFailed
 from clients.plugins.registry import Registry
 from container.programs.gunicorn import gunicorn_program
-from container.programs.listening_socket import ListeningSocket
 from container.programs.nginx import RequestLines, nginx_program
 from container.repository.shared_memory_plan import SharedMemoryPlan
 from container.supervisor.log import Log
@@ -154,21 +153,20 @@ def front(
         gunicorn = gunicorn_program(settings, folder, SharedMemoryPlan(), lines=lines.finished())
         command = [application if "wsgi" in word else word for word in gunicorn.command()]
         own_lines = lines.sink("nginx", RequestLines(logged=settings.access_log != "off"))
-        with closing(ListeningSocket(settings.port)) as listener:
-            nginx = nginx_program(settings, folder, NGINX, listener)
-            processes = [
-                subprocess.Popen(
-                    command,
-                    env=dict(program.environment),
-                    stdout=stream,
-                    stderr=stream,
-                    pass_fds=program.files,
-                )
-                for command, program, stream in (
-                    (command, gunicorn, lines.sink("gunicorn")),
-                    (nginx.command(), nginx, own_lines),
-                )
-            ]
+        nginx = nginx_program(settings, folder, NGINX)
+        processes = [
+            subprocess.Popen(
+                command,
+                env=dict(program.environment),
+                stdout=stream,
+                stderr=stream,
+                pass_fds=program.files,
+            )
+            for command, program, stream in (
+                (command, gunicorn, lines.sink("gunicorn")),
+                (nginx.command(), nginx, own_lines),
+            )
+        ]
         try:
             wait_for(lambda: not gunicorn.fault() and not nginx.fault(), 30, "gunicorn and NGINX")
             yield Endpoint(settings.port, processes[0], log)

@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
 import shutil
+import subprocess
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from container.programs import listening_socket, nginx
-from container.programs.listening_socket import ListeningSocket
-from container.programs.nginx import REFUSALS, NoNginx, RequestLines, find_nginx, nginx_program
+from container.programs import nginx
+from container.programs.listening import has_ipv6
+from container.programs.nginx import (
+    ALIVE,
+    REFUSALS,
+    NoNginx,
+    RequestLines,
+    find_nginx,
+    nginx_program,
+)
 from dispatcher.settings import read_settings
-from tests.conftest import PROJECT, free_ports
+from tests.conftest import PROJECT, free_ports, wait_for
 from tests.support.front import NGINX
 
 
 def listens(folder: Path, environment: dict[str, str]) -> list[str]:
     """Return the arguments of `listen` in the configuration that NGINX is started with."""
     settings = read_settings(environment)
-    with closing(ListeningSocket(settings.port)) as listener:
-        nginx_program(settings, folder, NGINX, listener)
+    nginx_program(settings, folder, NGINX)
     configuration = (folder / "nginx.conf").read_text()
     return re.findall(r"^ *listen (.*);", configuration, re.MULTILINE)
 
@@ -33,7 +41,6 @@ def test_triton_s_ports_are_closed_unless_a_setting_opens_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_ipv6: bool
 ) -> None:
     """And all are open to IPv6 and IPv4, where the kernel has both."""
-    monkeypatch.setattr(listening_socket, "has_ipv6", lambda: has_ipv6)
     monkeypatch.setattr(nginx, "has_ipv6", lambda: has_ipv6)
     form = "[::]:{} ipv6only=off" if has_ipv6 else "{}"
     port = str(free_ports(1)[0])
@@ -42,6 +49,23 @@ def test_triton_s_ports_are_closed_unless_a_setting_opens_them(
     assert listens(tmp_path, own) == [main]
     grpc = {**own, "TRITON_PUBLIC_GRPC_PORT": "9001"}
     assert listens(tmp_path, grpc) == [main, form.format(9001) + " http2"]
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="the kernel has no IPv6")
+def test_callers_of_both_families_are_answered(tmp_path: Path) -> None:
+    port = free_ports(1)[0]
+    settings = read_settings({"SAGEMAKER_BIND_TO_PORT": str(port)})
+    program = nginx_program(settings, tmp_path, NGINX)
+    process = subprocess.Popen(program.command(), env=dict(program.environment))
+    try:
+        wait_for(lambda: not program.fault(), 10, "NGINX")
+        for host in ("127.0.0.1", "::1"):
+            with closing(http.client.HTTPConnection(host, port, timeout=10)) as connection:
+                connection.request("GET", ALIVE)
+                assert connection.getresponse().status == 204
+    finally:
+        process.terminate()
+        process.wait(10)
 
 
 @pytest.mark.parametrize(
