@@ -250,7 +250,7 @@ class ModelCheck:
 
     def environments(self, config: ConfigFindings, message: Message) -> None:
         for field in entries(message, environment.KEY):
-            environment.EnvironmentCheck(self.folder, config, field).run()
+            environment.check_environment(self.folder, config, field)
 
     def samples(self) -> None:
         """Note files that the comparison of engines cannot use as samples."""
