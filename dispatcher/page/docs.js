@@ -1,18 +1,16 @@
 // The reference: Swagger UI shows openapi.json, and sends requests to this server.
 
-import { askForKey, banner, call, headers, insist, lacksKey, root } from "./api.js";
-
-let shown = false;
+import { at, headers, root, send, showBanner, showError, startWithKey } from "./api.js";
 
 async function start() {
-  if (shown) return;
-  if (lacksKey()) {
-    banner("The reference needs the API key. Enter yours above.");
+  showBanner("");
+  let spec;
+  try {
+    spec = (await send("openapi.json")).body;
+  } catch (error) {
+    showError(at("banner"), error);
     return;
   }
-  const spec = await insist(() => call("openapi.json"), banner);
-  if (!spec) return;
-  shown = true;
   const ui = SwaggerUIBundle({
     spec: { ...spec, servers: [{ url: root }] }, // also behind a proxy that adds a path
     dom_id: "#swagger-ui",
@@ -29,5 +27,4 @@ const dark = matchMedia("(prefers-color-scheme: dark)");
 const paint = () => document.documentElement.classList.toggle("dark-mode", dark.matches);
 dark.addEventListener("change", paint);
 paint();
-askForKey(start);
-start();
+startWithKey(start);

@@ -1,52 +1,142 @@
-// The shell of the page: its tabs, the API key, and what each tab starts.
+// The page on which models are tried: a model, what it is asked, and its answer.
 
-import { askForKey, banner, lacksKey, limits } from "./api.js";
-import { start as startModels } from "./models.js";
-import { start as startTry } from "./try.js";
+import { at, el, maxBody, send, showBanner, showError, startWithKey } from "./api.js";
+import { showAnswer } from "./answer.js";
+import { listModels, readInputs } from "./models.js";
 
-const tabs = [...document.querySelectorAll("[role=tab]")];
-const panels = tabs.map((tab) => document.getElementById(tab.getAttribute("aria-controls")));
-const starts = { try: startTry, models: startModels };
-const views = {}; // what `start` of each tab returned
+let models = [];
+let inputs = null; // of the chosen model
+let picture = ""; // as a URL with its bytes in base64
+let sample = ""; // the one that an example brought
 
-let selected = 0;
+const chosen = () => models.find((one) => one.modelName === at("model").value);
 
-// The first time that a tab is shown it starts; later it looks again.
-function select(index, focus) {
-  selected = index;
-  tabs.forEach((tab, at) => {
-    tab.setAttribute("aria-selected", String(at === index));
-    tab.tabIndex = at === index ? 0 : -1;
-    panels[at].hidden = at !== index || lacksKey();
-  });
-  if (focus) tabs[index].focus();
-  const panel = panels[index];
-  history.replaceState(null, "", index ? `#${panel.id}` : location.pathname + location.search);
-  if (lacksKey()) {
-    banner("This server needs an API key. Enter yours above.");
+async function start() {
+  showBanner("");
+  try {
+    models = await listModels();
+  } catch (error) {
+    showError(at("banner"), error);
     return;
   }
-  if (views[panel.id]) views[panel.id].refresh();
-  else views[panel.id] = starts[panel.id](panel);
+  if (!models.length) showBanner("No model is served yet.");
+  at("ask").hidden = !models.length;
+  at("model").replaceChildren(...models.map((one) => el("option", { value: one.modelName }, one.modelName)));
+  const first = models.find((one) => one.state === "READY");
+  if (first) at("model").value = first.modelName;
+  await showFields();
 }
 
-tabs.forEach((tab, index) => {
-  tab.addEventListener("click", () => select(index));
-  tab.addEventListener("keydown", (event) => {
-    const to = { ArrowRight: index + 1, ArrowLeft: index - 1, Home: 0, End: -1 }[event.key];
-    if (to === undefined) return;
-    event.preventDefault();
-    select((to + tabs.length) % tabs.length, true);
+async function showFields() {
+  const model = chosen();
+  if (!model) return;
+  at("refusal").replaceChildren();
+  inputs = null;
+  try {
+    inputs = await readInputs(model);
+  } catch (error) {
+    showError(at("refusal"), error);
+    inputs = { others: { payload: {} } };
+  }
+  const { example = {} } = model, { payload = {} } = inputs.others;
+  at("picture-field").hidden = !inputs.picture;
+  at("text-field").hidden = !inputs.text;
+  if (inputs.text) at("text").value = example[inputs.text];
+  if (inputs.picture && picture === sample) {
+    picture = sample = `data:image/jpeg;base64,${example[inputs.picture]}`; // browsers look into it
+    showPicture("The picture of its example. Choose, drop or paste another one.");
+  }
+  const isEmpty = !inputs.others.inputs && !Object.keys(payload).length;
+  at("others-field").hidden = isEmpty && Boolean(inputs.picture || inputs.text);
+  at("others").value = JSON.stringify(inputs.others, null, 1);
+  showParameters(model.parameters ?? {});
+}
+
+function showParameters(declared) {
+  at("parameters").replaceChildren(...Object.entries(declared).map(([name, one]) => {
+    const input = one.enum
+      ? el("select", { name }, one.enum.map((choice) => el("option", { value: choice }, choice)))
+      : el("input", { name, type: "number", step: one.type === "integer" ? "1" : "any", min: one.minimum, max: one.maximum });
+    // Objects have the boxes that are drawn.
+    input.value = name === "format" && one.enum?.includes("objects") ? "objects" : one.default;
+    return el("label", { title: one.meaning }, name, input);
+  }));
+  at("parameters-field").hidden = !Object.keys(declared).length;
+}
+
+function readParameters(declared = {}) {
+  const read = [...at("parameters").querySelectorAll("[name]")].map(({ name, value }) => [name, value]);
+  const changed = read.filter(([name, value]) => value !== "" && value !== String(declared[name].default));
+  return Object.fromEntries(changed.map(([name, value]) => [name, declared[name].enum ? value : Number(value)]));
+}
+
+function showPicture(note) {
+  at("preview").src = picture;
+  at("picture-note").textContent = note;
+}
+
+// Takes a file, unless the server would refuse a body of its size: base64 makes four bytes of three.
+function takePicture([file]) {
+  if (!file || at("picture-field").hidden) return;
+  at("refusal").replaceChildren();
+  const most = Math.floor((maxBody - 4096) * 3 / 4);
+  if (file.size > most) {
+    const inMiB = (bytes) => `${(bytes / 2 ** 20).toFixed(1)} MiB`;
+    at("refusal").replaceChildren(`“${file.name}” has ${inMiB(file.size)}; the server takes pictures of at most ${inMiB(most)} here.`);
+    return;
+  }
+  const reader = new FileReader();
+  reader.addEventListener("load", () => {
+    picture = reader.result;
+    showPicture(file.name);
+    ask();
   });
+  reader.readAsDataURL(file);
+}
+
+// The body of the request; its fields in JSON are what a person has written.
+function writeRequest() {
+  const model = chosen();
+  const { payload, ...others } = JSON.parse(at("others").value);
+  const asked = { modelname: model.modelName, ...others, parameters: readParameters(model.parameters) };
+  if (payload) asked.payload = payload;
+  if (inputs.text) asked.payload[inputs.text] = at("text").value;
+  if (inputs.picture) asked.payload[inputs.picture] = picture.slice(picture.indexOf(",") + 1);
+  return JSON.stringify(asked);
+}
+
+async function ask() {
+  at("refusal").replaceChildren();
+  let body;
+  try {
+    body = writeRequest();
+  } catch (error) {
+    at("refusal").replaceChildren(`The fields are not JSON: ${error.message}`);
+    at("others").focus();
+    return;
+  }
+  const shown = inputs.picture && picture, began = performance.now();
+  at("submit").disabled = true;
+  at("answer").replaceChildren("The model is at work …");
+  try {
+    const answer = await send("invocations", { method: "POST", body, headers: { "Content-Type": "application/json" } });
+    showAnswer(at("answer"), answer, shown, (performance.now() - began) / 1000);
+  } catch (error) {
+    showError(at("answer"), error);
+  }
+  at("submit").disabled = false;
+}
+
+at("model").addEventListener("change", showFields);
+at("file").addEventListener("change", () => takePicture(at("file").files));
+addEventListener("paste", (event) => takePicture(event.clipboardData.files));
+addEventListener("dragover", (event) => event.preventDefault()); // else the file would replace the page
+addEventListener("drop", (event) => {
+  event.preventDefault();
+  takePicture(event.dataTransfer.files);
 });
-
-// A file that misses its place must not replace the page.
-for (const name of ["dragover", "drop"]) addEventListener(name, (event) => event.preventDefault());
-
-askForKey(() => {
-  banner("");
-  select(selected);
+at("ask").addEventListener("submit", (event) => {
+  event.preventDefault();
+  ask();
 });
-document.getElementById("version").textContent = limits.version;
-
-select(Math.max(0, panels.findIndex((panel) => `#${panel.id}` === location.hash)));
+startWithKey(start);

@@ -30,7 +30,7 @@ POLICY = (
 # HTML of descriptions, which it cleans; a script in them would not run either.)
 TRUSTED_TYPES = "; require-trusted-types-for 'script'; trusted-types 'none'"
 HEADERS = {
-    "Permissions-Policy": "camera=(self), geolocation=(), microphone=()",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     # A browser asks whether its copy is still right: another version may answer next time.

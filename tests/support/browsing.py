@@ -6,7 +6,6 @@ page what a person does.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -38,16 +37,6 @@ COFFEE = PICTURES / "coffee.png"  # 600×400
 HOSTILE_NAME = "<img src=x onerror=alert(1)>"
 HOSTILE_LABEL = "</span><script>alert(2)</script><b onclick=alert(3)>bold</b>"
 AXE = "axe-core@4.14.1"
-
-# The browser itself tells no one about large bodies.
-NOTE_BODIES = """
-  window.bodies = [];
-  const send = XMLHttpRequest.prototype.send;
-  XMLHttpRequest.prototype.send = function (body) {
-    bodies.push(body);
-    return send.call(this, body);
-  };
-"""
 
 # Class of COCO, score, and the middle, width and height in pixels of the letterboxed square. A
 # picture of 600×400 is scaled to 640×427 there, with bars of 106.5 pixels above and below.
@@ -171,11 +160,7 @@ def chromium() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=program,
-            args=[
-                "--no-sandbox",  # which root cannot have
-                "--use-fake-device-for-media-stream",
-                "--use-fake-ui-for-media-stream",
-            ],
+            args=["--no-sandbox"],  # a sandbox is what root cannot have
         )
         try:
             yield browser
@@ -195,24 +180,18 @@ class Visitor:
     def __init__(self, page: Page, endpoint: Endpoint) -> None:
         self.page = page
         self.address = f"http://127.0.0.1:{endpoint.port}/"
-        self.sent = 0  # requests to models
+        self.asked: list[str | None] = []  # bodies of requests; those of pictures are too long
         self.wrong: list[str] = []  # what the browser refused or could not run
         self.elsewhere: list[str] = []  # requests to other servers
         page.set_default_timeout(20_000)
-        page.add_init_script(NOTE_BODIES)
         page.on("request", self._request)
         page.on("pageerror", lambda error: self.wrong.append(str(error)))
         page.on("console", self._console)
         page.on("dialog", self._dialog)
 
-    @property
-    def asked(self) -> list[Any]:
-        """The bodies of all requests to models."""
-        return [json.loads(body) for body in self.page.evaluate("bodies")]
-
     def _request(self, request: Any) -> None:
         if request.method == "POST":
-            self.sent += 1
+            self.asked.append(request.post_data)
         if not request.url.startswith((self.address, "blob:", "data:")):
             self.elsewhere.append(request.url)
 
@@ -224,51 +203,30 @@ class Visitor:
         self.wrong.append(f"a dialog: {dialog.message}")
         dialog.dismiss()
 
-    def open(self, path: str = "") -> Visitor:
-        self.page.goto(self.address + path)
-        self.page.locator("#choices .choice").first.wait_for()
+    def open(self) -> Visitor:
+        self.page.goto(self.address)
+        self.page.locator("#ask").wait_for()
         return self
 
-    def choose(self, *models: str) -> Visitor:
-        """Choose these models and no others."""
-        for one in self.page.locator("#choices .choice").all():
-            one.locator("input").set_checked(one.get_attribute("data-name") in models)
-        return self
+    def choose(self, model: str) -> Page:
+        self.page.get_by_label("Model").select_option(model)
+        return self.page
 
-    def upload(self, name: str, data: bytes, kind: str = "image/png") -> Visitor:
+    def upload(self, name: str, data: bytes, kind: str = "image/png") -> Locator:
+        """Choose a picture; return its answer, as `ask` does."""
         file: Any = {"name": name, "mimeType": kind, "buffer": data}
         self.page.locator("#file").set_input_files(file)
-        return self
+        return self.answer()
 
-    def drop(self, name: str, kind: str, megabytes: int) -> Visitor:
-        """Drop a file of zeros, which the page makes itself."""
-        self.page.evaluate(
-            """([name, type, size]) => {
-              const transfer = new DataTransfer();
-              transfer.items.add(new File([new Uint8Array(size)], name, { type }));
-              const how = { dataTransfer: transfer, bubbles: true, cancelable: true };
-              for (const event of ["dragenter", "dragover", "drop"])
-                document.getElementById("drop").dispatchEvent(new DragEvent(event, how));
-            }""",
-            [name, kind, megabytes * 2**20],
-        )
-        return self
-
-    def ask(self) -> Visitor:
+    def ask(self) -> Locator:
         self.page.locator("#submit").click()
-        return self
+        return self.answer()
 
-    def card(self, model: str) -> Locator:
-        """Return the answer of a model, when it is there."""
-        card = self.page.locator("#answers .card").filter(
-            has=self.page.get_by_role("heading", name=model)
-        )
-        card.and_(self.page.locator(":not([aria-busy])")).wait_for()
-        return card
-
-    def texts(self, place: Locator | str) -> list[str]:
-        found = self.page.locator(place) if isinstance(place, str) else place
-        return found.all_inner_texts()
+    def answer(self) -> Locator:
+        """Return the answer, when it is there."""
+        answer = self.page.locator("#answer")
+        answer.locator("pre, .error").first.wait_for(state="attached")
+        return answer
 
 
 def axe(folder: Path) -> str:

@@ -87,7 +87,7 @@ def test_a_key_is_asked_for_and_sent_with_each_request(browser: Browser, tmp_pat
         visitor = Visitor(browser.new_page(), endpoint)
         page = visitor.page
         page.goto(f"{visitor.address}docs")
-        expect(page.locator("#banner")).to_contain_text("needs the API key")
+        expect(page.locator("#banner")).to_contain_text("needs an API key")
         page.get_by_label("API key").fill(KEY)
         page.get_by_role("button", name="Use").click()
         block = opened(page, "get", "/models")

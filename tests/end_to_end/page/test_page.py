@@ -1,74 +1,58 @@
-"""What a person does first on the page."""
+"""What a person does on the page, and what it lets no answer do."""
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
+import json
 import re
+from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 from PIL import Image
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, expect
 
-from tests.conftest import PROJECT
-from tests.support.browsing import COFFEE, FOUND, Visitor
+from tests.conftest import PROJECT, Endpoint
+from tests.end_to_end.page.conftest import APPLICATION
+from tests.support.browsing import COFFEE, HOSTILE_LABEL, HOSTILE_NAME, Visitor, axe
+from tests.support.front import front
 from tests.support.stand_ins import image
+
+SCRIPTED = b"""<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9" onload="alert(4)">
+<script>alert(5)</script><image href="x" onerror="alert(6)"/></svg>"""
 
 
 def boxes_colours() -> list[str]:
-    script = (PROJECT / "dispatcher" / "page" / "boxes.js").read_text()
+    script = (PROJECT / "dispatcher" / "page" / "answer.js").read_text()
     return re.findall(r"\"(#[0-9a-f]{6})\"", script)
 
 
 def test_a_picture_is_asked_about_and_its_boxes_are_drawn(visitor: Visitor) -> None:
-    visitor.choose("yolov5", "resnet").upload("coffee.png", COFFEE.read_bytes())
-    card, page = visitor.card("yolov5"), visitor.page
-    assert visitor.texts(card.locator(".box span")) == ["person 0.60", "car 0.90"]  # best on top
-    box, stage = card.locator(".box").last.bounding_box(), card.locator(".stage").bounding_box()
+    visitor.choose("yolov5")
+    answer = visitor.upload("coffee.png", COFFEE.read_bytes())
+    expect(answer.locator(".box span")).to_have_text(["person 0.600", "car 0.900"])  # best on top
+    box, stage = answer.locator(".box").last.bounding_box(), answer.locator(".stage").bounding_box()
     assert box
     assert stage
     # The middle of the letterboxed square is that of the picture; 64 of 640 pixels are a tenth.
     assert box["x"] + box["width"] / 2 - stage["x"] == pytest.approx(stage["width"] / 2, abs=2)
     assert box["y"] + box["height"] / 2 - stage["y"] == pytest.approx(stage["height"] / 2, abs=2)
     assert box["width"] == pytest.approx(stage["width"] / 10, abs=2)
-    assert len(visitor.texts(visitor.card("resnet").locator(".bars li"))) == 3
-    assert [(one["modelname"], one["parameters"]) for one in visitor.asked] == [
-        ("resnet", {"format": "objects", "top_k": 1000}),
-        ("yolov5", {"confidence": 0.05, "format": "objects"}),
-    ]
-    # The slider draws again, and asks nothing.
-    slider = card.get_by_role("slider", name="Threshold")
-    for threshold in ("0.1", "0.95", "0.7"):
-        slider.fill(threshold)
-        shown = [score for _, score, *_ in FOUND if score >= float(threshold)]
-        assert len(card.locator(".box").all()) == len(shown)
-        assert card.locator(".count").inner_text().startswith(f"{len(shown)} of 3")
-    assert len(visitor.asked) == 2
-    expect(page.locator("#said")).to_have_text("All answers are there")
-    for phase in ("queue", "decode", "inference", "post-processing"):
-        assert phase in card.locator(".legend").inner_text()
+    assert answer.locator(".rows li").all_inner_texts() == ["car\n0.900", "person\n0.600"]
+    assert "of them in the server: queue " in answer.locator(".note").first.inner_text()
 
 
-def test_scores_of_any_size_are_shown_in_per_cent(visitor: Visitor) -> None:
-    """The stand-in gives three classes the means of the colours, and the 997 others -1."""
-    visitor.choose("resnet").upload("red.png", base64.b64decode(image([255, 0, 0])))
-    card = visitor.card("resnet")
-    powers = np.exp([1.0, 0, 0] + 997 * [-1])
-    expected = [f"{100 * one / powers.sum():.2f} %" for one in powers[:3]]
-    assert card.locator(".bars .score").all_inner_texts() == expected
-    assert "own score of the first is 1.000" in card.inner_text()
-    card.get_by_text("The same request in code").click()
-    assert "top_k" not in card.locator(".code code").inner_text()
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("colour", boxes_colours())
 def test_a_box_is_seen_on_a_picture_of_its_colour(visitor: Visitor, colour: str) -> None:
     """Across each side of a box there is something light and something dark, whatever is below."""
     shown = [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
-    sent = base64.b64decode(image(shown, (600, 400)))
-    visitor.choose("yolov5").upload("plain.png", sent)
-    box = visitor.card("yolov5").locator(".box").last.bounding_box()
+    visitor.choose("yolov5")
+    answer = visitor.upload("plain.png", base64.b64decode(image(shown, (600, 400))))
+    answer.locator(".box").last.wait_for()
+    box = answer.locator(".box").last.bounding_box()
     assert box
     clip = {"x": box["x"] - 6, "y": box["y"] + box["height"] / 2, "width": 12, "height": 1}
     taken = Image.open(io.BytesIO(visitor.page.screenshot(clip=clip))).convert("L")
@@ -76,47 +60,151 @@ def test_a_box_is_seen_on_a_picture_of_its_colour(visitor: Visitor, colour: str)
     assert taken.getextrema()[1] > 215
 
 
-def test_an_answer_that_is_there_stays_where_it_is_on_a_phone(visitor: Visitor) -> None:
-    page = visitor.page
-    page.set_viewport_size({"width": 360, "height": 740})
-    visitor.choose("numbers", "sleeps", "yolov5")
-    page.get_by_label("seconds").fill("[1.5]")
+def test_each_model_s_example_is_there_to_be_asked(visitor: Visitor) -> None:
+    visitor.choose("resnet")
+    assert len(visitor.ask().locator(".rows li").all()) == 3
+    page = visitor.choose("embed")
+    page.get_by_label("Text", exact=True).fill("a cat sat")
+    assert json.loads(visitor.ask().locator("pre").inner_text())["result"][:3] == [3, 0, 1]
+    visitor.choose("bert_base")
+    assert visitor.ask().locator(".rows li").all()
+
+
+def test_parameters_and_other_fields_are_sent(visitor: Visitor) -> None:
+    page = visitor.choose("numbers")
+    factor = page.get_by_label("factor")
+    assert [factor.get_attribute(name) for name in ("type", "min", "max", "step", "value")] == [
+        *("number", "0", "10", "any", None),
+    ]
+    assert page.get_by_label("rounds").get_attribute("step") == "1"
+    assert page.get_by_label("format").locator("option").all_inner_texts() == ["compact", "objects"]
+    factor.fill("2.5")
+    page.get_by_label("rounds").fill("2")
+    page.get_by_label("Other fields").fill('{"payload": {"numbers": [4, 8]}}')
+    assert json.loads(visitor.ask().locator("pre").inner_text())["result"] == [25, 50]
+    assert json.loads(visitor.asked[-1] or "") == {
+        "modelname": "numbers",
+        "parameters": {"factor": 2.5, "rounds": 2, "format": "objects"},
+        "payload": {"numbers": [4, 8]},
+    }
+    page.get_by_label("Other fields").fill("[4, ")
+    page.locator("#submit").click()
+    expect(page.locator("#refusal")).to_contain_text("not JSON")
+    assert len(visitor.asked) == 1
+
+
+def test_a_model_without_a_class_takes_tensors(visitor: Visitor) -> None:
+    described = {"inputs": [{"name": "A", "datatype": "FP32", "shape": [-1, 2]}]}
+    visitor.page.route("**/v2/models/add", lambda route: route.fulfill(json=described))
+    page = visitor.choose("add")
+    expect(page.get_by_label("Other fields")).to_have_value(re.compile('"data"'))
     visitor.ask()
-    there = [visitor.card(name) for name in ("numbers", "yolov5")]
-    before = [card.bounding_box() for card in there]
-    visitor.card("sleeps")
-    assert [card.bounding_box() for card in there] == before
-    titles = page.locator("#answers h2").all_inner_texts()
-    assert titles[-1] == "sleeps"  # which was the last to answer
+    tensor = {"name": "A", "datatype": "FP32", "shape": [1, 2], "data": [0, 0]}
+    asked = json.loads(visitor.asked[-1] or "")
+    assert asked == {"modelname": "add", "inputs": [tensor], "parameters": {}}
 
 
-def test_the_keyboard_is_enough(visitor: Visitor) -> None:
+def test_an_error_is_shown_with_its_hint_and_id(visitor: Visitor) -> None:
+    visitor.choose("fails")
+    error = visitor.ask().locator(".error")
+    assert error.locator(".message").inner_text() == "it fell over"
+    assert error.locator(".hint").inner_text() == "stand it up again"
+    assert re.match(r"502 model_failed request \w+", error.locator(".note").inner_text())
+
+
+def test_names_labels_and_drawings_are_never_html(visitor: Visitor) -> None:
+    page = visitor.choose(HOSTILE_NAME)
+    assert HOSTILE_LABEL in visitor.ask().locator(".rows li").inner_text()
+    visitor.choose("resnet")
+    error = visitor.upload("drawing.svg", SCRIPTED, "image/svg+xml").locator(".error")
+    expect(error).to_contain_text("400 bad_payload")
+    assert page.evaluate("document.querySelectorAll('script').length") == 1
+    assert page.evaluate("document.querySelectorAll('[onclick], [onerror]').length") == 0
+
+
+def test_a_file_of_200_mb_is_refused_before_it_is_sent(visitor: Visitor) -> None:
+    page = visitor.choose("resnet")
+    page.evaluate(
+        """() => {
+          const transfer = new DataTransfer();
+          transfer.items.add(new File([new Uint8Array(200 * 2 ** 20)], "huge.jpg"));
+          const how = { dataTransfer: transfer, bubbles: true, cancelable: true };
+          document.body.dispatchEvent(new DragEvent("drop", how));
+        }"""
+    )
+    # A body may have 25 MiB; base64 makes four bytes of three.
+    expect(page.locator("#refusal")).to_have_text(
+        "“huge.jpg” has 200.0 MiB; the server takes pictures of at most 18.7 MiB here."
+    )
+    assert not visitor.asked
+
+
+def test_a_picture_can_be_pasted(visitor: Visitor) -> None:
+    visitor.choose("resnet").evaluate(
+        """(bytes) => {
+          const data = new DataTransfer();
+          data.items.add(new File([new Uint8Array(bytes)], "pasted.png", { type: "image/png" }));
+          document.body.dispatchEvent(
+            new ClipboardEvent("paste", { clipboardData: data, bubbles: true }));
+        }""",
+        list(base64.b64decode(image([255, 0, 0]))),
+    )
+    assert visitor.answer().locator(".rows li").all()
+    expect(visitor.page.locator("#picture-note")).to_have_text("pasted.png")
+
+
+def test_a_server_that_is_away_is_said(visitor: Visitor) -> None:
+    visitor.choose("embed").route("**/invocations", lambda route: route.abort())
+    expect(visitor.ask().locator(".error")).to_contain_text("the server does not answer")
+    visitor.page.unroute("**/invocations")
+    assert visitor.ask().locator("pre").all()
+
+
+def test_a_key_is_asked_for_and_kept_nowhere(browser: Browser, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(f"inference shop {hashlib.sha256(b'the-secret').hexdigest()}\n")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with front(folder, APPLICATION, API_KEYS_FILE=str(keys), PAGE="on") as endpoint:
+        page = browser.new_page()
+        visitor = Visitor(page, endpoint)
+        page.goto(visitor.address)
+        expect(page.locator("#banner")).to_contain_text("needs an API key")
+        for key, shown in (("wrong", "401 unauthorized"), ("the-secret", "")):
+            page.get_by_label("API key").fill(key)
+            page.get_by_role("button", name="Use").click()
+            expect(page.locator("#banner")).to_contain_text(shown)
+        page.locator("#ask").wait_for()
+        visitor.choose("embed")
+        assert not visitor.ask().locator(".error").all()
+        stored = "JSON.stringify([localStorage, sessionStorage, document.cookie, location.href])"
+        assert "the-secret" not in page.evaluate(stored) + page.content()
+        page.close()
+    assert not visitor.wrong
+    assert not visitor.elsewhere
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1280])
+def test_no_rule_of_axe_is_broken_and_all_fits(
+    browser: Browser, site: Endpoint, tmp_path: Path, width: int, scheme: Any
+) -> None:
+    script = axe(tmp_path)
+    context = browser.new_context(
+        viewport={"width": width, "height": 740}, color_scheme=scheme, bypass_csp=True
+    )
+    visitor = Visitor(context.new_page(), site).open()
     page = visitor.page
-    focused = "document.activeElement.id || document.activeElement.closest('label')?.dataset.name"
-    seen = []
-    for _ in range(40):
-        page.keyboard.press("Tab")
-        seen.append(page.evaluate(focused))
-        if seen[-1] == "bert_base":
-            page.keyboard.press("Space")
-        if seen[-1] == "resnet":
-            page.keyboard.press("Space")  # it was chosen
-        if seen[-1] == "text":
-            break
-    assert seen[:2] == ["try-tab", "reference"]
-    assert seen[-1] == "text"
-    page.keyboard.press("Control+A")
-    page.keyboard.type("The world has [MASK] people.")
-    page.keyboard.press("Control+Enter")
-    card = visitor.card("bert_base")
-    assert card.locator(".sentence").inner_text() == "The world has many people."
-    assert card.locator(".bars input").first.is_checked()
-    card.locator(".bars input").first.focus()
-    page.keyboard.press("ArrowDown")
-    other = card.locator(".bars li").nth(1).locator(".label").inner_text()
-    assert card.locator("mark").inner_text() == other
-    page.locator("#try-tab").focus()
-    page.keyboard.press("ArrowRight")
-    expect(page.locator("#models-tab")).to_be_focused()
-    expect(page.locator("#models")).to_be_visible()
-    expect(page.locator("#try")).to_be_hidden()
+    for name in ("yolov5", "embed", "fails", "numbers", HOSTILE_NAME):
+        visitor.choose(name)
+        if name == "yolov5":
+            visitor.upload("a-very-long-name-of-a-picture" * 8 + ".png", COFFEE.read_bytes())
+        visitor.ask()
+        page.evaluate(script)
+        found = page.evaluate("axe.run()")
+        assert len(found["passes"]) > 15  # it has looked
+        assert not [(one["id"], one["nodes"][0]["failureSummary"]) for one in found["violations"]]
+        widths = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+        assert widths[0] <= widths[1]
+    context.close()

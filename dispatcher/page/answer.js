@@ -1,0 +1,47 @@
+// An answer: its boxes over the picture, its labels with their scores, and all of it as JSON.
+
+import { el } from "./api.js";
+
+const LONGEST = 20_000; // characters of JSON that are shown
+const MOST = 300; // rows and boxes
+// Each is dark enough for white letters (4.5:1).
+const COLOURS = ["#0b5cad", "#b3261e", "#1b6e3c", "#7a3fb0", "#8a4b00", "#00696f", "#a0246b", "#4a5568"];
+
+const colourOf = (index) => COLOURS[Math.abs(Math.trunc(index ?? 0)) % COLOURS.length];
+const nameOf = (row) => row.label ?? row.token;
+const scoreOf = ({ score }) => (score === null ? "not finite" : score.toFixed(3));
+
+const areRows = (result) => Array.isArray(result) && result.length > 0
+  && result.every((one) => typeof nameOf(one ?? {}) === "string" && "score" in one);
+
+export function showAnswer(place, { body, timing }, picture, seconds) {
+  const result = body?.result;
+  const json = JSON.stringify(body, null, 2);
+  place.replaceChildren(
+    el("p", { class: "note" }, `${(1000 * seconds).toFixed(0)} ms`, timing && `, of them in the server: ${timing.replaceAll(";dur=", " ")} ms`),
+    ...(areRows(result) ? [picture && result.some((one) => one.box) && drawBoxes(result, picture), listRows(result)] : []).filter(Boolean),
+    el("details", areRows(result) ? {} : { open: "" }, el("summary", {}, "The answer as JSON"),
+      el("pre", { tabindex: "0" }, json.length > LONGEST ? `${json.slice(0, LONGEST)}…` : json)));
+}
+
+function listRows(rows) {
+  return el("ol", { class: "rows", tabindex: "0", "aria-label": "Best first" }, rows.slice(0, MOST).map((row) =>
+    el("li", {}, row.box && el("i", { style: { backgroundColor: colourOf(row.index) } }), nameOf(row),
+      el("span", { class: "note" }, scoreOf(row)))));
+}
+
+// The surest is drawn last, over the others.
+function drawBoxes(objects, picture) {
+  const image = el("img", { src: picture, alt: "The picture, with the objects that were found" });
+  const stage = el("div", { class: "stage" }, image);
+  image.addEventListener("load", () => {
+    const { naturalWidth: width, naturalHeight: height } = image;
+    const percent = (part, whole) => `${Math.max(0, Math.min(100, 100 * part / whole))}%`;
+    stage.append(...objects.slice(0, MOST).reverse().map(({ box: { x1, y1, x2, y2 }, index, ...row }) =>
+      el("div", { class: "box", "aria-hidden": "true", style: {
+        left: percent(x1, width), top: percent(y1, height), borderColor: colourOf(index),
+        width: percent(x2 - x1, width), height: percent(y2 - y1, height) } },
+      el("span", { style: { backgroundColor: colourOf(index) } }, `${nameOf(row)} ${scoreOf(row)}`))));
+  });
+  return stage;
+}
