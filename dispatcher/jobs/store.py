@@ -20,7 +20,7 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -128,16 +128,14 @@ class JobStore:
         for name in (JOBS, WAITING, ENDED, PARTS):
             (folder / name).mkdir(parents=True, exist_ok=True, mode=0o700)
 
-    def accept(
-        self, asked: JobRequest, body: IO[bytes], length: int, digest: Callable[[IO[bytes]], str]
-    ) -> StoredJob:
+    def accept(self, asked: JobRequest, body: IO[bytes], length: int, said: str) -> StoredJob:
         """Store a job; return it, or the one that has its id already.
 
         Args:
             asked: without its digest and time.
             body: at most `length` bytes.
             length: of the body.
-            digest: returns that of the whole request, for its body.
+            said: what the request says besides its body; the same for a repeated one.
 
         Raises:
             JobConflict: another request has the same id.
@@ -153,7 +151,8 @@ class JobStore:
             with (part / BODY).open("w+b") as file:
                 shutil.copyfileobj(body, file)
                 file.seek(0)
-                request = replace(asked, created=time.time(), digest=digest(file))
+                digest = hashlib.file_digest(file, lambda: hashlib.sha256(said.encode()))
+            request = replace(asked, created=time.time(), digest=digest.hexdigest())
             write_json(part / REQUEST, asdict(request))
             with held(self.folder / LOCK, fcntl.LOCK_EX, time.monotonic() + LOCK_S):
                 if known := self.find(asked.owner, asked.identity):

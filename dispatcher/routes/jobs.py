@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +18,6 @@ from dispatcher.codecs.json_request import LARGE_BODY
 from dispatcher.codecs.metadata import Metadata
 from dispatcher.codecs.responses import JSON, json_response
 from dispatcher.errors import BadHeader, JobConflict, NotHere, UnknownJob
-from dispatcher.jobs.sameness import digest_of
 from dispatcher.jobs.store import CANCELLED, CHUNK, RESULT, JobRequest, JobStore, StoredJob
 from dispatcher.log_lines import timestamp
 from dispatcher.model_request import ModelRequest
@@ -88,10 +88,10 @@ class Later:
             place or f"/jobs/{identity}/result",
             trace={name: environ[name] for name in TRACE_HEADERS if environ.get(name)},
         )
-        limit = self.settings.max_body
-        job = self.store.accept(
-            asked, body, length, lambda body: digest_of(request, metadata, body, limit)
-        )
+        # What the answer depends on, but for the body; its order and its trace do not matter.
+        named = (metadata.path_model, metadata.other_model, metadata.modelversion, metadata.texts)
+        forms = (metadata.accept, request.content_type, packed)
+        job = self.store.accept(asked, body, length, json.dumps([named, forms], sort_keys=True))
         response = json_response(described(job))
         response.status_code = ACCEPTED
         response.headers["Location"] = f"/jobs/{identity}"

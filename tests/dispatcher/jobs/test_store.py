@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
 import time
@@ -12,16 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flask import Request
 from werkzeug.datastructures import Headers
-from werkzeug.test import EnvironBuilder
 
 from clients.errors import TooManyRequests
-from dispatcher.codecs.metadata import prefers_async, read_metadata
+from dispatcher.codecs.metadata import prefers_async
 from dispatcher.errors import JobConflict
 from dispatcher.execution.admission import Admission
 from dispatcher.jobs.runner import MAX_BEGUN, Runner
-from dispatcher.jobs.sameness import digest_of
 from dispatcher.jobs.store import CANCELLED, JobRequest, JobStore, StoredJob
 
 MB = 2**20
@@ -36,9 +32,7 @@ def store_in(folder: Path, most: int = 10, most_bytes: int = MB, keep: float = 6
 
 
 def accept(store: JobStore, identity: str = "a", body: bytes = b"{}", owner: str = "") -> StoredJob:
-    return store.accept(
-        asked(identity, owner), io.BytesIO(body), len(body), lambda body: body.read().hex()
-    )
+    return store.accept(asked(identity, owner), io.BytesIO(body), len(body), "")
 
 
 def app(status: str = "200 OK", *pieces: bytes) -> Callable[..., Iterable[bytes]]:
@@ -51,63 +45,6 @@ def app(status: str = "200 OK", *pieces: bytes) -> Callable[..., Iterable[bytes]
 
 def runner(store: JobStore, application: Any) -> Runner:
     return Runner(store, application, Admission(2, 2, 2, MB), lambda: False)
-
-
-JPEG, FORM = b"\xff\xd8 a picture \r\n--\r\n", "multipart/form-data; boundary="
-DOCUMENT = b'{"modelname": "resnet", "payload": {"img": "x"}}'
-
-
-def form(boundary: str, content: bytes = JPEG, name: str = "a.jpg") -> dict[str, Any]:
-    part = f'Content-Disposition: form-data; name="f"; filename="{name}"\r\n\r\n'.encode()
-    mark = b"--" + boundary.strip('"').encode()
-    body = mark + b"\r\n" + part + content + b"\r\n" + mark + b"--\r\n"
-    return {"data": body, "content_type": FORM + boundary}
-
-
-def packed(time: int, body: bytes = DOCUMENT) -> dict[str, Any]:
-    headers = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
-    return {"data": gzip.compress(body, mtime=time), "headers": headers}
-
-
-def said(body: bytes = DOCUMENT, kind: str = "application/json", **more: str) -> dict[str, Any]:
-    headers = {name.replace("_", "-"): value for name, value in more.items()}
-    return {"data": body, "content_type": kind, "headers": headers}
-
-
-ATTRIBUTES = "X_Amzn_SageMaker_Custom_Attributes"
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "is_same"),
-    [
-        (form("aaa"), form("b" * 70), True),
-        (form("aaa"), form('"a:b"'), True),
-        (form("aaa", JPEG * 30_000), form("b" * 70, JPEG * 30_000), True),
-        (form("aaa"), form("aaa", JPEG[:-1]), False),
-        (form("aaa"), form("aaa", name="b.jpg"), False),
-        (packed(1), packed(2), True),
-        (packed(1), said(), True),
-        (packed(1), packed(1, DOCUMENT.replace(b"x", b"y")), False),
-        (said(), said(kind="Application/JSON;charset=UTF-8"), True),
-        (said(), said(b'{"payload":{"img":"x"},"modelname":"resnet"}'), True),
-        (said(b"a", "text/plain"), said(b"a", "text/plain; charset=utf8"), True),
-        (said(b"\xe4", "text/plain"), said(b"\xe4", "text/plain; charset=latin-1"), False),
-        (said(Accept="application/json, */*"), said(Accept="application/json,*/*"), True),
-        (said(), said(Accept="application/jsonlines"), False),
-        (said(), said(**{ATTRIBUTES: "traceparent=00-a-b-01"}), True),
-        (said(**{ATTRIBUTES: "top_k=1"}), said(**{ATTRIBUTES: "top_k=2"}), False),
-        ({**said(), "path": "/?a=1&b=2"}, {**said(), "path": "/?b=2&a=1"}, True),
-    ],
-)
-def test_a_repeated_request_is_known_however_it_is_packed(
-    one: dict[str, Any], other: dict[str, Any], is_same: bool
-) -> None:
-    def digest(given: dict[str, Any]) -> str:
-        request = Request(EnvironBuilder(method="POST", **given).get_environ())
-        metadata = read_metadata(request.headers, request.args)
-        return digest_of(request, metadata, request.stream, 2**20)
-
-    assert (digest(one) == digest(other)) == is_same
 
 
 @pytest.mark.parametrize(
