@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flask import Blueprint, Response, request
+from flask import Blueprint, Response
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -25,7 +25,7 @@ from prometheus_client.core import (
     InfoMetricFamily,
     Metric,
 )
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, choose_encoder
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
 from backends.machine.cpu_share import cpu_limit
@@ -35,12 +35,6 @@ from dispatcher.models.listing import ModelListing
 from dispatcher.settings import JOBS, Settings
 from dispatcher.status.instances import model_processes, process_cpu, process_memory
 from dispatcher.status.status import Readiness
-from dispatcher.telemetry.exemplars import (
-    END,
-    OPENMETRICS,
-    as_openmetrics,
-    triton_as_openmetrics,
-)
 from dispatcher.telemetry.memory import GROUP, MACHINE, free_memory, total_memory
 from dispatcher.telemetry.telemetry import Metrics
 from dispatcher.version import VERSION, revision
@@ -358,20 +352,10 @@ def metrics_routes(
             readiness, keys, listing, recent, up, versions_in(statistics), settings
         )
         registry.register(state)
-        # Exemplars are all that the other format has more.
-        if settings.traces_url and asks_for_openmetrics(request.headers.get("Accept", "")):
-            own = metrics.openmetrics() + as_openmetrics(registry)
-            page = own + triton_as_openmetrics(triton) + END
-            return Response(page, content_type=OPENMETRICS)
         page = metrics.page() + generate_latest(registry) + triton
         return Response(page, content_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     return routes
-
-
-def asks_for_openmetrics(accept: str) -> bool:
-    """Check whether a scraper prefers OpenMetrics, as Prometheus does."""
-    return choose_encoder(accept)[1].startswith("application/openmetrics-text")
 
 
 def versions_in(statistics: bytes) -> list[dict[str, Any]]:

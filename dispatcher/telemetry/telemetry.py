@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,6 @@ from prometheus_client.registry import Collector
 
 from dispatcher.codecs.responses import OK, SentResult
 from dispatcher.errors import ANSWERS, CallerGone
-from dispatcher.telemetry.exemplars import Exemplars
 from dispatcher.telemetry.multiprocess import (
     DIR_VARIABLE,
     extend,
@@ -89,9 +88,6 @@ class Metrics:
         self._models = set(models)
         self._registry = CollectorRegistry()
         self.registry = registry = None if folder else self._registry
-        self.exemplars = Exemplars(
-            {"dispatcher_request_seconds": REQUEST_S, "dispatcher_queue_seconds": QUEUE_S}
-        )
         self._requests = Counter(
             "dispatcher_requests",
             "Requests that a web worker has answered.",
@@ -151,9 +147,6 @@ class Metrics:
             if model:
                 self._child(self._seconds, model, status).observe(record.total)
                 self._child(self._queue, model, status).observe(record.queue)
-                if record.trace and record.trace.recorded:
-                    times = (record.total, record.queue)
-                    self.exemplars.note((model, str(status)), record.trace_id, times)
                 if record.s3:
                     self._child(self._s3, model, status).observe(record.s3)
         except OSError as error:
@@ -190,21 +183,10 @@ class Metrics:
 
     def page(self) -> bytes:
         """Return the counts of all processes in Prometheus' text format."""
-        registry = CollectorRegistry()
-        registry.register(self._of_all())
-        return self._read(lambda: generate_latest(registry))
-
-    def openmetrics(self) -> bytes:
-        """Return them in the format OpenMetrics, with exemplars, without its last line."""
-        return self._read(lambda: self.exemplars.page(self._of_all()))
-
-    def _of_all(self) -> AllWorkers:
         if self.folder is None:
-            return AllWorkers(self._registry)
-        return AllWorkers(MultiProcessCollector(None, str(self.folder)))  # type: ignore[no-untyped-call]
-
-    def _read(self, page: Callable[[], bytes]) -> bytes:
-        return read_consistent(self.folder, page) if self.folder else page()
+            return generate_latest(AllWorkers(self._registry))
+        collector = MultiProcessCollector(None, str(self.folder))  # type: ignore[no-untyped-call]
+        return read_consistent(self.folder, lambda: generate_latest(AllWorkers(collector)))
 
     def _label(self, record: RequestRecord) -> str:
         if len(record.models) > 1:

@@ -10,23 +10,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Sequence
 
+from opentelemetry.exporter.otlp.proto.http import trace_exporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 from prometheus_client import CollectorRegistry, Counter
-
-log = logging.getLogger(__name__)
 
 QUEUE = 4096  # spans that wait, some 5 MB
 BATCH = 512  # spans of one export
 DELAY_MS = 2000.0  # between exports, unless a batch is full
 EXPORT_S = 5.0  # for one export, with its repetitions
 FLUSH_MS = 1000  # at the end of a worker
-WARN_S = 60.0  # between two warnings
-MAX_REASON = 500
+WARN_S = 60.0  # between two messages of the SDK
 
 
 class BoundedProcessor(BatchSpanProcessor):
@@ -62,7 +59,7 @@ class BoundedProcessor(BatchSpanProcessor):
 
 
 class Exporter(OTLPSpanExporter):
-    """Sends spans to the collector; it counts those that are not taken, and warns now and then.
+    """Sends spans to the collector; it counts those that are not taken.
 
     Args:
         url: of the collector.
@@ -72,44 +69,25 @@ class Exporter(OTLPSpanExporter):
 
     def __init__(self, url: str, failed: Counter) -> None:
         super().__init__(url, timeout=EXPORT_S)
-        self._url = url
         self._failed = failed
-        self._reasons = LastMessages()
-        # They come here in the place of the log.
-        sdk = logging.getLogger("opentelemetry")
-        sdk.handlers, sdk.propagate = [self._reasons], False
-        self._lost = 0
-        self._silent_until = 0.0
+        logging.getLogger(trace_exporter.__name__).addFilter(Seldom())
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Send some spans."""
-        result = super().export(spans)  # which catches every error, its own too
-        if result is SpanExportResult.SUCCESS:
-            if self._lost:
-                log.info("the collector of traces takes spans again; %d were dropped", self._lost)
-                self._lost, self._silent_until = 0, 0.0
-            return result
-        self._failed.inc(len(spans))
-        self._lost += len(spans)
-        if time.monotonic() >= self._silent_until:
-            self._silent_until = time.monotonic() + WARN_S
-            log.warning(
-                "the collector of traces at %s takes no spans, of which %d were dropped; requests "
-                "are served all the same: %s",
-                self._url,
-                self._lost,
-                "; ".join(self._reasons.texts),
-            )
+        result = super().export(spans)  # which catches and logs every error
+        if result is not SpanExportResult.SUCCESS:
+            self._failed.inc(len(spans))
         return result
 
 
-class LastMessages(logging.Handler):
-    """Keeps the last messages of the SDK, which has one or two for each failed export."""
+class Seldom(logging.Filter):
+    """Lets one message in `WARN_S` seconds pass: the SDK has one or two for each failed export."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.texts: deque[str] = deque(maxlen=2)
+    silent_until = 0.0
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep a message."""
-        self.texts.append(record.getMessage()[:MAX_REASON])
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether an error is logged; no warning is, for an attempt that is repeated."""
+        if record.levelno < logging.ERROR or time.monotonic() < self.silent_until:
+            return False
+        self.silent_until = time.monotonic() + WARN_S
+        return True
