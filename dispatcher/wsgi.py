@@ -77,7 +77,7 @@ from dispatcher.telemetry.memory import (
     trim_heap,
 )
 from dispatcher.telemetry.request_log import AccessLog, Lines, log_handler
-from dispatcher.telemetry.telemetry import Metrics, Telemetry, metrics_folder
+from dispatcher.telemetry.telemetry import Metrics, Telemetry
 from dispatcher.v2.proxy import TritonProxy
 
 log = logging.getLogger(__name__)
@@ -345,7 +345,7 @@ def make_telemetry(
     settings: Settings, registry: Registry, environment: Mapping[str, str]
 ) -> Telemetry:
     """Return the metrics, the log of requests and their traces, where there are any."""
-    metrics = Metrics(registry.clients, metrics_folder(environment))
+    metrics = Metrics(registry.clients, environment)
     traces = None
     if settings.traces_url:
         # Imported only here: without traces nothing of OpenTelemetry is loaded.

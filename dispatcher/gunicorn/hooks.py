@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dispatcher.telemetry import multiprocess
-from dispatcher.telemetry.multiprocess import DIR_VARIABLE
+from dispatcher.telemetry.multiprocess import DIR_VARIABLE, SEAT_VARIABLE
 from dispatcher.telemetry.request_log import Lines, log_handler
 
 NOTIFY_S = 1.0
@@ -91,6 +91,11 @@ def post_worker_init(worker: Any) -> None:
     os.fchmod(worker.tmp.fileno(), stat.S_IRWXU)
 
 
+def pre_fork(server: Any, worker: Any) -> None:
+    """Choose the files in which a new worker counts."""
+    worker.seat = multiprocess.free_seat(one.seat for one in server.WORKERS.values())
+
+
 def post_fork(server: Any, worker: Any) -> None:
     """Keep a slowly starting worker alive; make its files."""
 
@@ -100,8 +105,9 @@ def post_fork(server: Any, worker: Any) -> None:
             time.sleep(NOTIFY_S)
 
     threading.Thread(target=notify, daemon=True).start()
+    os.environ[SEAT_VARIABLE] = str(worker.seat)
     try:
-        multiprocess.allocate(Path(os.environ[DIR_VARIABLE]), worker.pid)
+        multiprocess.allocate(Path(os.environ[DIR_VARIABLE]), worker.seat)
     except OSError as error:
         server.log.warning("a web worker's counts will be missing from /metrics: %s", error)
         del os.environ[DIR_VARIABLE]
@@ -109,4 +115,4 @@ def post_fork(server: Any, worker: Any) -> None:
 
 def child_exit(server: Any, worker: Any) -> None:  # noqa: ARG001  gunicorn's signature
     """Remove a dead worker's gauges; keep its counts."""
-    multiprocess.retire(Path(os.environ[DIR_VARIABLE]), worker.pid)
+    multiprocess.remove_gauges(Path(os.environ[DIR_VARIABLE]), worker.seat)

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from flask import Request, Response
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from dispatcher.codecs.responses import OK, SentResult
 from dispatcher.errors import ANSWERS, CallerGone
-from dispatcher.telemetry.multiprocess import (
-    DIR_VARIABLE,
-    extend,
-    merge_dead_workers,
-    read_consistent,
-)
+from dispatcher.telemetry.multiprocess import DIR_VARIABLE, SEAT_VARIABLE, extend
 from dispatcher.telemetry.request_log import AccessLog, RequestRecord
 
 if TYPE_CHECKING:
@@ -39,17 +34,6 @@ SATURATION = "dispatcher_saturation_ratio"
 
 REQUEST_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 QUEUE_S = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)
-
-
-def metrics_folder(environment: Mapping[str, str]) -> Path | None:
-    """Merge the files of dead workers; return the folder with this worker's."""
-    if not (folder := environment.get(DIR_VARIABLE)):
-        return None
-    try:
-        merge_dead_workers(Path(folder))
-    except OSError as error:
-        log.warning("the counts of dead web workers cannot be merged: %s", error)
-    return Path(folder)
 
 
 class AllWorkers(Collector):
@@ -78,13 +62,19 @@ class Metrics:
 
     Args:
         models: the names that exist from the beginning.
-        folder: where several processes count, each in its own files; prometheus_client must have
-            been imported with PROMETHEUS_MULTIPROC_DIR set to it. `None` for a single process.
+        environment: where several processes count, has the folder, which it had at the import of
+            prometheus_client too, and this worker's seat in it; else it may be empty.
 
     """
 
-    def __init__(self, models: Iterable[str] = (), folder: Path | None = None) -> None:
-        self.folder = folder
+    def __init__(
+        self, models: Iterable[str] = (), environment: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        given = environment.get(DIR_VARIABLE)
+        self.folder = folder = Path(given) if given else None
+        self.seat = int(environment.get(SEAT_VARIABLE, "0"))
+        if folder:
+            values.ValueClass = values.MultiProcessValue(lambda: self.seat)  # type: ignore[no-untyped-call]
         self._models = set(models)
         self._registry = CollectorRegistry()
         self.registry = registry = None if folder else self._registry
@@ -172,7 +162,7 @@ class Metrics:
 
         """
         if self.folder:
-            extend(self.folder, os.getpid())
+            extend(self.folder, self.seat)
         return family.labels(*labels)
 
     def _missing(self, error: OSError) -> None:
@@ -186,7 +176,7 @@ class Metrics:
         if self.folder is None:
             return generate_latest(AllWorkers(self._registry))
         collector = MultiProcessCollector(None, str(self.folder))  # type: ignore[no-untyped-call]
-        return read_consistent(self.folder, lambda: generate_latest(AllWorkers(collector)))
+        return generate_latest(AllWorkers(collector))
 
     def _label(self, record: RequestRecord) -> str:
         if len(record.models) > 1:

@@ -7,8 +7,6 @@ import json
 import logging
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +15,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.servers.processes import kilobytes
@@ -26,8 +23,7 @@ from clients.plugins.registry import Registry
 from dispatcher.gunicorn import hooks as gunicorn_hooks
 from dispatcher.settings import read_settings
 from dispatcher.status.status import Readiness, Status, SupervisorStatus
-from dispatcher.telemetry.multiprocess import merge_dead_workers, read_consistent
-from dispatcher.telemetry.telemetry import Metrics
+from dispatcher.telemetry.multiprocess import free_seat
 from dispatcher.version import VERSION
 from tests.conftest import PROJECT, Endpoint, alive, descendants, wait_for
 from tests.support.application import make_app
@@ -206,72 +202,15 @@ def test_a_model_that_is_loaded_at_run_time_is_counted_by_its_name(tmp_path: Pat
 def test_a_worker_has_the_room_for_its_counts_before_it_counts(seen: Endpoint) -> None:
     """A disk that is full later ends no worker: the files are mapped into its memory."""
     folder = seen.log.parent / "metrics"
-    for pid in descendants(seen.process.pid):
+    for seat in (0, 1):  # also of the workers that followed dead ones
         for kind in ("counter", "histogram", "gauge_livesum", "gauge_liveall"):
-            status = (folder / f"{kind}_{pid}.db").stat()
+            status = (folder / f"{kind}_{seat}.db").stat()
             assert status.st_blocks * 512 >= status.st_size
-    assert len(list(folder.glob("gauge_*"))) == 2 * 2, "those of dead workers are gone"
+    assert len(list(folder.glob("*.db"))) == 2 * 4, "there are none of dead workers"
 
 
-COUNTING = """
-import os, sys
-from prometheus_client import Counter, Histogram, values
-Counter("asked", "", ["model"]).labels(sys.argv[1]).inc(float(sys.argv[2]))
-Histogram("took_seconds", "", buckets=(1.0, 5.0)).observe(float(sys.argv[2]))
-print(os.getpid())
-"""
-
-
-def test_what_dead_workers_have_counted_is_in_one_file_of_each_kind(tmp_path: Path) -> None:
-    def count(model: str, number: int) -> None:
-        environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
-        command = [sys.executable, "-c", COUNTING, model, str(number)]
-        subprocess.run(command, env=environment, check=True, capture_output=True)
-
-    def lines() -> list[str]:
-        return sorted(Metrics(folder=tmp_path).page().decode().splitlines())
-
-    for model, number in (("a", 2), ("b", 3), ("a", 4)):
-        count(model, number)
-    expected = lines()
-    assert 'asked_total{model="a"} 6.0' in expected
-    assert 'took_seconds_bucket{le="+Inf"} 3.0' in expected
-    assert len(list(tmp_path.glob("*.db"))) == 6
-    own = tmp_path / f"counter_{os.getpid()}.db"
-    MmapedDict(str(own)).close()  # type: ignore[no-untyped-call]
-    for _ in range(2):
-        merge_dead_workers(tmp_path)
-        assert lines() == expected
-        names = {path.name for path in tmp_path.glob("*.db")}
-        assert names == {own.name, "counter_dead.db", "histogram_dead.db"}
-    size = (tmp_path / "counter_dead.db").stat().st_size
-    count("a", 10)
-    merge_dead_workers(tmp_path)
-    assert 'asked_total{model="a"} 16.0' in lines()
-    assert (tmp_path / "counter_dead.db").stat().st_size == size, "it does not grow by itself"
-
-
-def test_a_page_is_read_again_where_files_were_gathered_meanwhile(tmp_path: Path) -> None:
-    tries: list[int] = []
-
-    def read() -> bytes:
-        tries.append(1)
-        if len(tries) == 1:
-            raise FileNotFoundError
-        if len(tries) == 2:
-            (tmp_path / "counter_dead.db").touch()
-        return b"%d" % len(tries)
-
-    assert read_consistent(tmp_path, read) == b"3"
-    tries.clear()
-
-    def never() -> bytes:
-        tries.append(1)
-        raise FileNotFoundError
-
-    with pytest.raises(FileNotFoundError):
-        read_consistent(tmp_path, never)
-    assert len(tries) == 5
+def test_the_seat_of_a_dead_worker_is_taken_by_the_next() -> None:
+    assert [free_seat(taken) for taken in ([], [0], [1, 3, 0], [1])] == [0, 1, 2, 0]
 
 
 def test_without_room_a_worker_counts_for_itself(
@@ -283,6 +222,7 @@ def test_without_room_a_worker_counts_for_itself(
     monkeypatch.setenv(gunicorn_hooks.DIR_VARIABLE, str(tmp_path / "counts"))
     monkeypatch.setattr(os, "posix_fallocate", full)
     gunicorn_hooks.on_starting(SimpleNamespace(murder_workers=None))
-    worker = SimpleNamespace(pid=1, booted=True)
+    worker = SimpleNamespace(seat=0, booted=True)
+    monkeypatch.setenv(gunicorn_hooks.SEAT_VARIABLE, "")  # which it sets
     gunicorn_hooks.post_fork(SimpleNamespace(log=logging.getLogger()), worker)
     assert gunicorn_hooks.DIR_VARIABLE not in os.environ

@@ -222,7 +222,7 @@ folder, full = Path(sys.argv[1]), sys.argv[2]
 os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
 from dispatcher.telemetry import multiprocess
 
-multiprocess.allocate(folder, os.getpid())
+multiprocess.allocate(folder, 0)
 from dispatcher.telemetry.telemetry import Metrics
 from tests.end_to_end.test_scraping import record
 
@@ -235,7 +235,7 @@ if full == "disk":
             pass
 else:
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**21, 2**21))
-metrics = Metrics(folder=folder)
+metrics = Metrics(environment=os.environ)
 for status in (200, 400, 500, 503):
     for number in range(150):
         metrics.request(record(f"model-{number}", status))
