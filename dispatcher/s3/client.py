@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 from clients.errors import DeadlineExceeded, InferenceError
 from dispatcher.errors import ObjectTooLarge, StorageUnavailable
 from dispatcher.settings.readers import S3_URI
-from dispatcher.settings.storage import S3_AT_A_TIME
+from dispatcher.settings.table import S3_AT_A_TIME
 
 if TYPE_CHECKING:  # the import takes half a second
     from dispatcher.settings import Settings

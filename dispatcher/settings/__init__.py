@@ -5,7 +5,6 @@ variable named beside it. A bad value stops the start with a message that names 
 value and what was expected.
 """
 
-from dispatcher.settings.models import PROJECT
 from dispatcher.settings.run_folder import (
     ASIDE,
     ENGINES,
@@ -22,6 +21,7 @@ from dispatcher.settings.table import (
     ADAPT,
     AUTO,
     MANAGING,
+    PROJECT,
     RUN_PATH,
     SCARCE,
     UNLOAD_S,

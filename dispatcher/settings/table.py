@@ -13,17 +13,18 @@ from typing import Any
 from clients.model_files.model_folders import can_be_read
 from dispatcher.settings import readers as read
 from dispatcher.settings import remote_triton as remote
-from dispatcher.settings.jobs import JobSettings
-from dispatcher.settings.models import ModelSettings
 from dispatcher.settings.readers import setting
-from dispatcher.settings.storage import S3_AT_A_TIME, StorageSettings
-from dispatcher.settings.traces import TraceSettings
+from dispatcher.settings.traces import standard
 
 ADAPT = "adapt"  # of GPU_CONFIGS
 AUTO, RUN_PATH, WORKABLE, written = read.AUTO, read.RUN_PATH, read.WORKABLE, read.written
 
 # Set for web workers where models get only a part of the shared memory that they want.
 SCARCE = "SHARED_MEMORY_SCARCE"
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+S3_AT_A_TIME = 8  # objects that a worker reads
 
 USUAL_PORTS = range(8000, 8010)
 TRITON_PORTS = 3
@@ -67,7 +68,7 @@ def with_others(slots: int) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(TraceSettings, JobSettings, StorageSettings, ModelSettings):
+class Settings:
     """The settings of one container, read and checked."""
 
     # fmt: off
@@ -156,7 +157,74 @@ class Settings(TraceSettings, JobSettings, StorageSettings, ModelSettings):
         "log a line for every request, for failures, or for none")
     log_format: str = setting("LOG_FORMAT", "text", read.one_of("text", "json"),
         "form of all other log lines")
+    repositories: tuple[Path | str, ...] = setting("MODEL_REPOSITORY",
+        str(PROJECT / "model_repository"), read.repositories,
+        "Triton's model repositories; the first wins for equal names")
+    required_models: tuple[str, ...] = setting("REQUIRED_MODELS", "", read.names,
+        "models or classes without which /ping is 503, if not every model")
+    load_on_demand: bool = setting("LOAD_ON_DEMAND", "false", read.truth,
+        "load each model at its first request, but for PINNED_MODELS and REQUIRED_MODELS")
+    model_memory_mb: int | None = setting("MODEL_MEMORY_MB", "",
+        read.or_nothing(read.whole(1, 2**30)),
+        "MiB for models on demand; the least recently used are unloaded")
+    model_idle: float | None = setting("MODEL_IDLE_TIMEOUT", "",
+        read.or_nothing(read.seconds(1, 31_536_000)),
+        "seconds without a request after which LOAD_ON_DEMAND unloads")
+    pinned_models: tuple[str, ...] = setting("PINNED_MODELS", "", read.names,
+        "models that LOAD_ON_DEMAND loads at the start and keeps, like REQUIRED_MODELS")
+    model_cache: Path = setting("MODEL_CACHE", str(Path(sys.prefix) / "models"), read.path,
+        "folder for copies of models in S3, for this container alone")
+    model_cache_mb: int = setting("MODEL_CACHE_MB", "20480", read.whole(1, 2**30),
+        "its size, in MiB")
+    s3_bucket: str | None = setting("S3_BUCKET_NAME", "", read.or_nothing(read.bucket),
+        "bucket of the keys that requests name")
+    s3_endpoint_url: str = setting("S3_ENDPOINT_URL", "", read.url,
+        "S3 server, if not AWS_ENDPOINT_URL_S3 or AWS")
+    s3_allowed_inputs: tuple[str, ...] = setting("S3_ALLOWED_INPUTS", "", read.s3_places,
+        "places from which requests may read, if not S3_BUCKET_NAME")
+    s3_allowed_outputs: tuple[str, ...] = setting("S3_ALLOWED_OUTPUTS", "", read.s3_places,
+        "places into which requests may write, if not S3_RESULTS_PREFIX, else results/")
+    s3_results_prefix: str = setting("S3_RESULTS_PREFIX", "", read.s3_prefix,
+        "stores every answer to a request by key below this prefix of S3_BUCKET_NAME")
+    jobs_queue: int = setting("JOBS_QUEUE", "1000", read.whole(0, 100_000),
+        "asynchronous requests that may wait or run before 429; 0: none are asynchronous")
+    jobs_dir: Path | None = setting("JOBS_DIR", "", read.or_nothing(read.path),
+        "folder for them and their results, which then survive a restart")
+    jobs_disk_mb: int = setting("JOBS_DISK_MB", "1024", read.whole(1, 2**20),
+        "MiB for their bodies and results, before 429")
+    jobs_keep: float = setting("JOBS_KEEP", "3600", read.seconds(1, 31_536_000),
+        "seconds for which one that has ended is kept")
+    otlp_endpoint: str = setting("OTEL_EXPORTER_OTLP_ENDPOINT", "", read.url,
+        "collector of traces (OTLP over HTTP), without /v1/traces")
     # fmt: on
+
+    @property
+    def model_repository(self) -> Path:
+        """The folder that Triton reads, for the programs that `serve` starts."""
+        return self.folders[0]
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """The folders of MODEL_REPOSITORY that are on disk."""
+        return tuple(one for one in self.repositories if isinstance(one, Path))
+
+    @property
+    def models_at_start(self) -> tuple[str, ...]:
+        """The models that LOAD_ON_DEMAND loads at the start."""
+        return (*self.pinned_models, *self.required_models)
+
+    @property
+    def s3_is_used(self) -> bool:
+        """Whether requests may name objects."""
+        return bool(self.s3_bucket or self.s3_allowed_inputs)
+
+    @property
+    def traces_url(self) -> str:
+        """Where traces are sent; empty where there are none."""
+        if standard("OTEL_SDK_DISABLED").lower() == "true":
+            return ""
+        base = self.otlp_endpoint.rstrip("/")
+        return standard("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or (base and f"{base}/v1/traces")
 
     @property
     def triton_ports(self) -> list[int]:
@@ -284,10 +352,8 @@ class Settings(TraceSettings, JobSettings, StorageSettings, ModelSettings):
 
 
 def rows() -> Iterator[SettingRow]:
-    """Yield a row for each setting: those of this table, of models, S3, jobs and traces."""
-    last = (TraceSettings, JobSettings, StorageSettings, ModelSettings)
-    parts = [{f.name for f in fields(part)} for part in last]
-    for f in sorted(fields(Settings), key=lambda f: [f.name in part for part in parts]):
+    """Yield a row for each setting."""
+    for f in fields(Settings):
         yield SettingRow(
             f.name,
             f.metadata["variable"],
@@ -355,13 +421,31 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     if wrong:
         raise SettingError("\n".join(wrong))
     settings = Settings(**values)
+    check_together(settings)
+    return settings
+
+
+def check_together(settings: Settings) -> None:
+    """Refuse settings that contradict each other.
+
+    Raises:
+        SettingError: two or more do.
+
+    """
     if settings.multi_model and not settings.management_routes:
         raise SettingError(
             "MANAGEMENT_ROUTES is 'false' and SAGEMAKER_MULTI_MODEL is 'true'; expected: not both, "
             "for the platform loads its models over those routes"
         )
-    if settings.fault:
-        raise SettingError(settings.fault)
+    for variable, value in (
+        ("MODEL_MEMORY_MB", settings.model_memory_mb),
+        ("MODEL_IDLE_TIMEOUT", settings.model_idle),
+    ):
+        if value is not None and not settings.load_on_demand:
+            raise SettingError(
+                f"{variable} is '{value:g}' and LOAD_ON_DEMAND is 'false'; expected: "
+                "LOAD_ON_DEMAND=true, without which an unloaded model would stay so"
+            )
     if settings.s3_results_prefix and not settings.s3_bucket:
         raise SettingError("S3_RESULTS_PREFIX is set, and S3_BUCKET_NAME is not; expected: both")
     if misplaced := remote.misplaced(settings):
@@ -376,4 +460,3 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
             f"SAGEMAKER_SAFE_PORT_RANGE is {written(settings.safe_ports)!r}; expected: at least "
             f"{TRITON_PORTS} ports besides SAGEMAKER_BIND_TO_PORT and TRITON_PUBLIC_GRPC_PORT"
         )
-    return settings

@@ -85,9 +85,9 @@ class Seldom(logging.Filter):
 
     silent_until = 0.0
 
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether an error is logged; no warning is, for an attempt that is repeated."""
-        if record.levelno < logging.ERROR or time.monotonic() < self.silent_until:
+    def filter(self, record: logging.LogRecord) -> bool:  # noqa: ARG002  logging's signature
+        """Whether a message is logged: the first says why an export fails."""
+        if time.monotonic() < self.silent_until:
             return False
         self.silent_until = time.monotonic() + WARN_S
         return True

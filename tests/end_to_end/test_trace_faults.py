@@ -31,7 +31,7 @@ def ask(endpoint: Endpoint, times: int) -> None:
 
 def warnings(endpoint: Endpoint) -> list[str]:
     lines = endpoint.log.read_text().splitlines()
-    return [line for line in lines if "Failed to export spans" in line]
+    return [line for line in lines if "spans batch" in line]
 
 
 @pytest.mark.slow
@@ -48,7 +48,7 @@ def test_requests_are_answered_while_the_collector_is_away(tmp_path: Path) -> No
         before = dropped()
         wait_for(lambda: dropped() > before, 20, "a second export")
         (warning,) = warnings(endpoint)
-        assert str(port) in warning
+        assert "Connection refused" in warning
         with collecting(port) as collector:
             ask(endpoint, 1)
             wait_for(lambda: collector.spans, 20, "spans after the collector has come back")
