@@ -76,28 +76,11 @@ def test_a_signal_drains_and_exits_0_and_a_container_beside_it_goes_on(
     assert container.port != endpoint.port
     assert container.ask(**BERT).status == 200
     assert endpoint.ask(**BERT).status == 200
-    drains_and_exits_0(container, signal.SIGTERM)
+    drains_and_exits_0(container)
     assert endpoint.ask(**BERT).status == 200
 
 
-@pytest.mark.slow
-def test_ctrl_c_drains_and_exits_0(small_repository: Path, tmp_path: Path) -> None:
-    endpoint = start(tmp_path, MODEL_REPOSITORY=str(small_repository))
-    wait_until_announced(endpoint)
-    drains_and_exits_0(endpoint, signal.SIGINT)
-
-
-@pytest.mark.slow
-def test_ping_is_200_when_the_broken_model_is_not_required(
-    small_repository: Path, tmp_path: Path
-) -> None:
-    (small_repository / "empty" / "1").mkdir(parents=True)
-    settings = {"MODEL_REPOSITORY": str(small_repository), "REQUIRED_MODELS": "bert_base"}
-    with running(tmp_path, **settings) as endpoint:
-        assert endpoint.call("/ping").status == 200
-
-
-def drains_and_exits_0(endpoint: Endpoint, number: signal.Signals) -> None:
+def drains_and_exits_0(endpoint: Endpoint) -> None:
     """Callers keep asking while it stops: each is answered rightly or turned away, none is lost."""
     statuses: list[int] = []
     lost: list[BaseException] = []
@@ -118,7 +101,7 @@ def drains_and_exits_0(endpoint: Endpoint, number: signal.Signals) -> None:
         caller.start()
     wait_for(lambda: lost or len(statuses) > 10, 60, "some answers")
     before = time.monotonic()
-    assert stop(endpoint, number) == 0, endpoint.log.read_text()[-2000:]
+    assert stop(endpoint) == 0, endpoint.log.read_text()[-2000:]
     assert time.monotonic() - before < 30
     done.set()
     for caller in callers:
@@ -128,14 +111,13 @@ def drains_and_exits_0(endpoint: Endpoint, number: signal.Signals) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["gunicorn's master", "NGINX's master"])
 def test_when_one_dies_too_often_the_others_are_stopped_and_the_exit_code_says_so(
-    small_repository: Path, tmp_path: Path, name: str
+    small_repository: Path, tmp_path: Path
 ) -> None:
     endpoint = start(tmp_path, MODEL_REPOSITORY=str(small_repository), SERVE_RESTARTS="0")
     wait_until_announced(endpoint)
     started = descendants(endpoint.process.pid)
-    assert hit(endpoint, name, signal.SIGKILL)
+    assert hit(endpoint, "gunicorn's master", signal.SIGKILL)
     assert endpoint.process.wait(30) == 128 + signal.SIGKILL
     assert "died (SIGKILL) after 0 restarts within 600 s" in endpoint.log.read_text()
     wait_for(lambda: not alive(started), 5, "the end of all that was started")

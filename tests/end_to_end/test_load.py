@@ -76,12 +76,10 @@ def body(kind: str, seconds: float) -> tuple[str, dict[str, str]]:
     one = {"modelname": "sleeps", "payload": {"seconds": seconds}}
     if kind == "lines":
         return "\n".join([json.dumps(one)] * 8), LINES
-    if kind == "list":
-        return json.dumps({**one, "payload": [one["payload"]] * 8}), {}
     return json.dumps(one), {}
 
 
-@pytest.mark.parametrize("kind", ["one", "list", "lines"])
+@pytest.mark.parametrize("kind", ["one", "lines"])
 def test_a_burst_on_one_model_does_not_slow_another_one_down(
     endpoint: Endpoint, alone: float, kind: str
 ) -> None:
@@ -284,19 +282,3 @@ def test_callers_who_left_are_not_asked_for(endpoint: Endpoint, folder: Path) ->
     assert stayed.status == 200
     calls = Counter(asked(folder))
     assert (calls["busy"], calls["stayed"], calls["left"]) == (16, 1, 0)
-
-
-def test_a_list_or_lines_stop_where_their_caller_leaves(endpoint: Endpoint, folder: Path) -> None:
-    leave(endpoint, named("list", 0.05, 500), begun=lambda: "list" in asked(folder))
-    leave(
-        endpoint,
-        "\n".join([json.dumps(json.loads(named("lines", 0.05)) | {"modelname": "sleeps"})] * 500),
-        "Content-Type: application/jsonlines\r\n",
-        lambda: "lines" in asked(folder),
-    )
-    time.sleep(1)
-    before = Counter(asked(folder))
-    time.sleep(1)
-    assert Counter(asked(folder)) == before, "nothing is asked any more"
-    assert 0 < before["list"] < 200
-    assert 0 < before["lines"] < 200

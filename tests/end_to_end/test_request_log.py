@@ -56,19 +56,6 @@ def test_a_request_has_one_line_with_all_that_is_known(seen: Endpoint) -> None:
     }
 
 
-def test_a_streamed_answer_is_told_when_its_last_byte_was_sent(seen: Endpoint) -> None:
-    one = {"modelname": "double", "payload": {"numbers": [1]}}
-    lines = "\n".join(json.dumps(x) for x in [one] * 300 + [one | {"modelname": "fails"}])
-    answer = seen.call(
-        "/invocations",
-        lines,
-        headers={"Content-Type": "application/jsonlines", "X-Request-Id": "log-lines"},
-    )
-    (line,) = lines_of(seen, "log-lines")
-    assert line["bytes_out"] == len(answer.body)
-    assert (line["items"], line["failed"], line["model"]) == (301, 1, "double,fails")
-
-
 @pytest.mark.parametrize("form", ["lines", "requests"])
 def test_an_answer_that_json_cannot_hold_is_counted_as_it_is_sent(
     seen: Endpoint, form: str
@@ -91,25 +78,6 @@ def test_an_answer_that_json_cannot_hold_is_counted_as_it_is_sent(
     now = difference(settled(seen), before)
     assert value(now, "dispatcher_items_total", model="odd", status="200") == 1
     assert value(now, "dispatcher_items_total", model="odd", status="500") == 2
-
-
-def test_a_list_in_lines_ends_with_what_json_cannot_hold(seen: Endpoint) -> None:
-    before = settled(seen)
-    payload = [{"numbers": [n]} for n in (*[1] * 40, 2, 1)]
-    answer = seen.call(
-        "/infer/odd",
-        json.dumps({"payload": payload}),
-        headers={"Accept": "application/jsonlines", "X-Request-Id": "odd-list"},
-    )
-    *results, last = map(json.loads, answer.body.decode().splitlines())
-    assert results == [1] * 40
-    assert (last["status"], last["error"]["modelname"]) == (500, "odd")
-    assert last["error"]["request_id"] == "odd-list"
-    (line,) = lines_of(seen, "odd-list")
-    assert (line["items"], line["failed"], line["model"]) == (41, 1, "odd")
-    now = difference(settled(seen), before)
-    assert value(now, "dispatcher_items_total", model="odd", status="200") == 40
-    assert value(now, "dispatcher_items_total", model="odd", status="500") == 1
 
 
 @pytest.mark.parametrize("form", ["lines", "list"])
@@ -138,9 +106,6 @@ def test_of_a_caller_who_leaves_in_the_middle_the_log_says_so(seen: Endpoint, fo
     ("kind", "headers"),
     [
         ("application/json", ""),
-        ("image/png", ""),
-        ("text/plain", ""),
-        ("application/jsonlines", ""),
         ("application/json", "Content-Encoding: gzip\r\n"),
         ("multipart/form-data; boundary=b", ""),
     ],
@@ -161,15 +126,6 @@ def test_a_body_that_its_caller_leaves_in_the_middle_is_not_blamed(
     wait_for(lambda: name in seen.log.read_text(), 10, "its line")
     (line,) = lines_of(seen, name)
     assert (line["status"], line["code"]) == (499, "caller_gone")
-
-
-def test_several_models_are_named_once_each(seen: Endpoint) -> None:
-    answer = seen.ask(modelname=["double", "odd"], payload={"numbers": [2]})
-    assert set(answer.json["results"]) == {"double", "odd"}
-    assert answer.json["results"]["double"] == {"status": 200, "result": [4.0]}
-    odd = answer.json["results"]["odd"]
-    assert (set(odd), odd["status"]) == ({"status", "error"}, 500)
-    assert odd["error"]["modelname"] == "odd"
 
 
 @pytest.mark.parametrize(

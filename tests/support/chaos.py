@@ -50,14 +50,10 @@ class TritonPythonModel:
                 time.sleep(3600)
             elif asked == -3:
                 raise ValueError("this model does not like -3")
-            elif asked == -5:
+            elif asked == -4:
                 HELD.append(request)  # to be answered some time
                 answers.append(None)
                 continue
-            elif asked == -4:
-                HELD.append(b"x" * 20_000_000)
-                if len(HELD) > 5:
-                    os.kill(os.getpid(), 9)  # as the kernel does when memory is short
             answers.append(pb.InferenceResponse([pb.Tensor("OUTPUT", numbers * 2)]))
         return answers
 """
@@ -85,7 +81,7 @@ class Frail(Steady):
     modelname = "frail"
 """
 
-CRASH, HANG, RAISE, LEAK, HOLD = -1, -2, -3, -4, -5
+CRASH, HANG, RAISE, HOLD = -1, -2, -3, -4
 
 
 def lay_out(folder: Path, *models: str) -> dict[str, str]:
@@ -293,7 +289,6 @@ def say(line: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--every", type=float, default=6, help="seconds between two faults")
     parser.add_argument("--port", type=int, help="the server's, for a Prometheus; else a free one")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="chaos-") as name:
@@ -303,7 +298,7 @@ def main() -> None:
         with running(Path(name), SERVE_RESTARTS="1000000", **settings) as started:
             endpoint = replace(started, port=chosen.port or started.port)
             say(f"serving on port {endpoint.port}")
-            soak(endpoint, 60 * chosen.minutes, chosen.every)
+            soak(endpoint, 60 * chosen.minutes, 6)
 
 
 if __name__ == "__main__":

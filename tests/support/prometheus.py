@@ -60,11 +60,6 @@ class Prometheus:
         found: list[dict[str, Any]] = self.get("/api/v1/query", query=expression)["result"]
         return found
 
-    def history(self, expression: str, begin: float, end: float, step: float) -> Any:
-        """Return the series of an expression in a span of Unix time, in steps of seconds."""
-        span = {"start": str(begin), "end": str(end), "step": str(step)}
-        return self.get("/api/v1/query_range", query=expression, **span)["result"]
-
 
 @contextmanager
 def prometheus(folder: Path, *targets: int, every: str = "3s") -> Iterator[Prometheus]:
