@@ -6,7 +6,6 @@ One container has all the mistakes; each is in a folder of its own.
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,13 +25,9 @@ from tests.support.mistakes.authored import (
 )
 from tests.support.mistakes.mistake import (
     config,
-    ensemble,
-    ir,
-    move,
     write_mistake,
     write_right,
 )
-from tool.__main__ import main
 
 pytestmark = pytest.mark.slow
 
@@ -40,20 +35,6 @@ IN_FOLDER = {
     one.name: one
     for one in MISTAKES
     if one.name in {"misspelt", "renamed", "lfs", "other_dims", "no_version", "v1"}
-}
-
-# Without a version folder, where its file is beside config.pbtxt.
-PLAIN = {
-    "plain": move("1/model.onnx", "model.onnx"),
-    "plain_named": lambda folder: (
-        move("1/model.onnx", "net.onnx")(folder),
-        config("dynamic", 'default_model_filename: "net.onnx"\ndynamic')(folder),
-    ),
-    "plain_openvino": lambda folder: (
-        ir()(folder),
-        [move(f"1/{name}", name)(folder) for name in ("model.xml", "model.bin")],
-    ),
-    "plain_ensemble": lambda folder: (ensemble()(folder), (folder / "1" / "model.onnx").unlink()),
 }
 
 
@@ -85,9 +66,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     root = tmp_path_factory.mktemp("models").resolve()
     pinned = config("dynamic", "instance_group { count: 1 }\ndynamic")  # else there are two
     pinned(write_right(root, "right"))
-    for name, make in PLAIN.items():
-        make(write_right(root, name))
-        shutil.rmtree(root / name / "1")
     for mistake in IN_FOLDER.values():
         write_mistake(root, mistake)
     for name, (change, _) in IN_TOML.items():
@@ -135,19 +113,6 @@ def test_a_mistake_in_a_model_is_told_alike(place: Place, name: str) -> None:
     }
 
 
-@pytest.mark.parametrize("name", PLAIN)
-def test_a_model_beside_its_configuration_is_served_alike(place: Place, name: str) -> None:
-    assert place.checked(name) == []
-    answer = place.post(name)
-    assert answer.status == 200, answer.body
-    tensor = {"name": "INPUT", "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3]}
-    for asked in (name, f"{name}_posted"):
-        answer = place.endpoint.call(f"/infer/{asked}", json.dumps({"inputs": [tensor]}))
-        assert answer.status == 200, answer.body
-        expected = [2, 4, 6]
-        assert answer.json["outputs"][0]["data"] == expected
-
-
 @pytest.mark.parametrize("name", IN_CLASS)
 def test_a_mistake_in_a_class_is_told_alike(place: Place, name: str) -> None:
     (one,) = place.checked(name)
@@ -163,23 +128,3 @@ def test_a_class_that_works_is_fine(place: Place) -> None:
     answer = place.endpoint.ask(modelname="works", payload={"x": [1, 0, 3]})
     assert answer.json["result"] == {"first": 8.0, "boxes": [2.0, 6.0]}
     assert "the client of 'works'" not in place.log()
-
-
-def test_a_folder_with_classes_alone_is_fine(tmp_path: Path) -> None:
-    """A class that asks no model needs none."""
-    classes = tmp_path / "mounted" / "code" / "clients"
-    classes.mkdir(parents=True)
-    source = (
-        RIGHT_CLASS[: RIGHT_CLASS.index("        found")] + "        return sum(payload['x'])\n"
-    )
-    (classes / "sums.py").write_text(source.replace("NAME", "sums"))
-    (tmp_path / "empty").mkdir()
-    assert main(["check", str(tmp_path / "mounted")]) == 0
-    settings = {
-        "MODEL_DIR": str(tmp_path / "mounted"),
-        "MODEL_REPOSITORY": str(tmp_path / "empty"),
-    }
-    with running(tmp_path, **settings) as endpoint:
-        assert endpoint.call("/ping").status == 200
-        assert endpoint.ask(modelname="sums", payload={"x": [1, 2]}).json["result"] == 3
-        wait_for(lambda: "the model sums answers" in endpoint.log.read_text(), 30, "the example")

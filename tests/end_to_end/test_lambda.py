@@ -1,6 +1,6 @@
-"""The front in AWS Lambda: by the adapter's contract, and as a handler in the real runtime client.
+"""The front in AWS Lambda: by the contract of its Web Adapter, and as a handler.
 
-Lambda itself, its emulator and the Lambda Web Adapter are not among what can be installed here.
+Lambda itself, its emulator and the adapter are not among what can be installed here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from cfnlint.api import lint_file
 
 from tests.conftest import PROJECT, Endpoint, free_ports, wait_for
 from tests.end_to_end.test_remote_triton import X, make_models, triton_in
-from tests.support import lambda_runtime
 from tests.support.triton.process import Triton
 
 EXAMPLE = PROJECT / "examples" / "lambda"
@@ -135,76 +134,53 @@ def test_what_is_wrong_with_the_settings_is_one_line(settings: dict[str, str], l
     assert done.stderr.count(b"\n") == 1
 
 
-def event(path: str, body: bytes | None = None, content_type: str = "") -> dict[str, Any]:
+def event(path: str, body: bytes, content_type: str) -> dict[str, Any]:
     """Return what API Gateway's REST API sends to a function (payload format 1.0)."""
-    headers = {
-        "Accept": "*/*",
-        "Host": "abcdef1234.execute-api.eu-central-1.amazonaws.com",
-        "User-Agent": "curl/7.88.1",
-        "X-Amzn-Trace-Id": "Root=1-66a00000-0123456789abcdef01234567",
-        "X-Forwarded-For": "192.0.2.1",
-        "X-Forwarded-Port": "443",
-        "X-Forwarded-Proto": "https",
-        "x-api-key": "of-api-gateway",
-        **({"Content-Type": content_type} if content_type else {}),
-    }
+    headers = {"Accept": content_type, "Content-Type": content_type, "Host": "example.com"}
     return {
-        "resource": "/{path+}",
         "path": path,
-        "httpMethod": "GET" if body is None else "POST",
+        "httpMethod": "POST",
         "headers": headers,
         "multiValueHeaders": {name: [value] for name, value in headers.items()},
         "queryStringParameters": None,
         "multiValueQueryStringParameters": None,
-        "pathParameters": {"path": path[1:]},
-        "stageVariables": None,
-        "requestContext": {
-            "resourceId": "r1",
-            "resourcePath": "/{path+}",
-            "httpMethod": "POST",
-            "extendedRequestId": "JKLmnoPQRstuVWX=",
-            "requestTime": "26/Nov/2026:04:00:00 +0000",
-            "path": f"/v1{path}",
-            "accountId": "123456789012",
-            "protocol": "HTTP/1.1",
-            "stage": "v1",
-            "domainPrefix": "abcdef1234",
-            "requestTimeEpoch": 1795665600000,
-            "requestId": "0f7b1e0e-8f5c-4f0b-9c37-000000000000",
-            "identity": {"sourceIp": "192.0.2.1", "apiKey": "of-api-gateway"},
-            "domainName": "abcdef1234.execute-api.eu-central-1.amazonaws.com",
-            "apiId": "abcdef1234",
-        },
-        "body": None if body is None else base64.b64encode(body).decode(),
-        "isBase64Encoded": body is not None,
+        "requestContext": {"path": f"/v1{path}", "identity": {"sourceIp": "192.0.2.1"}},
+        "body": base64.b64encode(body).decode(),
+        "isBase64Encoded": True,
     }
 
 
-def test_the_handler_answers_api_gateway_in_the_real_runtime_client(
-    folder: Path, triton: Triton
-) -> None:
+HANDLE = """
+import json, sys
+import handler
+json.dump([handler.handler(event, None) for event in json.load(sys.stdin)], sys.stdout)
+"""
+
+
+def test_the_handler_answers_api_gateway(folder: Path, triton: Triton) -> None:
+    """As Lambda's runtime client calls it: with what was JSON, for what becomes JSON."""
+    path = folder / "row.npy"
+    np.save(path, np.ones((1, 3), np.float32))
     body = json.dumps({"modelname": "plus", "payload": X}).encode()
-    with lambda_runtime.deployed(
-        folder, "handler.handler", **variables(folder, triton)
-    ) as function:
-        answer = function.invoke(event("/invocations", body, "application/json"))
-        assert answer["statusCode"] == 200, answer
-        result = json.loads(answer["body"])["result"]
-        assert result["outputs"][0]["data"] == [2, 3, 4]
-        row = np.ones((1, 3), np.float32)
-        path = folder / "row.npy"
-        np.save(path, row)
-        npy = event("/infer/plus", path.read_bytes(), "application/x-npy")
-        npy["headers"]["Accept"] = npy["multiValueHeaders"]["Accept"][0] = "application/x-npy"
-        binary = function.invoke(npy)
-        assert (binary["statusCode"], binary["isBase64Encoded"]) == (200, True), binary
-        path.write_bytes(base64.b64decode(binary["body"]))
-        assert np.load(path).tolist() == [[2, 2, 2]]
-        missing = function.invoke(event("/invocations", b'{"modelname": "no"}', "application/json"))
-        assert missing["statusCode"] in {400, 404}
-        assert json.loads(missing["body"])["error"]["hint"]
-    log = (folder / "function.log").read_text()
-    assert '"model":"plus"' in log.replace(" ", ""), log
+    events = [
+        event("/invocations", body, "application/json"),
+        event("/infer/plus", path.read_bytes(), "application/x-npy"),
+        event("/invocations", b'{"modelname": "no"}', "application/json"),
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", HANDLE],
+        env={**os.environ, **variables(folder, triton), "PYTHONPATH": str(PROJECT)},
+        cwd=folder, input=json.dumps(events).encode(), capture_output=True, check=True,
+    )  # fmt: skip
+    answer, binary, missing = json.loads(done.stdout)
+    assert answer["statusCode"] == 200, answer
+    assert json.loads(answer["body"])["result"]["outputs"][0]["data"] == [2, 3, 4]
+    assert (binary["statusCode"], binary["isBase64Encoded"]) == (200, True), binary
+    path.write_bytes(base64.b64decode(binary["body"]))
+    assert np.load(path).tolist() == [[2, 2, 2]]
+    assert missing["statusCode"] in {400, 404}
+    assert json.loads(missing["body"])["error"]["hint"]
+    assert '"model":"plus"' in done.stderr.decode().replace(" ", "")
 
 
 def test_the_template_is_valid_and_grants_prefixes_alone() -> None:

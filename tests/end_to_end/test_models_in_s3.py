@@ -15,7 +15,7 @@ import pytest
 
 from tests.conftest import PROJECT, Endpoint, free_ports, running
 from tests.support.models.adders import added, ask_adder, files, write_adder
-from tests.support.s3 import BUCKET, FULL, READER, Relay, S3Server, credentials
+from tests.support.s3 import BUCKET, FULL, READER, S3Server, credentials
 from tests.support.triton import process
 
 PREFIX = "served/models"
@@ -27,15 +27,7 @@ def put(s3: S3Server, name: str, number: float, client: str = "") -> None:
 
 
 @pytest.fixture(scope="module")
-def relay(s3: S3Server) -> Iterator[Relay]:
-    with Relay(s3.port) as relay:
-        yield relay
-
-
-@pytest.fixture(scope="module")
-def served(
-    s3: S3Server, relay: Relay, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Endpoint]:
+def served(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
     """`local` comes from a folder, `warm`, `cold` and `far` from S3."""
     folder = tmp_path_factory.mktemp("in_s3")
     write_adder(folder / "models" / "local", 1)
@@ -47,8 +39,6 @@ def served(
         MODEL_CACHE=str(folder / "cache"),
         LOAD_ON_DEMAND="true",
         PINNED_MODELS="warm,local",
-        MODEL_SERVER_TIMEOUT="15",
-        S3_ENDPOINT_URL=f"http://127.0.0.1:{relay.port}",
     )
     with running(folder, **settings) as endpoint:
         yield endpoint
@@ -73,30 +63,11 @@ def test_a_model_is_fetched_at_its_first_request(served: Endpoint) -> None:
     assert copies(served) == {"warm", "cold"}
 
 
-@pytest.mark.slow
-def test_a_model_that_was_added_to_the_bucket_or_changed_is_loaded(
-    served: Endpoint, s3: S3Server
-) -> None:
-    put(s3, "late", 4, 'aliases = ["later"]\n')
-    assert ask_adder(served, "later").status == 404, "a request does not list the bucket"
-    answer = served.call("/load_model/later", method="POST")
-    assert answer.status == 200, answer.body
-    assert answer.json["modelName"] == "late"
-    assert added(ask_adder(served, "later")) == [4, 4, 4]
-    put(s3, "late", 5, 'aliases = ["later"]\n')
-    assert added(ask_adder(served, "late")) == [4, 4, 4]
-    assert served.call("/load_model/late", method="POST").status == 200
-    assert added(ask_adder(served, "late")) == [5, 5, 5]
-    assert served.call("/load_model/nosuch", method="POST").status == 404
-
-
 @pytest.mark.parametrize(
     ("source", "key", "says"),
     [
         ("nowhere-at-all/models", FULL, "there is no bucket 'nowhere-at-all' in S3"),
-        (f"{BUCKET}/empty", FULL, "it has no models; below the prefix each model has a folder"),
         (f"{BUCKET}/{PREFIX}", READER, "does not permit s3:ListBucket"),
-        (f"{BUCKET}/{PREFIX}", "NOSUCHKEY", "does not accept the container's AWS credentials"),
     ],
 )
 def test_a_start_that_cannot_have_its_models_says_what_to_change(
@@ -152,20 +123,6 @@ def test_a_cache_that_is_too_small_ends_the_start(s3: S3Server, tmp_path: Path) 
     assert "has no room for the model a of 2.0 MiB: others take 0.0 MiB, and MODEL_CACHE_MB" in log
     assert "raise MODEL_CACHE_MB" in log
     shutil.rmtree(tmp_path / "cache")
-
-
-@pytest.mark.slow
-def test_an_s3_that_hangs_is_504_for_a_model_that_is_not_fetched(
-    served: Endpoint, relay: Relay
-) -> None:
-    relay.hangs = True
-    answer = ask_adder(served, "far")
-    assert answer.status == 504, answer.body
-    assert "S3" in answer.json["error"]["message"]
-    assert added(ask_adder(served, "warm")) == [2, 2, 2], "others need no S3"
-    relay.hangs = False
-    time.sleep(5.5)  # as long as the failure is remembered
-    assert added(ask_adder(served, "far")) == [6, 6, 6]
 
 
 @pytest.mark.slow

@@ -137,14 +137,3 @@ def test_a_python_model_comes_with_those_that_it_asks(endpoint: Endpoint, archiv
     assert ask(endpoint, "/models/77aa/invoke", 21) == [42]
     assert endpoint.call("/models/77aa", method="DELETE").status == 200
     assert loaded(endpoint) == []
-
-
-def test_one_folder_that_holds_unrelated_models_is_refused(
-    endpoint: Endpoint, archives: Path, tmp_path: Path
-) -> None:
-    for name in ("first", "second"):
-        (tmp_path / name).symlink_to(archives / "plus1" / name)
-    answer = load(endpoint, "cc22", tmp_path)
-    assert answer.status == 400
-    assert "several models (first, second)" in answer.json["error"]["message"]
-    assert loaded(endpoint) == []

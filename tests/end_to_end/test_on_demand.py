@@ -112,19 +112,6 @@ def test_a_model_that_cannot_be_loaded_says_why(lazy: Endpoint) -> None:
 
 
 @pytest.mark.slow
-def test_a_model_that_was_added_is_loaded_by_its_alias(
-    lazy: Endpoint, folders: tuple[Path, Path]
-) -> None:
-    write_adder(folders[1] / "late", 7, 'aliases = ["later"]\n')
-    answer = lazy.call("/load_model/later", method="POST")
-    assert answer.status == 200, answer.body
-    assert answer.json["modelName"] == "late"
-    write_adder(folders[0] / "latest", 8, 'aliases = ["last"]\n')
-    for name, number in (("late", 7), ("later", 7), ("last", 8), ("latest", 8)):
-        assert added(ask_adder(lazy, name)) == [number] * 3
-
-
-@pytest.mark.slow
 def test_a_model_that_a_class_asks_is_loaded_too(lazy: Endpoint) -> None:
     for name in ("one", "two"):
         lazy.call(f"/models/{name}", method="DELETE")
@@ -152,9 +139,9 @@ def test_tritons_own_protocol_loads_a_model_too(lazy: Endpoint) -> None:
 
 
 @pytest.mark.slow
-def test_a_hundred_models_on_a_budget_of_ten_lose_no_request(tmp_path: Path) -> None:
+def test_forty_models_on_a_budget_of_ten_lose_no_request(tmp_path: Path) -> None:
     """Some 33 MiB are measured of each; before its first load 150 are reckoned with."""
-    for number in range(100):
+    for number in range(40):
         write_adder(tmp_path / "models" / f"m{number}", number)
     settings = {
         "MODEL_REPOSITORY": str(tmp_path / "models"),
@@ -165,13 +152,13 @@ def test_a_hundred_models_on_a_budget_of_ten_lose_no_request(tmp_path: Path) -> 
     }
     with running(tmp_path, **settings) as endpoint, ThreadPoolExecutor(6) as callers:
         most = 0
-        for first in range(0, 100, 10):
+        for first in range(0, 40, 10):
             numbers = [number for number in range(first, first + 10) for _ in range(3)]
             answers = callers.map(lambda n: ask_adder(endpoint, f"m{n}"), numbers)
             assert [added(answer) for answer in answers] == [[n] * 3 for n in numbers]
             most = max(most, len(loaded(endpoint)))
         log = endpoint.log.read_text()
-        assert len(re.findall("was unloaded to make room for", log)) >= 85
+        assert len(re.findall("was unloaded to make room for", log)) >= 25
         assert 5 <= most <= 14
         assert added(ask_adder(endpoint, "m0")) == [0, 0, 0]
     shutil.rmtree(tmp_path / "models")

@@ -175,26 +175,3 @@ def test_a_reload_under_load_loses_no_request(container: Endpoint, folder: Path)
     crossed = [result for at, over, _, result in answers if at < begin and over > end]
     assert crossed == ["old"], "the slow request was in flight all through the reload"
     assert len(answers) > 100
-
-
-@pytest.mark.slow
-def test_a_dispatch_toml_is_taken_up_too(container: Endpoint, folder: Path) -> None:
-    (folder / "clients" / "mine.py").write_text(SOURCE.format(result="'new'"))
-    toml = folder / "models" / "bert_base" / "dispatch.toml"
-    before = toml.read_text()
-
-    def words() -> set[int]:
-        payload = {"text": "The world has [MASK] people."}
-        answers = [container.ask(modelname="bert_base", payload=payload) for _ in range(10)]
-        return {len(answer.json["result"]) for answer in answers}
-
-    assert words() == {5}
-    toml.write_text(f"{before}\n[parameters]\ntop_k = 2\n")
-    reload = container.call("/reload", method="POST")
-    assert (reload.status, "bert_base" in reload.json["taken"]) == (200, True)
-    assert words() == {2}
-    toml.write_text(before.replace("fill-mask", "detection"))
-    refused = container.call("/reload", method="POST")
-    assert (refused.status, refused.json["error"]["code"]) == (400, "bad_client")
-    assert "dispatch.toml" in refused.json["error"]["message"]
-    assert words() == {2}, "the previous clients are kept"

@@ -6,7 +6,6 @@ import json
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,15 +13,12 @@ import pytest
 import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
-from bench.servers.processes import kilobytes
-from tests.conftest import Endpoint, commands, wait_for
+from tests.conftest import Endpoint, wait_for
 from tests.support.sequences import (
     IDLE_S,
     KEYS,
     SLOTS,
     ask,
-    container,
-    lay_out,
     tensors,
     total,
 )
@@ -228,32 +224,3 @@ def test_without_a_free_slot_it_is_503_until_one_is_left_for_too_long(endpoint: 
         lambda: ask(endpoint, tensors(1, sequence_id=202)).status == 410, 5, "an abandoned one"
     )
     ask(endpoint, tensors(1, sequence_id=300, **END))
-
-
-@pytest.mark.slow
-def test_ten_thousand_abandoned_sequences(tmp_path: Path) -> None:
-    """Memory stays flat, nothing is lost, and a new one begins."""
-
-    def resident() -> dict[str, float]:
-        """Return KiB by program: those of the web workers and of Triton itself."""
-        return {
-            program: sum(kilobytes(pid, "status", "VmRSS") for pid in found)
-            for program in ("gunicorn", "bin/tritonserver ")
-            if (found := commands(endpoint.process.pid, program))
-        }
-
-    def abandon(identity: int) -> int:
-        return ask(endpoint, tensors(1, sequence_id=identity, **START)).status
-
-    with container(tmp_path, lay_out(tmp_path, slots=256, idle_s=0.5)) as endpoint:
-        with ThreadPoolExecutor(8) as pool:
-            assert set(pool.map(abandon, range(1, 1001))) == {200}
-            before = resident()
-            assert set(pool.map(abandon, range(1001, 11_001))) == {200}
-        after = resident()
-        assert len(before) == 2
-        for kind, kib in before.items():
-            assert after[kind] < kib + 20 * 1024, (kind, before, after)
-        assert total(ask(endpoint, tensors(1, sequence_id=1, **START))) == 1
-        assert total(ask(endpoint, tensors(2, sequence_id=1, **END))) == 3
-        assert endpoint.call("/ping").status == 200

@@ -5,13 +5,12 @@ from __future__ import annotations
 import http.client
 import json
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conftest import Endpoint, wait_for
-from tests.support.sequences import KEYS, ask, container, lay_out
+from tests.support.sequences import KEYS, ask
 
 PAUSE_S = 0.2  # of the model, after each answer
 LINES, EVENTS = "application/jsonlines", "text/event-stream"
@@ -92,11 +91,6 @@ def test_else_they_come_in_a_list(endpoint: Endpoint) -> None:
     first, second = map(json.loads, lines.body.splitlines())
     assert (first["status"], first["result"]) == (200, [2, 1])
     assert (second["status"], second["result"]) == (200, [outputs(1)])
-
-
-def test_no_answer_at_all_is_no_line(endpoint: Endpoint) -> None:
-    answer = ask(endpoint, down(0), Accept=LINES)
-    assert (answer.status, answer.body) == (200, b"")
 
 
 def test_an_error_before_the_first_answer_has_its_status(endpoint: Endpoint) -> None:
@@ -185,19 +179,3 @@ def test_one_answer_below_v2_says_where_all_are_given(endpoint: Endpoint) -> Non
         assert endpoint.call(path, '{"FROM": 1}').status == 401
         path = f"/v2/models/nosuch/{call}"
         assert endpoint.call(path, '{"FROM": 1}', headers=KEYS["alice"]).status == 404
-
-
-@pytest.mark.slow
-def test_a_model_that_is_busy_with_a_long_stream_is_well(tmp_path: Path) -> None:
-    """One process, and a stream of 10 s: longer than a probe waits, and than probes are apart."""
-    settings = {"CANARY_INTERVAL": "1"}
-    found, pings = [], set()
-    with container(tmp_path, lay_out(tmp_path), **settings) as endpoint:
-        assert endpoint.call("/ping").status == 200
-        connection, response = begun(endpoint, "/invocations", tensors(50))
-        while line := response.readline():
-            found.append(json.loads(line))
-            pings.add(endpoint.call("/ping").status)
-        connection.close()
-    assert found == [outputs(number) for number in range(50, 0, -1)]
-    assert pings == {200}

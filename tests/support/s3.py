@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import boto3
 import pytest
@@ -160,35 +158,3 @@ def wait_until_usable(server: S3Server, process: subprocess.Popen[bytes], log: P
             time.sleep(0.3)
         else:
             return
-
-
-class Relay:
-    """Passes connections on to the server on a port; while it `hangs`, nothing comes back."""
-
-    def __init__(self, to: int) -> None:
-        self.to, self.hangs = to, False
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self.listener.getsockname()[1]
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self.accept, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.listener.close()
-
-    def accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                caller, _ = self.listener.accept()
-                server = socket.create_connection(("127.0.0.1", self.to))
-                for source, target in ((caller, server), (server, caller)):
-                    arguments = source, target
-                    threading.Thread(target=self.copy, args=arguments, daemon=True).start()
-
-    def copy(self, source: socket.socket, target: socket.socket) -> None:
-        with suppress(OSError), source, target:
-            while content := source.recv(2**16):
-                while self.hangs:
-                    time.sleep(0.05)
-                target.sendall(content)

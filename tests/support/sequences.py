@@ -50,13 +50,13 @@ class Crawling(Down):
 """
 
 
-def lay_out(folder: Path, slots: int = SLOTS, idle_s: float = IDLE_S) -> Path:
+def lay_out(folder: Path) -> Path:
     """Make a repository: `total`, `named` (whose ids are texts), `countdown` and `crawl`."""
     repository = folder / "repository"
     shutil.copytree(PROJECT / "examples" / "sequence" / "models", repository)
     shutil.copytree(PROJECT / "examples" / "streaming" / "models", repository, dirs_exist_ok=True)
     config = (repository / "total" / "config.pbtxt").read_text()
-    config = config.replace("60000000", f"{idle_s * 1e6:.0f}").replace(": 100 }", f": {slots} }}")
+    config = config.replace("60000000", f"{IDLE_S * 1e6:.0f}").replace(": 100 }", f": {SLOTS} }}")
     (repository / "total" / "config.pbtxt").write_text(config)
     shutil.copytree(repository / "total", repository / "named")
     (repository / "named" / "config.pbtxt").write_text(config.replace("TYPE_UINT64", "TYPE_STRING"))

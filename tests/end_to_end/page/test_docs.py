@@ -107,20 +107,6 @@ def test_a_key_is_asked_for_and_sent_with_each_request(browser: Browser, tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (1280, "dark")])
-def test_all_fits(browser: Browser, site: Endpoint, scheme: Any, width: int) -> None:
-    context = browser.new_context(viewport={"width": width, "height": 740}, color_scheme=scheme)
-    visitor = Visitor(context.new_page(), site)
-    page = visitor.page
-    page.goto(f"{visitor.address}docs")
-    sent(opened(page, "post", "/invocations"))
-    widths = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
-    assert widths[0] <= widths[1]
-    context.close()
-    assert not visitor.wrong
-
-
-@pytest.mark.slow
 def test_the_examples_are_what_their_schemas_say(site: Endpoint) -> None:
     jsonschema = pytest.importorskip("jsonschema")
     described = site.call("/openapi.json").json

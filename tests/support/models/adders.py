@@ -12,6 +12,7 @@ from tests.conftest import Answer, Endpoint
 CONFIG = """backend: "onnxruntime"
 max_batch_size: 4
 instance_group { count: 1 kind: KIND_CPU }
+parameters { key: "engine" value { string_value: "onnxruntime" } }
 """
 
 
