@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from dispatcher.errors import ANSWERS, NOT_READY, ROUTING, STUCK, CallerGone, Un
 from dispatcher.routes.models import FROM_MEMORY
 from dispatcher.settings import read_settings, rows
 from dispatcher.version import VERSION
-from tests.conftest import PROJECT, Endpoint
+from tests.conftest import PROJECT
 from tests.support import readme
 from tests.support.application import make_app, quiet
 from tests.support.fake_triton import FakeTriton
@@ -31,22 +32,6 @@ def test_the_readme_has_a_request_per_model() -> None:
     commands = " ".join(command for command, _ in readme.requests())
     for name in ("resnet", "yolov5", "bert_base"):
         assert name in commands
-
-
-@pytest.mark.parametrize(("command", "shown"), readme.requests()[:-1])
-def test_the_readme_s_requests_are_answered_as_it_shows(
-    endpoint: Endpoint, command: str, shown: Any
-) -> None:
-    came = readme.run(command, f"http://127.0.0.1:{endpoint.port}")
-    assert readme.same(came, shown), came
-
-
-def test_the_reader_s_own_model_answers_as_it_shows(endpoint: Endpoint, tmp_path: Path) -> None:
-    """Written by `new-model`, with the options that stand there."""
-    command, shown = readme.requests()[-1]
-    came = readme.run_with_own_model(command, f"http://127.0.0.1:{endpoint.port}", tmp_path)
-    assert endpoint.call("/models/photos", method="DELETE").status == 200
-    assert readme.same(came, shown), came
 
 
 def test_an_answer_that_differs_is_seen() -> None:
@@ -182,6 +167,7 @@ def openapi() -> Any:
     return openapi_app().test_client().get("/openapi.json").json
 
 
+@cache
 def openapi_app() -> Flask:
     environment = Environment(FakeTriton(), PROJECT / "model_repository")
     return make_app(read_settings({}), load_clients(environment), environment, quiet())

@@ -23,6 +23,7 @@ from tests.conftest import (
     picture,
     wait_for,
 )
+from tests.support import readme
 
 REFERENCE = PROJECT / "tests" / "reference"
 
@@ -120,6 +121,22 @@ def test_texts_of_unequal_lengths_that_share_runs_are_answered_as_alone(
     with ThreadPoolExecutor(12) as pool:
         for done in [pool.submit(assert_bert_as_reference, endpoint, case) for case in cases]:
             done.result()
+
+
+@pytest.mark.parametrize(("command", "shown"), readme.requests()[:-1])
+def test_the_readme_s_requests_are_answered_as_it_shows(
+    endpoint: Endpoint, command: str, shown: Any
+) -> None:
+    came = readme.run(command, f"http://127.0.0.1:{endpoint.port}")
+    assert readme.same(came, shown), came
+
+
+def test_the_reader_s_own_model_answers_as_it_shows(endpoint: Endpoint, tmp_path: Path) -> None:
+    """Written by `new-model`, with the options that stand there."""
+    command, shown = readme.requests()[-1]
+    came = readme.run_with_own_model(command, f"http://127.0.0.1:{endpoint.port}", tmp_path)
+    assert endpoint.call("/models/photos", method="DELETE").status == 200
+    assert readme.same(came, shown), came
 
 
 @needs_shared

@@ -113,7 +113,7 @@ def test_weights_may_have_a_file_of_their_own(
     """As they have to, where they have more than the 2 GB that protobuf takes."""
     old = here / "models" / "net" / "1" / "model.onnx"
     model = onnx.load(old)
-    onnx.save(model, old, save_as_external_data=True, size_threshold=0, location="weights")
+    onnx.save(model, old, save_as_external_data=True, size_threshold=0, location="net.bin")
     monkeypatch.setattr(int8, "LARGEST", 0)
     assert asked(here, "--json") == 0
     report = json.loads(capsys.readouterr().out)
