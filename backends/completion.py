@@ -29,7 +29,6 @@ DYNAMIC_QUANTIZATION = (b"DynamicQuantize", b"MatMulIntegerToFloat")
 would have to hit the one number that is rounded to another."""
 
 TRIED = "in a test each row had the same answer as alone"
-LEAVE_OUT = "leave it out, unless you know that each row is an item of its own"
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,4 @@ def completed(
     )
     if not against:
         return Completion(fields, f"requests share runs: {TRIED}")
-    if model_config.DYNAMIC_BATCHING in config:
-        what = f"requests share runs, as `dynamic_batching` says, but {against}"
-        return Completion(fields, warning=(what, LEAVE_OUT))
     return Completion(fields, warning=(f"requests are run one by one: {against}", HOW_TO_SAY))

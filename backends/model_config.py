@@ -140,7 +140,7 @@ def may_be_tried(config: Mapping[str, Any], signature: FileSignature, *, stated:
     return (
         needs_completion(config)
         and (max_batch_size(config) > 1 or not stated)
-        and not any(name in config for name in _SCHEDULERS if name != DYNAMIC_BATCHING)
+        and not any(name in config for name in _SCHEDULERS)
         and all(_can_batch(spec) for spec in (*signature.inputs, *signature.outputs))
     )
 

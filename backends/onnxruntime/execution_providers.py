@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from backends import parameters
 from backends.model_config import ModelConfigError
 
 if TYPE_CHECKING:
@@ -30,11 +29,6 @@ _TENSORRT_RENAMED = {
     "int8_calibration_table_name": "trt_int8_calibration_table_name",
     "int8_use_native_calibration_table": "trt_int8_use_native_calibration_table",
 }
-_CUDA_CHOICES = {
-    "cudnn_conv_algo_search": ("EXHAUSTIVE", "HEURISTIC", "DEFAULT"),
-    "arena_extend_strategy": ("kNextPowerOfTwo", "kSameAsRequested"),
-}
-"""The deprecated parameters of a model: the native backend takes the number of the choice."""
 
 
 def execution_providers(
@@ -80,9 +74,7 @@ def execution_providers(
                 cuda = dict(options)
             else:
                 raise _unknown("GPU", accelerator["name"], "'tensorrt' or 'cuda'")
-        providers.append(
-            (CUDA, {**cuda, **_deprecated_cuda_options(config), "device_id": str(device_id)})
-        )
+        providers.append((CUDA, {**cuda, "device_id": str(device_id)}))
     for accelerator in accelerators.get("cpu_execution_accelerator") or []:
         if accelerator["name"] != "openvino":
             raise _unknown("CPU", accelerator["name"], "'openvino'")  # no provider: its own engine
@@ -105,23 +97,4 @@ def _tensorrt_options(given: Mapping[str, str]) -> dict[str, str]:
                 f"expected is one of {', '.join(_PRECISIONS)}."
             )
         options |= _PRECISIONS[precision]
-    return options
-
-
-def _deprecated_cuda_options(config: Mapping[str, Any]) -> dict[str, str]:
-    texts = parameters.texts(config)
-    options: dict[str, str] = {
-        key: text
-        for key, text in texts.items()
-        if key in ("gpu_mem_limit", "do_copy_in_default_stream")
-    }
-    for key, choices in _CUDA_CHOICES.items():
-        if key in texts:
-            number = parameters.parsed_int(key, texts[key])
-            if not 0 <= number < len(choices):
-                raise ModelConfigError(
-                    f"parameter '{key}' is '{number}', but expected is a number from 0 to "
-                    f"{len(choices) - 1}."
-                )
-            options[key] = choices[number]
     return options

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -70,6 +69,10 @@ _FIXES = (
         "External data path",
         "put the file with its weights beside it, under the name that it had at the export",
     ),
+    (
+        "Failed to construct locale",
+        "make it, as root: apt-get install locales; localedef -i de_DE -f UTF-8 de_DE.utf8",
+    ),
     ("opset version", "export it with an older opset, such as opset_version=17 in torch.onnx"),
     ("IR version", "save it in an older format: model.ir_version = 8, then onnx.save"),
     (
@@ -85,8 +88,6 @@ _FIXES = (
     ),
 )
 """What helps, by what ONNX Runtime says; it has one class of errors for most of them."""
-
-_LOCALE = re.compile(r"Failed to construct locale with name:([\w.@-]+)")
 
 
 def model_file(folder: Path, configured: str) -> Path:
@@ -287,13 +288,6 @@ def _inferred(session: Any, file: Path) -> Any:
 
 def _fix(reason: str) -> str:
     """Return how to mend a file that cannot be opened; empty if not known."""
-    if locale := _LOCALE.search(reason):
-        name = locale[1]
-        language = name.partition(".")[0]
-        return (
-            f"give this machine the locale of its StringNormalizer, as root: apt-get install "
-            f"locales && localedef --no-archive -i {language} -f UTF-8 {name}"
-        )
     return next((fix for said, fix in _FIXES if said in reason), "")
 
 

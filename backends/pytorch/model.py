@@ -50,12 +50,11 @@ class TritonPythonModel(PythonModel):
         self, config: Mapping[str, Any], file: Path, args: Mapping[str, str]
     ) -> tuple[None, torchscript.TorchScriptModule]:
         """Load the module and match its arguments with the configuration."""
-        settings, warnings = torchscript_settings.torch_settings(config)
-        log_warnings(config["name"], warnings)
+        log_warnings(config["name"], torchscript_settings.warn_of_unread(config))
         return None, torchscript.TorchScriptModule(
             file,
             torchscript_settings.configured_signature(config),
-            settings,
+            torchscript_settings.thread_counts(config),
             asked_kind(args["model_instance_kind"], self.folder()),
             int(args["model_instance_device_id"]),
         )

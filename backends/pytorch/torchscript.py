@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from backends.batching.item import Tensors
-    from backends.pytorch.torchscript_settings import TorchSettings
 
 DEFAULT_FILE = "model.pt"
 
@@ -41,12 +40,7 @@ _REASON = re.compile(r"^[\w.]+: .*", re.MULTILINE | re.DOTALL)
 
 
 def import_torch() -> Any:
-    """Return the module `torch`.
-
-    Raises:
-        ModelConfigError: it is not installed; the sentence says what to do about it.
-
-    """
+    """Return the module `torch`; raise ModelConfigError where it is not installed."""
     # OpenMP's threads spin between two runs unless this is set before they are loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
@@ -61,12 +55,7 @@ def import_torch() -> Any:
 
 
 def device_of(torch: Any, kind: str, device_id: int) -> Any:
-    """Return an instance's `torch.device`; None leaves it to the file.
-
-    Raises:
-        ModelConfigError: the instance is of kind GPU and PyTorch sees none.
-
-    """
+    """Return an instance's `torch.device`; None leaves it to the file."""
     if kind == "MODEL":
         return None
     if kind in ("GPU", "AUTO") and torch.cuda.is_available():
@@ -90,16 +79,13 @@ class TorchScriptModule:
         self,
         file: Path,
         signature: FileSignature,
-        settings: TorchSettings,
+        threads: tuple[int, int],
         kind: str,
         device_id: int,
     ) -> None:
         """Load the file and match the configured names with forward's arguments.
 
-        Raises:
-            ModelConfigError: torch is not installed, the file cannot be read, or its forward does
-                not take what the configuration lists.
-
+        Raises ModelConfigError: there is no torch, no such file, or its forward does not fit.
         """
         self._torch = import_torch()
         device = device_of(self._torch, kind, device_id)
@@ -107,10 +93,12 @@ class TorchScriptModule:
             raise ModelConfigError(f"the model's file was expected at '{file}', but there is none.")
         self._file = file
         self._told: set[str] = set()
-        self._settings = settings
-        _apply(self._torch, settings)
+        self._torch.set_num_threads(threads[0])
+        # PyTorch takes this number once, before its first parallel work.
+        with contextlib.suppress(RuntimeError):
+            self._torch.set_num_interop_threads(threads[1])
         try:
-            with self._inference():
+            with self._torch.inference_mode():
                 self._module = self._torch.jit.load(str(file), map_location=device)
         except Exception as error:
             reason = str(error).strip().split("\n")[0]
@@ -131,20 +119,13 @@ class TorchScriptModule:
     def run(self, inputs: Tensors, outputs: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Run forward and return the named results.
 
-        Raises:
-            ValueError: a result is missing or not of the configured type.
-            RuntimeError: forward failed; the text begins with the reason.
-            Exception: what PyTorch raises.
-
+        Raises ValueError for a result that is not as configured, RuntimeError where forward failed.
         """
-        with self._inference():
+        with self._torch.inference_mode():
             arguments = {name: self._argument(array) for name, array in inputs.items()}
             results = self._forward(arguments)
         values = results if isinstance(results, tuple) else (results,)
-        answer = {name: self._array(name, values) for name in outputs}
-        if self._settings.cache_cleaning and self._device.type == "cuda":
-            self._torch.cuda.empty_cache()
-        return answer
+        return {name: self._array(name, values) for name in outputs}
 
     def close(self) -> None:
         self._module = None
@@ -163,12 +144,6 @@ class TorchScriptModule:
                 self._told.add(place)
                 sys.stderr.write(f"'{self._file}' failed: {str(error).strip()}\n")
             raise RuntimeError(reason) from error
-
-    def _inference(self) -> Any:
-        stack = contextlib.ExitStack()
-        stack.enter_context(self._torch.inference_mode(self._settings.inference_mode))
-        stack.enter_context(self._torch.no_grad())
-        return stack
 
     def _argument(self, array: NDArray[Any]) -> Any:
         if array.dtype == np.object_:
@@ -219,23 +194,6 @@ def place_and_reason(text: str) -> tuple[str, str]:
     traceback = text.rfind(_HERE)
     found = _REASON.search(text, traceback) if traceback >= 0 else None
     return (text[: found.start()], found[0].strip()) if found else ("", text)
-
-
-def _apply(torch: Any, settings: TorchSettings) -> None:
-    """Set what PyTorch keeps per process; Triton starts one for each instance."""
-    torch.set_num_threads(settings.intra_op_threads)
-    # PyTorch takes this number once, before its first parallel work.
-    with contextlib.suppress(RuntimeError):
-        torch.set_num_interop_threads(settings.inter_op_threads)
-    torch.backends.cudnn.enabled = settings.cudnn
-    internals = torch._C  # noqa: SLF001 - the JIT's switches have no public names in Python
-    internals._set_graph_executor_optimize(settings.optimized_execution)  # noqa: SLF001 - see above
-    if settings.jit_profiling is not None:
-        internals._jit_set_profiling_mode(settings.jit_profiling)  # noqa: SLF001 - see above
-    if settings.jit_executor is not None:
-        internals._jit_set_profiling_executor(settings.jit_executor)  # noqa: SLF001 - see above
-    if settings.tensor_fuser is not None:
-        internals._jit_set_texpr_fuser_enabled(settings.tensor_fuser)  # noqa: SLF001 - see above
 
 
 def _arguments(module: Any, names: list[str], optional: list[str]) -> tuple[bool, list[str]]:

@@ -6,7 +6,6 @@ https://github.com/triton-inference-server/pytorch_backend#parameters
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from backends import parameters
@@ -37,66 +36,29 @@ DATA_TYPES = {
 _INDEXED = re.compile(r".*?__([0-9]+)")
 
 
-@dataclass(frozen=True, slots=True)
-class TorchSettings:
-    """Settings of a TorchScript model; None keeps PyTorch's own."""
+def thread_counts(config: Mapping[str, Any], cpus: int | None = None) -> tuple[int, int]:
+    """Return the threads within and between operators; by default the instance's share of the CPUs.
 
-    intra_op_threads: int
-    inter_op_threads: int
-    inference_mode: bool = True
-    optimized_execution: bool = True
-    cudnn: bool = True
-    cache_cleaning: bool = False
-    jit_profiling: bool | None = None
-    jit_executor: bool | None = None
-    tensor_fuser: bool | None = None
-
-
-def torch_settings(
-    config: Mapping[str, Any], cpus: int | None = None
-) -> tuple[TorchSettings, list[str]]:
-    """Return the settings of a configuration, and warnings for the log.
-
-    Where the configuration does not say how many threads, an instance gets its share of `cpus`
-    (default: those this process may use).
-
-    Raises:
-        ModelConfigError: naming the parameter whose value is not one of those expected.
-
+    Raises ModelConfigError for a parameter that is no number.
     """
     share = max(1, (cpus or usable_cpus()) // instance_count(config))
+    within = parameters.count_of(config, "INTRA_OP_THREAD_COUNT") or share
+    return within, parameters.count_of(config, "INTER_OP_THREAD_COUNT") or share
 
-    def switch(key: str, *, default: bool) -> bool:
-        value = parameters.bool_of(config, key)
-        return default if value is None else value
 
-    warnings = []
-    if parameters.bool_of(config, "ENABLE_WEIGHT_SHARING"):
-        warnings.append(
-            "the parameter 'ENABLE_WEIGHT_SHARING' is left out: instances are processes here, each "
-            "with weights of its own."
-        )
-    settings = TorchSettings(
-        intra_op_threads=parameters.count_of(config, "INTRA_OP_THREAD_COUNT") or share,
-        inter_op_threads=parameters.count_of(config, "INTER_OP_THREAD_COUNT") or share,
-        inference_mode=switch("INFERENCE_MODE", default=True),
-        optimized_execution=not switch("DISABLE_OPTIMIZED_EXECUTION", default=False),
-        cudnn=not switch("DISABLE_CUDNN", default=False),
-        cache_cleaning=switch("ENABLE_CACHE_CLEANING", default=False),
-        jit_profiling=parameters.bool_of(config, "ENABLE_JIT_PROFILING"),
-        jit_executor=parameters.bool_of(config, "ENABLE_JIT_EXECUTOR"),
-        tensor_fuser=parameters.bool_of(config, "ENABLE_TENSOR_FUSER"),
-    )
-    return settings, warnings
+def warn_of_unread(config: Mapping[str, Any]) -> list[str]:
+    """Return a warning for each switch of PyTorch's JIT and of the native backend's processes."""
+    return [
+        f"the parameter '{key}' is left out: PyTorch's own default holds here."
+        for key in parameters.texts(config)
+        if key.startswith(("DISABLE_", "ENABLE_", "INFERENCE_MODE"))
+    ]
 
 
 def configured_signature(config: Mapping[str, Any]) -> FileSignature:
     """Return the tensors of the configuration, with the batch dimension.
 
-    Raises:
-        ModelConfigError: a data type is not one of PyTorch's, or strings have more than one
-            dimension (PyTorch knows only lists of them).
-
+    Raises ModelConfigError for a type that PyTorch lacks: it knows lists of strings alone.
     """
     inputs, outputs = config.get("input") or [], config.get("output") or []
     return FileSignature(
@@ -110,11 +72,7 @@ def input_order(names: Sequence[str], arguments: Sequence[str]) -> list[str]:
     """Return the configured names in the order of forward's arguments.
 
     All of them are arguments' names, or all end with `__` and the argument's index, or their
-    own order counts, as on the native backend.
-
-    Raises:
-        ModelConfigError: there are more or fewer names than arguments, or an index is missing.
-
+    own order counts, as on the native backend. Raises ModelConfigError where none of it fits.
     """
     if len(names) != len(arguments):
         raise ModelConfigError(

@@ -17,7 +17,7 @@ from backends.completion import completed
 from backends.config_check import check
 from backends.model_config import FileSignature, FileTensor
 from backends.onnxruntime.session import OnnxFile
-from clients.model_files.config_text import Message, read
+from clients.model_files.config_text import Message
 
 Array = np.ndarray[Any, Any]
 
@@ -232,16 +232,6 @@ def test_what_is_listed_says_whether_a_batch_is_meant(
     done = config | dict(completed(config, Message(), opened).fields)
     assert done.get("max_batch_size", 0) == (0 if len(dims) == 2 else 4)
     check({"name": "m", **done}, opened.signature)
-
-
-def test_an_author_who_lets_requests_share_runs_is_warned(tmp_path: Path) -> None:
-    products(tmp_path / "model.onnx")
-    quantize_dynamic(tmp_path / "model.onnx", tmp_path / "q.onnx", weight_type=QuantType.QInt8)
-    config = {"max_batch_size": 8, "dynamic_batching": {}}
-    done = completed(config, read("max_batch_size: 8"), OnnxFile(tmp_path / "q.onnx"))
-    assert sorted(done.fields) == ["input", "output"]
-    assert done.warning
-    assert "as `dynamic_batching` says, but it quantizes" in done.warning[0]
 
 
 class TestRemembered:

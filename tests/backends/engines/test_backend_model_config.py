@@ -156,7 +156,7 @@ class TestTrial:
             ({"max_batch_size": 8}, True, True),
             ({"max_batch_size": 0}, True, False),
             ({"max_batch_size": 1}, True, False),
-            ({"dynamic_batching": {}}, False, True),
+            ({"dynamic_batching": {}}, False, False),
             ({"sequence_batching": {}}, False, False),
             ({"input": [tensor("x", 3)], "output": [tensor("y", -1)]}, False, False),
         ],

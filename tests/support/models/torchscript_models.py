@@ -65,8 +65,8 @@ REFUSED = {
         "input 'index' has allow_ragged_batch, but ragged batches are expected only by the native",
     ),
     "torch_parameter": (
-        _LOOKUP + parameter("INFERENCE_MODE", "maybe"),
-        "parameter 'INFERENCE_MODE' is 'maybe', but expected is",
+        _LOOKUP + parameter("INTRA_OP_THREAD_COUNT", "maybe"),
+        "parameter 'INTRA_OP_THREAD_COUNT' is 'maybe', but expected is",
     ),
 }
 
