@@ -40,7 +40,7 @@ CACHE_VARIABLE = "ENGINE_CACHE"
 
 CONFIGURED = "as its configuration says"
 
-EDITION = 5
+EDITION = 6
 """Of the comparison; results of another edition are not read."""
 
 LIMIT_S = 60.0

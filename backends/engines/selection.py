@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from backends import engine_choice
-from backends.batching.item import Rows
 from backends.batching.row_independence import made_up
 from backends.engine_choice import (
     AUTO,
@@ -42,8 +40,6 @@ from backends.engines.runs import (
 from backends.model_config import FileSignature, ModelConfigError
 from backends.onnxruntime.session import OnnxFile
 from backends.openvino import session as openvino
-from backends.openvino.properties import computing_in
-from backends.openvino.rows import take_rows
 from clients.base import Client, Environment
 from clients.tensors.agreement import SPREAD, Agreement, says_nothing, tensors, worst_of
 from clients.tensors.client import named_examples
@@ -98,62 +94,43 @@ class Reference:
 
 def select_engine(folder: Path, file: Path, asked: EnginePreference) -> EngineChoice:
     """Compare the engines on this machine and return the best for a model."""
-    opened_file: Any = openvino.OpenVinoFile(file) if file.suffix == ".xml" else OnnxFile(file)
+    is_xml = file.suffix == ".xml"
+    opened_file: Any = openvino.OpenVinoFile(file) if is_xml else OnnxFile(file)
     signature: FileSignature = opened_file.signature
-    its_own = OPENVINO if file.suffix == ".xml" else ONNXRUNTIME
-    stays = partial(EngineChoice, its_own, F32, signature=signature)
+    stays = partial(EngineChoice, OPENVINO if is_xml else ONNXRUNTIME, F32, signature=signature)
     types = {spec.data_type for spec in (*signature.inputs, *signature.outputs)}
     if beyond := [reason for kind, reason in BEYOND.items() if kind in types]:
         return stays(beyond[0])
-    session = tensors_of(signature) if file.suffix == ".xml" else opened(file)
-    exact = openvino_run(file) if file.suffix == ".xml" else onnxruntime_run(session)
+    session = tensors_of(signature) if is_xml else opened(file)
+    exact = openvino_run(file) if is_xml else onnxruntime_run(session)
     known = answers(folder, file, signature, session, exact)
     if not known.given:
         return stays("it has no samples, and cannot be run with made-up inputs")
     wide = answered_to_wide(file, known.given[0], exact)
-    fastest = stays("")
-    best: Run | None = None
     wanted = BF16 if asked.precision == AUTO else F32
     candidates = engine_choice.precisions(asked, engine_choice.processor())
-    reasons = [f"this processor has no {wanted}"] * (wanted not in candidates)
-    for precision in candidates:
-        if (its_own, precision) == (OPENVINO, F32):
+    reasons = [f"this processor has no {wanted}"] if wanted not in candidates else []
+    for precision in candidates:  # the first is the fastest
+        if is_xml and precision == F32:
             continue
         try:
-            speedup, worst, run = measured(known, file, precision, wide, signature)
+            speedup, worst = measure(known, file, precision, wide)
         except Trouble as error:
             reasons.append(f"OpenVINO in {precision} {error}")
             continue
-        if speedup < LEAST_GAIN and asked.engine != OPENVINO:
-            reasons.append(f"OpenVINO in {precision} is {speedup:.2f} times as fast")
-        elif speedup > fastest.speedup:
-            # The load of the machine may have slowed the one before: both are timed in turn now.
-            if best and (gain := faster(best, run, known.given[0])) < 1:
-                continue
-            if best:
-                slower = f"OpenVINO in {fastest.precision} is {1 / gain:.2f} times as fast"
-                reasons.append(f"{slower} as in {precision}")
-            fastest = EngineChoice(OPENVINO, precision, "", round(speedup, 2), worst, signature)
-            best = run
-    is_first = (fastest.engine, fastest.precision) == (OPENVINO, wanted)
-    return fastest if is_first else replace(fastest, reason="; ".join(reasons))
+        if speedup >= LEAST_GAIN or asked.engine == OPENVINO:
+            reason = "" if precision == wanted else "; ".join(reasons)
+            return EngineChoice(OPENVINO, precision, reason, round(speedup, 2), worst, signature)
+        reasons.append(f"OpenVINO in {precision} is {speedup:.2f} times as fast")
+    return stays("; ".join(reasons))
 
 
-def measured(
-    known: Reference,
-    file: Path,
-    precision: str,
-    wide: tuple[Arrays, Arrays] | None,
-    signature: FileSignature,
-) -> tuple[float, str, Run]:
-    """Compare OpenVINO in a precision with ONNX Runtime.
+def measure(
+    known: Reference, file: Path, precision: str, wide: tuple[Arrays, Arrays] | None
+) -> tuple[float, str]:
+    """Compare OpenVINO with the reference; return its speedup, and the worst difference in words.
 
-    Returns:
-        the speedup, the worst difference in words, and runs as they are served.
-
-    Raises:
-        Trouble: it cannot run the model, or has other answers.
-
+    Raises Trouble where it cannot run the model, or has other answers.
     """
     try:
         run = openvino_run(file, precision)
@@ -161,8 +138,7 @@ def measured(
         if wide and found.passes:
             found = worst_of([found, tensors(wide[1], run(wide[0]))])
         if found.passes:
-            served = as_served(file, precision, signature) or run
-            return faster(known.exact, served, known.given[0]), found.worst, served
+            return faster(known.exact, run, known.given[0]), found.worst
     except Trouble:
         raise
     except Exception as error:  # such as an operator that is missing
@@ -314,27 +290,6 @@ def compared(known: Reference, run: Run, file: Path, *, is_exact: bool) -> Agree
             return found
         raise Trouble(f"was not compared: {why}; put others into {engine_choice.SAMPLES}/")
     return worst_of(seen)
-
-
-def as_served(file: Path, precision: str, signature: FileSignature) -> Run | None:
-    """Return runs that compute one row of the outputs that take rows.
-
-    Returns:
-        None where there is no such output: see `backends.openvino.rows`.
-
-    """
-    if not (of_rows := take_rows(openvino.read(file))):
-        return None
-    options = {**computing_in(precision), "INFERENCE_NUM_THREADS": 1}
-    session = openvino.OpenVinoSession(file, options, {}, signature)
-    names = [spec.name for spec in signature.outputs]
-
-    def run(given: Mapping[str, npt.NDArray[Any]]) -> Arrays:
-        texts, places = next(iter(given.values())).shape[:2]
-        rows = {name: Rows((texts, places), [0]) for name in of_rows}
-        return session.run(given, names, rows)
-
-    return run
 
 
 def faster(exact: Run, run: Run, given: Arrays) -> float:

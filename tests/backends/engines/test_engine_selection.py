@@ -104,36 +104,6 @@ def test_bf16_is_taken_where_callers_see_the_same(tmp_path: Path, asked: list[st
     assert found.signature.outputs == (FileTensor("out", "TYPE_FP32", (-1, 4)),)
 
 
-@pytest.mark.parametrize(
-    ("in_turn", "expected", "reason"),
-    [
-        (0.6, BF16, ""),
-        (1.25, F32, "OpenVINO in bf16 is 0.80 times as fast as in f32"),
-    ],
-)
-def test_what_load_has_slowed_is_timed_again_beside_the_next(
-    tmp_path: Path,
-    asked: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    in_turn: float,
-    expected: str,
-    reason: str,
-) -> None:
-    """In bf16 a busy machine makes 1.1 of 2.4; in f32 it is quiet."""
-    timed: list[Any] = []
-
-    def faster(before: Any, run: Any, _: Any) -> float:
-        known = before in timed
-        timed.append(run)
-        return in_turn if known else {1: 1.1, 2: 1.4}[len(timed)]
-
-    monkeypatch.setattr(selection, "faster", faster)
-    found = selection.select_engine(
-        tmp_path, classifier(tmp_path, CLEAR), EnginePreference(precision=AUTO)
-    )
-    assert (found.precision, found.reason) == (expected, reason)
-
-
 def test_not_where_another_class_is_first(tmp_path: Path, asked: list[str]) -> None:
     """The logits differ by a thousandth of their spread alone."""
     found = selection.select_engine(
