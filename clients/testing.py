@@ -128,8 +128,8 @@ class Neighbours:
             if self._registry is None:
                 self._registry = Registry()
                 folder = self._environment.model_repository
-                found = sources(folder, [folder / "code" / "clients"])
-                take(self._registry, self._environment, found, {})
+                found = list(sources(folder, [folder / "code" / "clients"]))
+                take(self._registry, self._environment, found, {one.where for one in found})
             return found_in(self._registry, self._environment, asked, until)
         if asked not in self._clients:
             other = self._others[asked]

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from flask import Flask
+from flask import Flask, request
 
 from clients.images.pictures import room
 from clients.model_files.gpu_config import has_gpu
@@ -39,14 +39,13 @@ from dispatcher.models.load_unload import ModelLoader
 from dispatcher.models.model_files import Explainer, check_findings
 from dispatcher.models.on_demand.loading import LoadingServer, OnDemand
 from dispatcher.models.on_demand.memory import ModelMemory
-from dispatcher.models.reload import Reloader, tried_at_start
+from dispatcher.models.reload import News, Reloader, find_fatal
 from dispatcher.models.repository import models_on_disk
 from dispatcher.models.sandbox import environment_of
-from dispatcher.models.verdicts import verdicts_of
 from dispatcher.routes.inference import InferenceHandler, inference_routes
 from dispatcher.routes.jobs import Later, job_routes
 from dispatcher.routes.metrics import metrics_routes
-from dispatcher.routes.models import management_routes
+from dispatcher.routes.models import FROM_MEMORY, management_routes
 from dispatcher.routes.openapi import openapi_routes
 from dispatcher.routes.page import page_routes
 from dispatcher.routes.v2 import inference_of_v2, models_of_v2
@@ -100,9 +99,9 @@ def build() -> Flask:
     server = environment.server  # for those who load nothing by asking
     if settings.load_on_demand:
         environment = replace(environment, server=cast("ModelServer", LoadingServer(server)))
-    verdicts = verdicts_of(settings)
-    noted = tried_at_start(settings, verdicts)
-    registry = load_clients(environment, settings.clients_path, noted.by_source)
+    news = News.of(settings)
+    registry = load_clients(environment, settings.clients_path, find_fatal(settings))
+    reloader = Reloader(settings, registry, environment, news, server)
     admission = make_admission(settings)
     limit_pictures(PICTURES_SHARE / settings.workers)
     telemetry = make_telemetry(settings, registry, os.environ)
@@ -111,6 +110,12 @@ def build() -> Flask:
     watchdog.start()
     programs = settings.run_dir and settings.run_dir / SUPERVISOR
     supervisor = StatusReader(programs, lambda read: SupervisorStatus(**read), SupervisorStatus())
+    repair_links = link_repair(settings)
+
+    def tidy() -> None:
+        repair_links()
+        reloader.follow()  # a worker may have no requests, and probe
+
     prober = Prober(
         settings.required_models,
         registry,
@@ -122,20 +127,19 @@ def build() -> Flask:
         load_timeout=settings.load_timeout,
         replace_workers=replace_worker,
         leaving=lambda: watchdog.leaving,
-        tidy=link_repair(settings),
+        tidy=tidy,
         elsewhere=bool(settings.triton_url),
         patience=settings.client_timeout,
         explain=explainer(settings),
         classes=not settings.load_on_demand,  # they might load one model after the other
     )
-    prober.start()
 
     def renewed() -> None:
         admission.calls.reset_hanging()
         prober.forgive()
 
-    reloader = Reloader(settings, registry, environment, verdicts, renewed)
-    reloader.start(noted.number)
+    reloader.renewed = renewed
+    prober.start()
     keys = load_key_file(settings)
     readiness = Readiness(supervisor, prober.status)
     jobs = job_store(settings)
@@ -180,7 +184,7 @@ def assemble(  # noqa: PLR0913, PLR0917  all that the routes are made of
         environment: what the clients were made with.
         readiness: whether the container and its models are ready.
         admission: limits concurrency; watched by the caller.
-        reloader: reloads clients; started by the caller.
+        reloader: reloads clients.
         telemetry: counts and logs every request.
         keys: the API keys; `None` where none are needed.
         jobs: what is answered later; run by the caller; `None` where that is switched off.
@@ -222,7 +226,7 @@ def assemble(  # noqa: PLR0913, PLR0917  all that the routes are made of
     later = Later(jobs, settings, s3) if jobs else None
     inference = InferenceHandler(settings, executor, admission, telemetry, s3, later)
     triton = TritonProxy(settings, lookup, admission, control.using, inference.enter)
-    return create_app(
+    app = create_app(
         settings,
         telemetry,
         Authorizer(keys, settings.cors_origins, management=settings.management_routes),
@@ -237,6 +241,13 @@ def assemble(  # noqa: PLR0913, PLR0917  all that the routes are made of
             metrics_routes(settings, telemetry.metrics, readiness, keys, listing),
         ),
     )
+
+    @app.before_request
+    def follow() -> None:
+        if request.endpoint not in FROM_MEMORY:
+            reloader.follow()
+
+    return app
 
 
 def model_memory(

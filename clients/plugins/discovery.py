@@ -58,8 +58,6 @@ log = logging.getLogger(__name__)
 Mark: TypeAlias = Mapping[str, str]
 """The state of each file of a source, by path: it differs when the source was changed."""
 
-WRITTEN = "written by the source itself"
-
 
 @dataclass(frozen=True)
 class Source:
@@ -67,8 +65,7 @@ class Source:
 
     Args:
         where: its path, or the entry point in words.
-        mark: what `look` returned when it was found.
-        look: returns its mark as it is now.
+        mark: the state of its files when it was found.
         classes: imports it; returns the classes, or raises whatever the import raises.
         foreign: it is not in `clients/`, and is tried in a process of its own first.
         installed: it belongs to an installed package, of which a process sees one state only.
@@ -78,7 +75,6 @@ class Source:
 
     where: str
     mark: Mark
-    look: Callable[[], Mark]
     classes: Callable[[], list[type[Client]]]
     foreign: bool = False
     installed: bool = False
@@ -129,20 +125,15 @@ def client_files(folder: Path) -> Iterator[Path]:
 
 
 def file_source(path: Path, *, foreign: bool) -> Source:
-    def look() -> Mark:
-        files = [path] if path.name != "__init__.py" else path.parent.rglob("*")
-        return marked([*files, *beside.imports_beside(path)])
-
-    return Source(str(path), look(), look, lambda: classes_of_file(path), foreign=foreign)
+    files = [path] if path.name != "__init__.py" else path.parent.rglob("*")
+    mark = marked([*files, *beside.imports_beside(path)])
+    return Source(str(path), mark, lambda: classes_of_file(path), foreign=foreign)
 
 
 def model_source(path: Path) -> Source:
     """Return the source for a model with a `dispatch.toml`."""
-
-    def look() -> Mark:
-        return marked(model_files(path))
-
-    return Source(str(path), look(), look, lambda: [client_class(path)], model=path.parent.name)
+    mark = marked(model_files(path))
+    return Source(str(path), mark, lambda: [client_class(path)], model=path.parent.name)
 
 
 def model_files(path: Path) -> Iterator[Path]:
@@ -172,38 +163,6 @@ def marked(files: Iterable[Path]) -> Mark:
     return {str(path): state for path in files if (state := file_mark(path))}
 
 
-def changes(mark: Mark, now: Mark) -> Mark:
-    """Return the new state of the files that have changed since a source had a mark.
-
-    Files that the source has written itself do not count, nor other files that were added to a
-    folder in which it writes: else it would have changed after each use.
-    """
-    own = {path for path, state in mark.items() if state == WRITTEN}
-    return {
-        path: now.get(path, "gone")
-        for path in {*mark, *now} - own
-        if mark.get(path) != now.get(path)
-        and (path in mark or path.endswith(".py") or str(Path(path).parent) not in own)
-    }
-
-
-def tried(source: Source) -> Mark:
-    """Return the mark of a source after it was tried.
-
-    Files written meanwhile count as written by itself: a log, a cache, a vocabulary. Python files
-    and the source's own path do not, and a source that is no code writes nothing.
-    """
-    if not source.foreign:
-        return source.mark
-    written = [
-        path
-        for path in changes(source.mark, source.look())
-        if not path.endswith(".py") and path != source.where
-    ]
-    folders = [str(Path(path).parent) for path in written if path not in source.mark]
-    return {**source.mark, **dict.fromkeys([*written, *folders], WRITTEN)}
-
-
 def file_mark(path: Path) -> str:
     """Return a text that changes with a file; empty for Python's own cache."""
     try:
@@ -222,7 +181,6 @@ def entry_source(point: EntryPoint) -> Source:
     return Source(
         where,
         mark,
-        lambda: mark,
         lambda: classes_of_entry_point(point),
         foreign=True,
         installed=True,

@@ -9,19 +9,19 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from traceback import walk_tb
-from typing import Any
+from types import MappingProxyType
 
 from clients.base import Client, Environment
 from clients.errors import ClientDisabled, UnknownModel
 from clients.families.base.dispatch_toml import authors, remedy
 from clients.model_files.model_folders import NAME
 from clients.model_files.requirements import import_remedy
-from clients.plugins.discovery import Mark, Source, changes, names_in, sources
+from clients.plugins.discovery import Mark, Source, names_in, sources
 from clients.plugins.imports import PREFIX
 from clients.plugins.validation import declaration_fault, object_fault
 from clients.tensors.client import TensorClient
@@ -35,12 +35,11 @@ class Loaded:
     """The clients that were made from one source.
 
     Args:
-        mark: the source's, when it was loaded, or tried before that.
+        mark: the source's, when it was loaded.
         clients: by model name.
         broken: the reasons why other clients could not be made; by model name where it is known,
             else by source.
         absent: missing model folders, without which some clients cannot be made; by model name.
-        late: the broken clients that were added after the start, when their models had none.
 
     """
 
@@ -48,42 +47,11 @@ class Loaded:
     clients: dict[str, Client] = field(default_factory=dict)
     broken: dict[str, str] = field(default_factory=dict)
     absent: dict[str, Path] = field(default_factory=dict)
-    late: tuple[str, ...] = ()
 
     def is_all(self, source: Source) -> bool:
         """Whether loading the source again would change nothing."""
         come = any(folder.exists() for folder in self.absent.values())
-        return not changes(self.mark, source.mark) and not self.broken and not come
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The result of trying a source in a process of its own.
-
-    Args:
-        mark: the source's, when it was tried, as `clients.plugins.discovery.tried` returns it.
-        good: the clients in it that work.
-        bad: the reasons why others do not; by model name where it is known, else by source.
-        late: the bad clients that were added after the start, when their models had none: these
-            models are served as before, as plain tensors.
-
-    """
-
-    mark: Mark
-    good: tuple[str, ...] = ()
-    bad: Mapping[str, str] = field(default_factory=dict)
-    late: tuple[str, ...] = ()
-
-    @classmethod
-    def of_json(cls, fields: Mapping[str, Any]) -> Verdict:
-        """Return a verdict from JSON, which has lists in place of tuples."""
-        late = tuple(fields.get("late", ()))
-        return cls(fields["mark"], tuple(fields["good"]), fields["bad"], late)
-
-    @property
-    def reason(self) -> str:
-        """Why some clients do not work; empty where all do."""
-        return "; ".join(dict.fromkeys(self.bad.values()))
+        return self.mark == source.mark and not self.broken and not come
 
 
 @dataclass
@@ -98,8 +66,6 @@ class Registry:
         broken: why clients are disabled, by model name.
         loaded: what was made from each source.
         aliases: model names by alias.
-        late: the broken clients that were added when their models had none: these models are
-            served as before, as plain tensors.
 
     """
 
@@ -107,7 +73,6 @@ class Registry:
     broken: dict[str, str] = field(default_factory=dict)
     loaded: dict[str, Loaded] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
-    late: frozenset[str] = frozenset()
 
     def name(self, asked: str) -> str:
         """Return the model name for a model name or an alias."""
@@ -119,19 +84,33 @@ class Registry:
         broken = (where for where, one in self.loaded.items() if name in one.broken)
         return next(made, next(broken, "an unknown place"))
 
-    def disabled(self, name: str) -> str:
-        """Return why a model's client is disabled; empty if the model can be used."""
-        return "" if name in self.late else self.broken.get(name, "")
+    def put(self, loaded: dict[str, Loaded]) -> None:
+        """Take what was made from each source in the place of what there is."""
+        self.loaded = loaded
+        self.clients = {n: c for one in loaded.values() for n, c in one.clients.items()}
+        self.aliases = {a: n for n, client in self.clients.items() for a in client.aliases}
+        self.broken = {
+            f"{name} ({where})" if name in self.clients else name: why
+            for where, one in loaded.items()
+            for name, why in one.broken.items()
+        }
 
 
 def load_clients(
     environment: Environment,
     folders: Iterable[Path] = (),
-    verdicts: Mapping[str, Verdict] | None = None,
+    fatal: Mapping[str, str] = MappingProxyType({}),
 ) -> Registry:
-    """Register the clients of all sources, but for those that a verdict calls bad."""
-    registry = Registry()
-    take(registry, environment, sources(environment.model_repository, folders), verdicts or {})
+    """Register the clients of all sources, but for those that are `fatal` to a process, and why."""
+    registry, made = Registry(), dict[str, Loaded]()
+    for source in sources(environment.model_repository, folders):
+        if reason := fatal.get(source.where):
+            log.error("client disabled: %s", reason)
+            broken = dict.fromkeys(names_in(source), reason)
+            made[source.where] = Loaded(source.mark, broken=broken)
+        else:
+            made[source.where] = load(source, environment, owners(made))
+    registry.put(made)
     environment.others.find = partial(found_in, registry, environment)
     return registry
 
@@ -173,72 +152,27 @@ def found_in(
 
 
 def take(
-    registry: Registry,
-    environment: Environment,
-    found: Iterable[Source],
-    verdicts: Mapping[str, Verdict],
-    there: Iterable[str] = (),
+    registry: Registry, environment: Environment, found: Iterable[Source], changed: Collection[str]
 ) -> None:
-    """Update a registry from its sources; requests under way keep their objects.
+    """Make the clients of changed sources again; requests under way keep their objects.
 
-    A source that has not changed keeps its objects. After the first time only clients that were
-    tried and found good are added. A source that has clients already is replaced as a whole or not
-    at all; of a new one the good classes are added. The clients of a source that is not found are
-    removed.
+    A source that has clients already is replaced as a whole or not at all. The clients of one that
+    is not found are removed.
 
     Args:
         registry: which.
         environment: what the clients are made with.
         found: the sources at present.
-        verdicts: the results of trying sources, by source.
-        there: sources to keep although they are not among those found.
+        changed: those to make clients of, by their places.
 
     """
-    found = list(found)
     before = registry.loaded
-    missed = set(there) - {source.where for source in found}
-    loaded = {where: one for where, one in before.items() if where in missed}
-    kept = {s.where: before[s.where] for s in found if is_kept(s, before, verdicts)}
+    loaded = {where: one for where, one in before.items() if where not in changed}
     for source in found:
-        verdict = verdict_of(source, verdicts)
-        if source.foreign and not before:  # even if the code has rewritten its own files since
-            verdict = verdicts.get(source.where)
-        if source.where in kept:
-            loaded[source.where] = kept[source.where]
-        elif verdict and verdict.bad and not verdict.good:
-            loaded[source.where] = Loaded(verdict.mark, broken=dict(verdict.bad), late=verdict.late)
-        elif verdict or not before:
-            bad = verdict.bad if verdict else {}
-            new = load(source, environment, owners({**loaded, **kept}), bad)
-            if verdict:
-                new = replace(new, mark=verdict.mark, late=verdict.late)
-            old = before.get(source.where)
+        if source.where in changed:
+            new, old = load(source, environment, owners(loaded)), before.get(source.where)
             loaded[source.where] = old if old and old.clients and new.broken else new
-    registry.loaded = loaded
-    registry.clients = {n: c for one in loaded.values() for n, c in one.clients.items()}
-    registry.aliases = {a: n for n, client in registry.clients.items() for a in client.aliases}
-    registry.late = frozenset(name for one in loaded.values() for name in one.late)
-    registry.broken = {
-        f"{name} ({where})" if name in registry.clients else name: why
-        for where, one in loaded.items()
-        for name, why in one.broken.items()
-    }
-
-
-def verdict_of(source: Source, verdicts: Mapping[str, Verdict]) -> Verdict | None:
-    """Return the verdict on a source; `None` if the source has changed since."""
-    verdict = verdicts.get(source.where)
-    return verdict if verdict and not changes(verdict.mark, source.mark) else None
-
-
-def is_kept(source: Source, before: Mapping[str, Loaded], verdicts: Mapping[str, Verdict]) -> bool:
-    """Whether the clients that were made from a source before are kept."""
-    if source.where not in before:
-        return False
-    old, verdict = before[source.where], verdict_of(source, verdicts)
-    if verdict is None or old.is_all(source) or (source.installed and old.clients):
-        return True
-    return bool(verdict.bad) and (bool(old.clients) or not changes(old.mark, source.mark))
+    registry.put(loaded)
 
 
 def owners(loaded: Mapping[str, Loaded]) -> dict[str, str]:
@@ -255,7 +189,6 @@ def load(
     source: Source,
     environment: Environment,
     taken: Mapping[str, str],
-    bad: Mapping[str, str] | None = None,
 ) -> Loaded:
     """Import a source and make its clients; log and note the reasons of failures.
 
@@ -263,7 +196,6 @@ def load(
         source: which.
         environment: what the clients are made with.
         taken: the names that belong to other clients, with their sources.
-        bad: the clients that must not be made, by model name, with the reasons.
 
     """
     loaded = Loaded(source.mark)
@@ -280,9 +212,6 @@ def load(
         loaded.broken.update(dict.fromkeys(names_in(source), reason))
     for client in dict.fromkeys(found):  # a class may have two names in its file
         name = str(getattr(client, "modelname", None) or source.where)
-        if bad and name in bad:
-            loaded.broken[name] = bad[name]
-            continue
         try:
             register(client, environment, source.where, taken, loaded)
         except (Exception, SystemExit) as error:

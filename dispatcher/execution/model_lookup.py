@@ -83,7 +83,7 @@ class ModelLookup:
         name = self.registry.name(asked)
         if client := self.registry.clients.get(name):
             return client
-        if self.registry.disabled(name):
+        if name in self.registry.broken:
             raise self.disabled(name)
         if self._load(name, until):
             name = self.registry.name(name)  # it may have come with a client
@@ -92,8 +92,6 @@ class ModelLookup:
         served = self.served(states)
         if name in served or self.is_missing(name, states):  # then Triton says why
             return TensorClient(self.environment, name)
-        if name in self.registry.broken:
-            raise self.disabled(name)
         near = difflib.get_close_matches(name[:100], served, n=len(served) or 1, cutoff=0)
         hint = f"the served models are: {', '.join(near) or 'none'}"
         if (meant := name.replace(" ", "+")) != name and meant in served:

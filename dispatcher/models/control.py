@@ -211,14 +211,9 @@ class ModelControl:
 
     def forget_client(self, name: str) -> None:
         """Remove the client of a model whose folder is gone."""
-        file = self.loader.repository / name / CLIENT_FILE
-        if str(file) in self.reloader.registry.loaded and not file.is_file():
-            self.reloader.reload(only=file)
+        self.reloader.forget_model(self.loader.repository / name / CLIENT_FILE)
 
     def load_client_of(self, name: str) -> str:
         """Load the client that a loaded model's folder describes; return why that failed."""
         file = self.loader.repository / name / CLIENT_FILE
-        if not file.is_file():
-            return ""
-        report = self.reloader.reload(only=file)
-        return (report.refused | report.broken).get(str(file), "")
+        return self.reloader.load_model(file) if file.is_file() else ""

@@ -1,36 +1,43 @@
 """Loads new and changed clients without a restart; running requests are not affected.
 
-One worker tests them in a separate process (`sandbox`), which calls each with its example, and
-writes the verdicts to a file. Every worker sees that file change, and loads the clients that were
-accepted. Running requests keep their objects.
+The worker that is asked tests changed classes in a separate process (`sandbox`), which calls each
+with its example. If all are right, it names them in a file that every worker looks at before each
+request (`News`), and every worker makes them again. Clients of models that are loaded or unloaded
+take the same way. Running requests keep their objects.
 """
 
 from __future__ import annotations
 
+import fcntl
+import json
 import logging
+import math
+import os
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from clients.errors import InferenceError
-from clients.families.base.dispatch_toml import authors, copied
-from clients.plugins.discovery import Source, changes, sources
-from clients.plugins.registry import Registry, Verdict, owners, take, verdict_of
+from clients.errors import DeadlineExceeded, InferenceError
+from clients.families.base.dispatch_toml import authors
+from clients.plugins.discovery import Source, model_source, sources
+from clients.plugins.registry import Registry, load, owners, take
 from clients.triton.client import TritonEnvironment
-from dispatcher.models.sandbox import try_sources
-from dispatcher.models.verdicts import Noted, Verdicts, others_reload
+from clients.triton.server import ModelServer
+from dispatcher.locks import Locked, held
+from dispatcher.models.sandbox import Tried, in_one, try_sources
 from dispatcher.settings import Settings
+from dispatcher.status.checks import failures
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 0.5  # between two looks of a worker at the file
 STATES_S = 2.0  # for Triton to list its models
-OTHERS_S = 10.0  # for the other workers to take up a reload
 
-Try = Callable[[Iterable[Source], Mapping[str, str], Settings], dict[str, Verdict]]
+Try = Callable[[Iterable[Source], Mapping[str, str], Settings], dict[str, Tried]]
 try_at_start: Try = partial(try_sources, at_start=True)
 
 
@@ -41,7 +48,7 @@ class Report:
     Args:
         taken: clients that are new or were replaced.
         removed: clients that are gone.
-        refused: why new and changed sources were not taken up.
+        refused: why new and changed sources do not work; then nothing was taken up or removed.
         broken: why unchanged sources still do not work.
         absent: the folders of clients whose models are absent or not loaded, by name.
 
@@ -54,137 +61,211 @@ class Report:
     absent: dict[str, str]
 
 
-def tried_at_start(settings: Settings, verdicts: Verdicts, trial: Try = try_at_start) -> Noted:
-    """Return the verdicts that a worker needs before it imports any client.
+class News:
+    """Tells the web workers which sources they are to load again: a line of JSON for each change.
+
+    Args:
+        folder: of the file, and of the lock of those who reload; made when it is needed.
+
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self._file = folder, folder / "news"
+        self._read = self._size()  # what is older is known to a worker that starts
+        self._reading = threading.Lock()
+
+    @classmethod
+    def of(cls, settings: Settings) -> News:
+        """Return the news of this container; without RUN_DIR, of this process alone."""
+        alone = Path(tempfile.gettempdir(), f"triton-dispatcher-{os.getpid()}")
+        return cls((settings.run_dir or alone) / "reload")
+
+    def _size(self) -> int:
+        try:
+            return os.stat(self._file).st_size  # noqa: PTH116  each request asks
+        except FileNotFoundError:
+            return 0
+
+    @contextmanager
+    def alone(self, until: float = math.inf) -> Iterator[None]:
+        """Exclude all other reloads, of this worker and of others.
+
+        Raises:
+            DeadlineExceeded: another reload went on until then.
+
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            with held(self.folder / "lock", fcntl.LOCK_EX, until):
+                yield
+        except Locked:
+            raise DeadlineExceeded(
+                "other reloads did not finish in time",
+                hint="try again later; the container's log says which sources they test",
+            ) from None
+
+    def add(self, changed: Iterable[str]) -> None:
+        """Have all workers load some sources again, or forget those that are gone."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with self._file.open("a", encoding="utf-8") as file:
+            # (After a line that a full disk has cut.)
+            file.write(f"\n{json.dumps([*changed])}\n")
+
+    def follow(self, take_up: Callable[[set[str]], None]) -> None:
+        """Call `take_up` with the sources that were added since the last call, if any.
+
+        Other threads wait meanwhile: their requests may have come after the change.
+        """
+        if self._size() == self._read:
+            return
+        with self._reading, self._file.open("rb") as file:
+            file.seek(self._read)
+            lines = file.read().splitlines(keepends=True)
+            whole = [line for line in lines if line.endswith(b"\n")]
+            self._read += sum(map(len, whole))
+            changed = set[str]()
+            for line in whole:
+                with suppress(ValueError):
+                    changed.update(json.loads(line))
+            if changed:
+                take_up(changed)
+
+
+def find_fatal(settings: Settings, trial: Try = try_at_start) -> dict[str, str]:
+    """Return why sources must not be imported by a worker that starts, by their places.
 
     Foreign code may end the process during its import, or never return. So the first worker tests
-    it for all workers. These verdicts have a file of their own: no example was run, so a reload
-    cannot use them.
+    it for all workers, and what is new for those that start later.
     """
-    noted, starts = verdicts.read(), Verdicts(verdicts.folder / "start")
-    found = [
-        source
-        for source in sources(settings.model_repository, settings.clients_path)
-        if source.foreign and not verdict_of(source, noted.by_source)
-    ]
+    found = [s for s in sources(settings.model_repository, settings.clients_path) if s.foreign]
     if not found:
-        return noted
-    with starts.alone():
-        tried = dict(starts.read().by_source)  # a copy: `read` keeps its own
-        if untried := [source for source in found if not verdict_of(source, tried)]:
-            tried |= trial(untried, {}, settings)
-            starts.write(Noted(by_source=tried))
-    return replace(noted, by_source=noted.by_source | {s.where: tried[s.where] for s in found})
+        return {}
+    news = News.of(settings)
+    file = news.folder / "tried.json"
+    with news.alone():
+        known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        untried = [one for one in found if known.get(one.where, [None])[0] != code_of(one)]
+        if untried:
+            tried = trial(untried, {}, settings)
+            for one in untried:
+                end = tried.get(one.where, Tried())
+                known[one.where] = code_of(one), end.reason if end.is_fatal else ""
+            part = file.with_suffix(".part")
+            part.write_text(json.dumps(known), encoding="utf-8")
+            part.replace(file)
+    return {one.where: reason for one in found if (reason := known[one.where][1])}
+
+
+def code_of(source: Source) -> dict[str, str]:
+    """Return the state of a source's code: it may write other files while it is tried."""
+    return {path: mark for path, mark in source.mark.items() if path.endswith(".py")}
 
 
 @dataclass
 class Reloader:
-    """Loads clients in one worker.
+    """Loads clients again, in one worker and by `news` in the others.
 
     Args:
         settings: of the container.
         registry: this worker's clients.
         environment: what they are made with.
-        verdicts: the file that the workers share.
+        news: of the workers; made before the clients were.
+        server: runs models for their trials, and loads none.
         renewed: called after clients were replaced.
-        trial: tests sources.
+        trial: tests classes.
 
     """
 
     settings: Settings
     registry: Registry
     environment: TritonEnvironment
-    verdicts: Verdicts
+    news: News
+    server: ModelServer
     renewed: Callable[[], None] = lambda: None
     trial: Try = try_sources
-    _number: int = 0
-    _taking: threading.Lock = field(default_factory=threading.Lock)
 
-    def start(self, number: int) -> None:
-        """Follow the other workers in a thread.
+    def follow(self) -> None:
+        """Take up what this or another worker has changed."""
+        self.news.follow(self._take_up)
 
-        Args:
-            number: of the last reload before this worker's clients were loaded.
+    def _take_up(self, changed: set[str]) -> None:
+        before = self.registry.clients
+        take(self.registry, self.environment, self.sources(), changed)
+        if before != self.registry.clients:
+            self.renewed()
+
+    def sources(self) -> list[Source]:
+        """Return all sources of clients as they are now."""
+        return list(sources(self.settings.model_repository, self.settings.clients_path))
+
+    def load_model(self, file: Path) -> str:
+        """Make the client that a loaded model's `dispatch.toml` describes, in every worker.
+
+        Returns:
+            why it does not work, and was not taken up; empty where it was.
 
         """
-        self._number = number
-        self.verdicts.forget_dead()  # this worker may replace one
-        self.verdicts.acknowledge(number)
-        threading.Thread(target=self.follow, name="reload", daemon=True).start()
+        source = model_source(file)
+        others = {w: one for w, one in self.registry.loaded.items() if w != source.where}
+        new = load(source, replace(self.environment, server=self.server), owners(others))
+        if reason := in_one(new.broken or failures(new.clients, self.settings.client_timeout)):
+            return reason
+        self._publish([source.where])
+        return ""
 
-    def reload(self, only: Path | None = None) -> Report:
-        """Take up all changes in every worker, then return.
+    def forget_model(self, file: Path) -> None:
+        """Remove the client of a model whose folder is gone, in every worker."""
+        if str(file) in self.registry.loaded and not file.is_file():
+            self._publish([str(file)])
 
-        Args:
-            only: the one file to try, or to remove; other changes wait for another reload.
+    def reload(self) -> Report:
+        """Take up all changes in every worker; where a changed source does not work, take up none.
 
         Raises:
             DeadlineExceeded: another reload did not end in time.
 
         """
-        with self.verdicts.alone(time.monotonic() + self.settings.managing_wait):
-            return self.renew(only)
-
-    def renew(self, only: Path | None = None) -> Report:
-        """Try what has changed, write the verdicts and take them up; the lock is held."""
-        before, loaded = dict(self.registry.clients), self.registry.loaded
-        found = self.sources()
-        changed = [
-            source
-            for source in found
-            if (only is None or source.where == str(only))
-            and (source.where not in loaded or not loaded[source.where].is_all(source))
-        ]
-        restart = {
-            s.where: f"{s.where} has changed: an installed package needs a restart"
-            for s in changed
-            if s.installed and s.where in loaded and loaded[s.where].clients
-        }
-        changed = [source for source in changed if source.where not in restart]
-        waiting = self.waiting(changed) if only is None else {}
-        changed = [source for source in changed if source.where not in waiting]
-        noted = self.verdicts.read()
-        there = {source.where for source in found}
-        if only is not None:  # a folder may be away for a moment; its client works without it
-            there |= {*loaded, *noted.there} - {str(only)}
-        again = {source.where for source in changed}
-        kept = owners({where: loaded[where] for where in (loaded.keys() & there) - again})
-        tried = self.trial(changed, kept, self.settings) if changed else {}
-        if only is None:
-            failed = [s for s in changed if s.where in tried and tried[s.where].bad]
-            waiting |= self.waiting(failed) | self.replaced(failed)
-            tried = {where: one for where, one in tried.items() if where not in waiting}
-        tried = {where: replace(one, late=self.late(one)) for where, one in tried.items()}
-        judged = {w: v for w, v in {**noted.by_source, **tried}.items() if w in there}
-        noted = Noted(noted.number + 1, judged, tuple(sorted(there)))
-        self.verdicts.write(noted)
-        self.take_up()
-        self.wait_for_others(noted.number)
-        faults = {where: one.reason for where, one in tried.items() if one.reason}
-        as_before = {
-            s.where
-            for s in changed
-            if s.where in loaded and not changes(loaded[s.where].mark, s.mark)
-        }
-        late = {
-            s.where: f"{authors(s.where)} was changed while it was tested: POST /reload again"
-            for s in self.sources()
-            if s.where in tried and s.where not in faults and not verdict_of(s, tried)
-        }
-        after, now = self.registry.clients, self.registry.loaded
-        report = Report(
-            taken=sorted(name for name, one in after.items() if before.get(name) is not one),
-            removed=sorted(before.keys() - after.keys()),
-            refused=restart | late | {w: why for w, why in faults.items() if w not in as_before},
-            broken={w: why for w, why in faults.items() if w in as_before},
-            absent={
-                name: str(folder)
-                for where in tried
-                if where in now
-                for name, folder in now[where].absent.items()
+        with self.news.alone(time.monotonic() + self.settings.managing_wait):
+            self.follow()
+            before, loaded, found = self.registry.clients, self.registry.loaded, self.sources()
+            changed = {
+                s.where: s for s in found if s.where not in loaded or not loaded[s.where].is_all(s)
             }
-            | {s.model: str(authors(where).parent) for where, s in waiting.items()},
-        )
+            restart = {
+                where: f"{where} has changed: an installed package needs a restart"
+                for where, one in changed.items()
+                if one.installed and where in loaded and loaded[where].clients
+            }
+            waiting = self.waiting(changed.values())
+            asked = [s for w, s in changed.items() if w not in restart and w not in waiting]
+            gone = loaded.keys() - {s.where for s in found}
+            again = {*changed, *gone}
+            kept = owners({where: one for where, one in loaded.items() if where not in again})
+            tried = self.trial(asked, kept, self.settings) if asked else {}
+            faults = restart | {w: one.reason for w, one in tried.items() if one.reason}
+            broken = {
+                where: why
+                for where, why in faults.items()
+                if where in loaded and loaded[where].mark == changed[where].mark
+            }
+            refused = {where: why for where, why in faults.items() if where not in broken}
+            good = {s.where for s in asked} - faults.keys()
+            if not refused and (good or gone):
+                self._publish([*good, *gone])
+            after, now = self.registry.clients, self.registry.loaded
+            report = Report(
+                taken=sorted(name for name, one in after.items() if before.get(name) is not one),
+                removed=sorted(before.keys() - after.keys()),
+                refused=refused,
+                broken=broken,
+                absent={
+                    name: str(folder)
+                    for where in tried
+                    if where in now
+                    for name, folder in now[where].absent.items()
+                }
+                | {s.model: str(authors(where).parent) for where, s in waiting.items()},
+            )
         log.info("reload: %s", report)
         return report
 
@@ -195,69 +276,12 @@ class Reloader:
         """
         about = [source for source in found if source.model]
         try:
-            states = self.environment.server.models(timeout=STATES_S) if about else []
+            states = self.server.models(timeout=STATES_S) if about else []
         except InferenceError:
             return {}
         missed = {s.name for s in states} - {s.name for s in states if s.state == "READY"}
         return {source.where: source for source in about if source.model in missed}
 
-    def replaced(self, failed: list[Source]) -> dict[str, Source]:
-        """Return the sources whose models were unloaded or replaced while they were tried.
-
-        `POST /models`, which they came by, tries them itself.
-        """
-        now = {source.where: source for source in self.sources()} if failed else {}
-        return {
-            s.where: s
-            for s in failed
-            if s.model
-            and (
-                s.where not in now or (copied(Path(s.where)) and changes(s.mark, now[s.where].mark))
-            )
-        }
-
-    def late(self, verdict: Verdict) -> tuple[str, ...]:
-        """Return the models with a bad client that are served without one now."""
-        now = self.registry
-        had = now.clients.keys() | (now.broken.keys() - now.late)
-        return tuple(name for name in verdict.bad if name not in had)
-
-    def sources(self) -> list[Source]:
-        """Return all sources of clients as they are now."""
-        return list(sources(self.settings.model_repository, self.settings.clients_path))
-
-    def take_up(self) -> None:
-        """Take up the clients that the file accepts."""
-        if not self._taking.acquire(timeout=self.settings.managing_wait):
-            raise others_reload()
-        try:
-            noted, before = self.verdicts.read(), self.registry.clients
-            found = self.sources()
-            take(self.registry, self.environment, found, noted.by_source, noted.there)
-            if before != self.registry.clients:
-                self.renewed()
-            self._number = noted.number
-            self.verdicts.acknowledge(noted.number)
-        finally:
-            self._taking.release()
-
-    def wait_for_others(self, number: int) -> None:
-        """Wait until every worker has taken up a reload; log those that do not."""
-        deadline = time.monotonic() + OTHERS_S
-        while behind := self.verdicts.behind(number):
-            if time.monotonic() > deadline:
-                log.error(
-                    "web workers that have not finished the reload: %s", [p.name for p in behind]
-                )
-                return
-            time.sleep(LOOK_S / 10)
-
-    def follow(self) -> None:
-        """Take up the reloads of others."""
-        while True:
-            time.sleep(LOOK_S)
-            try:
-                if self.verdicts.read().number != self._number:
-                    self.take_up()
-            except Exception:
-                log.exception("cannot look for changed clients")
+    def _publish(self, changed: Iterable[str]) -> None:
+        self.news.add(changed)
+        self.follow()

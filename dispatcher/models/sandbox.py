@@ -1,8 +1,8 @@
 """Tests clients in a separate process, so that they cannot affect the web workers.
 
 `python -m dispatcher.models.sandbox FILE` reads a job from its input, as JSON. It appends
-a line to FILE when it begins with a source, and another with the verdict. If it hangs or dies, the
-last line names the source that is the cause.
+a line to FILE when it begins with a source, and another with what it found. If it hangs or dies,
+the last line names the source that is the cause.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from clients.base import Client
 from clients.families.base.dispatch_toml import authors
-from clients.plugins.discovery import Source, names_in, sources, tried
-from clients.plugins.registry import Loaded, Registry, Verdict, found_in, load
+from clients.plugins.discovery import Source, names_in, sources
+from clients.plugins.registry import Loaded, Registry, found_in, load
 from clients.triton.client import Triton, TritonEnvironment, Tritons
 from clients.triton.connection import Address
 from dispatcher.exit_codes import in_words
@@ -39,6 +39,15 @@ log = logging.getLogger(__name__)
 MODULE = "dispatcher.models.sandbox"
 PROCESS_SHARE = 0.6  # of the time that is left, for one process: one that hangs leaves the rest
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+class Tried(NamedTuple):
+    """What was found of a source."""
+
+    reason: str = ""
+    """Why some of its clients do not work; empty where all do."""
+    is_fatal: bool = False
+    """Whether it has ended the process, or kept it from its end."""
 
 
 def environment_of(
@@ -84,8 +93,8 @@ def try_sources(
     *,
     at_start: bool = False,
     command: Iterable[str] = (sys.executable, "-m", MODULE),
-) -> dict[str, Verdict]:
-    """Try clients in processes of their own; return a verdict on each source.
+) -> dict[str, Tried]:
+    """Try clients in processes of their own; return what was found of each source.
 
     A process that ends early costs its source alone: the next process tries the others.
 
@@ -101,25 +110,22 @@ def try_sources(
     if at_start:  # the rest of the start takes time too
         within = min(within, settings.start_timeout / 2)
     deadline = time.monotonic() + within
-    left = {source.where: source for source in found}
-    verdicts: dict[str, Verdict] = {}
+    left = [source.where for source in found]
+    tried: dict[str, Tried] = {}
     while left:
-        job = {"try": list(left), "taken": dict(kept), "ask": not at_start}
+        job = {"try": left, "taken": dict(kept), "ask": not at_start}
         done, begun, end = run_process(list(command), job, settings, deadline)
-        failed = [begun] if begun in left else [] if done else list(left)
-        for where in failed:
-            reason = f"{authors(where)}: {end}"
-            bad = dict.fromkeys(names_in(left[where]), reason)
-            done[where] = Verdict(tried(left[where]), bad=bad)
-        verdicts |= done
-        left = {where: source for where, source in left.items() if where not in verdicts}
-    return verdicts
+        failed = [begun] if begun in left else [] if done else left
+        tried |= done
+        tried |= {where: Tried(f"{authors(where)}: {end}", is_fatal=True) for where in failed}
+        left = [where for where in left if where not in tried]
+    return tried
 
 
 def run_process(
     command: list[str], job: Mapping[str, object], settings: Settings, deadline: float
-) -> tuple[dict[str, Verdict], str, str]:
-    """Run one process; return its verdicts, the source that it did not finish, and how it ended."""
+) -> tuple[dict[str, Tried], str, str]:
+    """Run one process; return what it found, the source that it did not finish, and its end."""
     with tempfile.TemporaryDirectory(prefix="sandbox-", dir=settings.run_dir) as folder:
         lines = Path(folder) / "lines"
         lines.touch()
@@ -140,8 +146,8 @@ def run_process(
                 with suppress(ProcessLookupError):  # the whole group has ended
                     os.killpg(process.pid, signal.SIGKILL)
         written = [json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines()]
-    done = {line["where"]: Verdict.of_json(line) for line in written if "mark" in line}
-    begun = written[-1]["where"] if written and "mark" not in written[-1] else ""
+    done = {line["where"]: Tried(line["reason"]) for line in written if "reason" in line}
+    begun = written[-1]["where"] if written and "reason" not in written[-1] else ""
     return done, begun, end
 
 
@@ -159,57 +165,40 @@ def main(arguments: list[str]) -> int:
         level=settings.log_level.upper(), format="%(levelname)s sandbox %(name)s: %(message)s"
     )
     job = json.load(sys.stdin)
-    environment, taken = environment_of(settings), dict(job["taken"])
-    neighbours = TriedNeighbours(settings, environment, taken)
-    environment.others.find = neighbours.find
+    environment, registry, taken = environment_of(settings), Registry(), dict(job["taken"])
+    there = list(sources(settings.model_repository, settings.clients_path))
+
+    def make(source: Source, taken: Mapping[str, str]) -> Loaded:
+        loaded = load(source, environment, taken)
+        registry.put({**registry.loaded, source.where: loaded})
+        return loaded
+
+    def find(asked: str, until: float) -> Client:
+        """Return the client that a tried class asks; make one that is not tried here."""
+        others = {name for one in there for name in names_in(one) if name != one.where}
+        for source in there:
+            is_its = source.where == taken.get(asked) or asked in names_in(source)
+            if is_its and source.where not in registry.loaded:
+                make(source, {})
+        return found_in(registry, environment, asked, until, others)
+
+    environment.others.find = find
     with Path(arguments[0]).open("a", buffering=1, encoding="utf-8") as lines:
-        for source in sources(settings.model_repository, settings.clients_path):
+        for source in there:
             if source.where not in job["try"]:
                 continue
             lines.write(json.dumps({"where": source.where}) + "\n")
-            loaded = load(source, environment, taken)
-            neighbours.add(source.where, loaded)
+            loaded = make(source, taken)
             failing = failures(loaded.clients, settings.client_timeout) if job["ask"] else {}
-            good = tuple(name for name in loaded.clients if name not in failing)
-            verdict = Verdict(tried(source), good, loaded.broken | failing)
-            taken |= dict.fromkeys(good, source.where)
-            lines.write(json.dumps({"where": source.where, **asdict(verdict)}) + "\n")
+            taken |= dict.fromkeys(loaded.clients.keys() - failing, source.where)
+            found = {"where": source.where, "reason": in_one({**loaded.broken, **failing})}
+            lines.write(json.dumps(found) + "\n")
     return 0
 
 
-class TriedNeighbours:
-    """Finds the clients that a tried class asks; makes those that are not tried here.
-
-    Args:
-        settings: of the container.
-        environment: what clients are made with.
-        taken: the sources of the clients that stay, by name.
-
-    """
-
-    def __init__(
-        self, settings: Settings, environment: TritonEnvironment, taken: Mapping[str, str]
-    ) -> None:
-        self._settings, self._environment, self._taken = settings, environment, taken
-        self._registry = Registry()
-
-    def add(self, where: str, loaded: Loaded) -> None:
-        """Add the clients of a source."""
-        known = self._registry
-        known.loaded |= {where: loaded}
-        known.clients |= loaded.clients
-        known.broken |= loaded.broken
-        known.aliases |= {a: name for name, one in loaded.clients.items() for a in one.aliases}
-
-    def find(self, asked: str, until: float) -> Client:
-        """Return the client of a model or alias; `Others.find` says what is raised."""
-        settings, others = self._settings, set[str]()
-        for source in sources(settings.model_repository, settings.clients_path):
-            others |= {name for name in names_in(source) if name != source.where}
-            is_its = source.where == self._taken.get(asked) or asked in names_in(source)
-            if is_its and source.where not in self._registry.loaded:
-                self.add(source.where, load(source, self._environment, {}))
-        return found_in(self._registry, self._environment, asked, until, others)
+def in_one(reasons: Mapping[str, str]) -> str:
+    """Return the reasons why clients of one source do not work as one text."""
+    return "; ".join(dict.fromkeys(reasons.values()))
 
 
 if __name__ == "__main__":

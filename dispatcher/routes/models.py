@@ -106,8 +106,7 @@ def management_routes(  # noqa: C901  small functions that share them
                 "; ".join(report.refused.values()),
                 hint="; ".join(
                     [
-                        "the previous clients are kept",
-                        f"loaded were: {', '.join(report.taken) or 'none'}",
+                        "nothing was taken up: all clients are kept as they were",
                         *(remedy(file, file.parent.name) for file in copies),
                     ]
                 ),

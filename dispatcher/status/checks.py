@@ -260,7 +260,7 @@ class ModelChecks:
             InferenceError: it does not answer.
 
         """
-        if reason := self.registry.disabled(name):
+        if reason := self.registry.broken.get(name):
             raise ClientDisabled(reason)
         client = self.client(name)
         if client and (examples := named_examples(client)[:most]):

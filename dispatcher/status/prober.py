@@ -340,7 +340,7 @@ class Prober:
             and probe.knocks < KNOCKS
             and any(state.name == model for state in self.found.models)
             and model not in self._suspects
-            and not self.registry.disabled(name)
+            and name not in self.registry.broken
         )
         probe.knocks = probe.knocks + 1 if knock else 0
         if not knock:

@@ -10,8 +10,7 @@ from clients.base import Environment
 from clients.plugins.registry import Registry
 from dispatcher.auth.api_keys import KeyFile
 from dispatcher.execution.admission import Admission
-from dispatcher.models.reload import Reloader
-from dispatcher.models.verdicts import verdicts_of
+from dispatcher.models.reload import News, Reloader
 from dispatcher.settings import Settings
 from dispatcher.status.prober import Prober
 from dispatcher.status.status import Readiness
@@ -65,7 +64,8 @@ def make_app(
             settings,
             registry,
             environment,
-            verdicts_of(settings),
+            News.of(settings),
+            environment.server,
             admission.calls.reset_hanging,
         ),
         telemetry or Telemetry(Metrics(registry.clients)),

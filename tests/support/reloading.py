@@ -13,8 +13,7 @@ from flask.testing import FlaskClient
 
 from clients.base import Environment
 from clients.plugins.registry import load_clients
-from dispatcher.models.reload import Reloader, Try, tried_at_start
-from dispatcher.models.verdicts import Verdicts
+from dispatcher.models.reload import News, Reloader, Try, find_fatal
 from dispatcher.settings import read_settings
 from tests.support.application import make_app, quiet
 from tests.support.fake_triton import FakeTriton
@@ -55,12 +54,12 @@ class Worker:
             }
         )
         environment = Environment(FakeTriton(), self.settings.model_repository)
-        verdicts = Verdicts(folder / "reload")
-        self.noted = tried_at_start(self.settings, verdicts, trial) if trial else verdicts.read()
-        self.registry = load_clients(environment, self.settings.clients_path, self.noted.by_source)
+        news = News.of(self.settings)
+        fatal = find_fatal(self.settings, trial) if trial else {}
+        self.registry = load_clients(environment, self.settings.clients_path, fatal)
         self.renewed = 0
         self.reloader = Reloader(
-            self.settings, self.registry, environment, verdicts, self.count_renewal
+            self.settings, self.registry, environment, news, environment.server, self.count_renewal
         )
         self.app = make_app(
             self.settings,

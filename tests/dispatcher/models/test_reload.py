@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from clients.plugins.registry import Verdict
 from clients.triton.server import Signature, TensorSpec
-from dispatcher.models.verdicts import Noted, Verdicts
+from dispatcher.models.sandbox import Tried
 from dispatcher.settings import Settings
 from dispatcher.status.prober import Prober
 from tests.support.fake_triton import FakeTriton
@@ -30,9 +28,8 @@ def test_a_reload_waits_for_others_only_so_long(
     monkeypatch.setattr(Settings, "managing_wait", 0.2)
     worker = Worker(folder)
     write(folder / "clients", "gone", "1")
-    for held in (Verdicts(folder / "reload").alone(), worker.reloader._taking):
-        with held:
-            assert_error(worker.reload(), 504, "deadline_exceeded", "other reloads")
+    with worker.reloader.news.alone():
+        assert_error(worker.reload(), 504, "deadline_exceeded", "other reloads")
     assert worker.reload().status_code == 200
     assert worker.ask("gone") == 1
 
@@ -83,19 +80,37 @@ def test_a_module_inside_a_package_is_taken_up_too(folder: Path) -> None:
     assert worker.ask("packed") == "two"
 
 
-def test_every_worker_takes_up_what_one_was_asked_to(folder: Path) -> None:
-    """And one that starts later leaves out what was refused."""
+def test_every_worker_takes_up_what_one_was_asked_to_all_of_it_or_nothing(folder: Path) -> None:
+    """Of a file with two classes, too; and a broken class leaves what was there."""
+    first, second = Worker(folder), Worker(folder)
+    write(folder / "clients", "gone", "1")
+    assert first.reload().status_code == 200
+    assert second.ask("gone") == 1
+    write(folder / "clients", "mine", "'new'")
+    mine = folder / "clients" / "mine.py"
+    good = mine.read_text()
+    write(folder / "clients", "bad", "1 / 0", mine.name)
+    mine.write_text(good + mine.read_text())
+    (folder / "clients" / "gone.py").unlink()
+    response = first.reload()
+    assert "'bad' fails on its own example" in response.json["error"]["message"]
+    assert "nothing was taken up" in response.json["error"]["hint"]
+    for worker in (first, second):
+        assert [worker.ask(name) for name in ("mine", "bad", "gone")] == ["old", "unknown_model", 1]
+    mine.write_text(mine.read_text().replace("1 / 0", "'mended'"))
+    assert first.reload().json == {"taken": ["bad", "mine"], "removed": ["gone"], **FINE}
+    for worker in (first, second, Worker(folder)):
+        names = "mine", "bad", "gone"
+        assert [worker.ask(name) for name in names] == ["new", "mended", "unknown_model"]
+
+
+def test_a_line_that_a_full_disk_has_cut_hides_none_that_follows(folder: Path) -> None:
     first, second = Worker(folder), Worker(folder)
     write(folder / "clients", "mine", "'new'")
-    write(folder / "clients", "bad", "1 / 0")
-    assert first.reload().status_code == 400
-    assert (first.ask("mine"), second.ask("mine")) == ("new", "old")
-    second.reloader.take_up()
+    (folder / "reload").mkdir()
+    (folder / "reload" / "news").write_text('["/nowhe')
+    assert first.reload().status_code == 200
     assert second.ask("mine") == "new"
-    third = Worker(folder)
-    assert third.noted.number == 1
-    for worker in (first, second, third):
-        assert worker.ask("bad") == "client_disabled"
 
 
 def test_a_good_client_beside_a_broken_one_is_served_by_a_later_worker_too(folder: Path) -> None:
@@ -109,49 +124,6 @@ def test_a_good_client_beside_a_broken_one_is_served_by_a_later_worker_too(folde
     assert "it has no example" in reason or "lacks the method" in reason
     for worker in (first, Worker(folder)):
         assert (worker.ask("mine"), worker.ask("broken")) == ("old", "client_disabled")
-
-
-def test_of_two_classes_in_a_new_file_the_good_one_is_taken(folder: Path) -> None:
-    """A file that is served is replaced as a whole, or not at all."""
-    file, worker = folder / "clients" / "two.py", Worker(folder)
-
-    def write_two(good: str, bad: str) -> None:
-        write(file.parent, "good", good, file.name)
-        first = file.read_text()
-        write(file.parent, "bad", bad, file.name)
-        file.write_text(first + file.read_text())
-
-    write_two("'first'", "1 / 0")
-    response = worker.reload()
-    assert "'bad' fails on its own example" in response.json["error"]["message"]
-    assert "loaded were: good" in response.json["error"]["hint"]
-    for one in (worker, Worker(folder)):
-        assert (one.ask("good"), one.ask("bad")) == ("first", "client_disabled")
-    write_two("'second'", "1 / 0")
-    assert worker.reload().status_code == 400
-    assert (worker.ask("good"), worker.ask("bad")) == ("first", "client_disabled")
-    write_two("'third'", "'mended'")
-    assert worker.reload().json["taken"] == ["bad", "good"]
-    assert (worker.ask("good"), worker.ask("bad")) == ("third", "mended")
-
-
-def test_a_file_that_changes_after_it_was_tried_waits_for_the_next_reload(folder: Path) -> None:
-    first, second = Worker(folder), Worker(folder)
-    write(folder / "clients", "mine", "'tried'")
-    assert first.reload().status_code == 200
-    write(folder / "clients", "mine", "'not tried'")
-    second.reloader.take_up()
-    assert second.ask("mine") == "old"
-
-
-def test_it_waits_for_the_workers_that_live(folder: Path) -> None:
-    verdicts = Verdicts(folder)
-    verdicts.acknowledge(3)
-    (verdicts.workers / "99999999").write_text("1")  # it is gone
-    assert verdicts.behind(3) == []
-    assert [path.name for path in verdicts.behind(4)] == [str(os.getpid())]
-    verdicts.write(Noted(5))
-    assert verdicts.read() == Noted(5)
 
 
 def test_a_name_of_another_client_is_refused(folder: Path) -> None:
@@ -206,7 +178,7 @@ def serve_plain(*workers: Worker) -> None:
 def test_a_model_without_a_client_keeps_being_served_when_one_is_refused(
     folder: Path, how: str
 ) -> None:
-    """By all workers, by those that come later, and until a client for it is right."""
+    """Until a client for it is right, or the workers start again."""
     first, second = Worker(folder), Worker(folder)
     (folder / "plain").mkdir()
     for right in (False, True):
@@ -216,39 +188,17 @@ def test_a_model_without_a_client_keeps_being_served_when_one_is_refused(
         else:
             write(folder / "clients", "plain", "[7]" if right else "1 / 0")
         if right:  # as Triton would have it, which is not there
-            first.reloader.trial = lambda found, *_: {
-                s.where: Verdict(s.mark, ("plain",)) for s in found
-            }
+            first.reloader.trial = lambda found, *_: {s.where: Tried() for s in found}
         response = first.reload()
         assert response.status_code == (200 if right else 400)
-        second.reloader.take_up()
-        later = Worker(folder)
-        workers = [first, second, later]
-        serve_plain(*workers)
+        serve_plain(first, second)
         if not right:
-            assert "the previous clients are kept" in response.json["error"]["hint"]
-            assert [ask_plain(one) for one in workers] == [[6.0]] * 3
-            assert list(first.reload().json["broken"].values()) == [
-                response.json["error"]["message"]
-            ]
-            assert [ask_plain(one) for one in workers] == [[6.0]] * 3
+            assert [ask_plain(one) for one in (first, second)] == [[6.0]] * 2
             server = first.reloader.environment.server
             prober = Prober(("plain",), first.registry, server, 8, 8, triton)
             assert probed(prober).reasons() == []
     assert first.registry.broken == {}
     assert "plain" in first.registry.clients
-
-
-def test_a_client_that_is_broken_from_the_start_stays_so(folder: Path) -> None:
-    """Nobody knows whether its model is to be asked without it; a refusal changes nothing."""
-    (folder / "plain").mkdir()
-    (folder / "plain" / "dispatch.toml").write_text('family = "tensor"')
-    worker = Worker(folder)
-    (folder / "plain" / "dispatch.toml").write_text('family = "tenors"')
-    assert worker.reload().status_code == 400
-    later = Worker(folder)
-    serve_plain(worker, later)
-    assert [ask_plain(one) for one in (worker, later)] == ["client_disabled"] * 2
 
 
 def test_what_lies_beside_a_class_is_taken_up_with_it(folder: Path) -> None:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from clients.families.base.dispatch_toml import aliases
 from clients.model_files.model_folders import link
-from clients.plugins.discovery import changes, model_source, tried
-from clients.plugins.registry import Verdict
 from clients.triton.server import ModelState
+from dispatcher.models import reload
+from dispatcher.models.sandbox import Tried
 from dispatcher.settings import WANTED
 from tests.support.fake_triton import FakeTriton
 from tests.support.reloading import Worker, folder, write
@@ -22,26 +19,11 @@ from tests.support.reloading import Worker, folder, write
 __all__ = ["folder"]
 
 
-def test_what_is_edited_while_a_model_without_code_is_tried_is_news(tmp_path: Path) -> None:
-    labels = tmp_path / "labels.txt"
-    (tmp_path / "dispatch.toml").write_text('family = "classification"')
-    labels.write_text("cat")
-    source = model_source(tmp_path / "dispatch.toml")
-    labels.write_text("dog, while it is tried")
-    assert list(changes(tried(source), source.look())) == [str(labels)]
-
-
 def test_a_model_that_is_loaded_is_tried_alone(folder: Path) -> None:
-    """A client that is broken, or hangs when it is tried, must not make each load wait."""
-    tried: list[str] = []
-
-    def good(found: Any, *_: Any) -> dict[str, Verdict]:
-        tried.extend(Path(source.where).parent.name for source in found)
-        return {source.where: Verdict(source.mark) for source in found}
-
+    """A class that is broken, or hangs when it is tried, must not make each load wait."""
     write(folder / "clients", "broken", "0\n    x = 1 / 0")
     worker = Worker(folder)
-    worker.reloader.trial = good
+    worker.reloader.trial = lambda *_: pytest.fail("no process is needed for a dispatch.toml")
     source = folder / "elsewhere" / "plain"
     (source / "1").mkdir(parents=True)
     (folder / WANTED).mkdir()
@@ -51,15 +33,12 @@ def test_a_model_that_is_loaded_is_tried_alone(folder: Path) -> None:
     assert worker.registry.name("other") == "plain"
     assert worker.client().delete("/models/plain").status_code == 200
     assert worker.registry.name("other") == "other"
-    assert tried == ["plain"]
 
 
 def test_who_loads_or_unloads_a_model_leaves_the_others_their_clients(folder: Path) -> None:
     """Though their folders, or their files, cannot be found at that moment."""
     workers = [Worker(folder), Worker(folder)]
     (folder / WANTED).mkdir()
-    for one in workers:
-        one.reloader.trial = lambda found, *_: {s.where: Verdict(s.mark) for s in found}
 
     def load(name: str) -> None:
         (folder / "elsewhere" / name / "1").mkdir(parents=True)
@@ -68,7 +47,8 @@ def test_who_loads_or_unloads_a_model_leaves_the_others_their_clients(folder: Pa
         assert workers[0].client().post("/models", json=body).status_code == 200
 
     def served() -> list[set[str]]:
-        workers[1].reloader.take_up()
+        for one in workers:
+            one.ask("kept")
         return [set(one.registry.clients) for one in workers]
 
     load("one")
@@ -79,7 +59,6 @@ def test_who_loads_or_unloads_a_model_leaves_the_others_their_clients(folder: Pa
     load("two")
     assert served() == [{"kept", "mine", "one", "two"}] * 2
     assert workers[1].client().delete("/models/two").status_code == 200
-    workers[0].reloader.take_up()
     assert served() == [{"kept", "mine", "one"}] * 2
     workers[0].reloader.reload()
     assert {"kept", "new"} <= served()[0] == served()[1]
@@ -92,10 +71,6 @@ def test_the_names_of_a_model_that_is_unloaded_late_are_free_again(folder: Path,
     worker, source = Worker(folder), folder / "elsewhere" / "late"
     triton = worker.reloader.environment.server
     assert isinstance(triton, FakeTriton)
-    worker.reloader.trial = lambda found, taken, _: {
-        s.where: Verdict(s.mark, bad={"x": "the name is taken"} if "lal" in taken else {})
-        for s in found
-    }
     (source / "1").mkdir(parents=True)
     (source / "dispatch.toml").write_text('aliases = ["lal"]')
     plain = folder / "elsewhere" / "plain"
@@ -118,7 +93,9 @@ def test_the_names_of_a_model_that_is_unloaded_late_are_free_again(folder: Path,
 
 
 @pytest.mark.parametrize("fault", ["", "it is broken"])
-def test_who_unloads_a_model_waits_for_the_trial_of_its_client(folder: Path, fault: str) -> None:
+def test_who_unloads_a_model_waits_for_the_trial_of_its_client(
+    folder: Path, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     worker, source = Worker(folder), folder / "elsewhere" / "plain"
     (source / "1").mkdir(parents=True)
     (source / "dispatch.toml").touch()
@@ -127,14 +104,14 @@ def test_who_unloads_a_model_waits_for_the_trial_of_its_client(folder: Path, fau
     with ThreadPoolExecutor() as pool:
         deleted: list[Future[Any]] = []
 
-        def slow(found: Any, *_: Any) -> dict[str, Verdict]:
+        def fail_slowly(*_: Any) -> dict[str, str]:
             deleted.append(pool.submit(worker.client().delete, "/models/plain"))
             with pytest.raises(TimeoutError):
                 deleted[0].result(0.3)
             assert worker.client().post("/models", json=body).status_code == 409
-            return {s.where: Verdict(s.mark, bad={"plain": fault} if fault else {}) for s in found}
+            return {"plain": fault} if fault else {}
 
-        worker.reloader.trial = slow
+        monkeypatch.setattr(reload, "failures", fail_slowly)
         answer = worker.client().post("/models", json=body)
         assert answer.status_code == (400 if fault else 200)
         assert deleted[0].result(10).status_code == (404 if fault else 200)
@@ -156,9 +133,7 @@ def test_a_second_model_with_a_taken_alias_is_loaded_without_it(
     (source / "dispatch.toml").write_text('aliases = ["lal", "mine", "b"]')
 
     def worker() -> Worker:
-        one = Worker(folder, SAGEMAKER_MULTI_MODEL=multi_model)
-        one.reloader.trial = lambda found, *_: {s.where: Verdict(s.mark) for s in found}
-        return one
+        return Worker(folder, SAGEMAKER_MULTI_MODEL=multi_model)
 
     first = worker()
     for name in ("b", "a"):  # a worker that comes later finds the second before the first
@@ -175,7 +150,9 @@ def test_a_second_model_with_a_taken_alias_is_loaded_without_it(
         assert (one.registry.aliases, its(one, "a")) == ({}, [])
 
 
-def test_of_two_models_that_are_loaded_at_once_one_has_the_alias(folder: Path) -> None:
+def test_of_two_models_that_are_loaded_at_once_one_has_the_alias(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As where one is loaded after the other: neither is refused."""
     worker = Worker(folder)
     (folder / WANTED).mkdir()
@@ -190,25 +167,14 @@ def test_of_two_models_that_are_loaded_at_once_one_has_the_alias(folder: Path) -
     with ThreadPoolExecutor() as pool:
         second: list[Future[int]] = []
 
-        def trial(found: Any, taken: Any, *_: Any) -> dict[str, Verdict]:
+        def load_another(*_: Any) -> dict[str, str]:
             if not second:
                 second.append(pool.submit(load, "two"))
-                while not (folder / "two").exists():
-                    assert not second[0].done()
-                    time.sleep(0.01)
-            return {
-                s.where: Verdict(
-                    s.mark,
-                    bad={s.model: "the name belongs to another"}
-                    if {*aliases(Path(s.where).parent)} & taken.keys()
-                    else {},
-                )
-                for s in found
-            }
+                assert second[0].result(20) == 200
+            return {}
 
-        worker.reloader.trial = trial
+        monkeypatch.setattr(reload, "failures", load_another)
         assert load("one") == 200
-        assert second[0].result(20) == 200
     assert worker.registry.aliases == {"lal": "one"}
     assert {"one", "two"} <= worker.registry.clients.keys()
 
@@ -225,10 +191,9 @@ def test_a_reload_passes_over_models_that_are_not_loaded(folder: Path, state: st
     server.states = [ModelState("m1", "1", state), ModelState("m2", "1", "READY")]
     seen: list[str] = []
 
-    def trial(found: Any, *_: Any) -> dict[str, Verdict]:
-        found = list(found)
+    def trial(found: Any, *_: Any) -> dict[str, Tried]:
         seen.extend(source.model for source in found)
-        return {s.where: Verdict(s.mark, (s.model,)) for s in found}
+        return {s.where: Tried() for s in found}
 
     worker.reloader.trial = trial
     assert worker.reload().json == {
@@ -241,40 +206,6 @@ def test_a_reload_passes_over_models_that_are_not_loaded(folder: Path, state: st
     assert "m1" not in {*worker.registry.clients, *worker.registry.broken}
     server.states = [ModelState(name, "1", "READY") for name in ("m1", "m2")]
     assert worker.reload().json["taken"] == ["m1"]
-
-
-@pytest.mark.parametrize("then", ["unloaded", "removed", "loaded again"])
-def test_a_model_that_goes_while_its_client_is_tried_is_not_called_bad(
-    folder: Path, then: str
-) -> None:
-    worker = Worker(folder)
-    server = worker.reloader.environment.server
-    assert isinstance(server, FakeTriton)
-    (folder / WANTED).mkdir()
-    source = folder / "elsewhere" / "m"
-    (source / "1").mkdir(parents=True)
-    (source / "dispatch.toml").touch()
-    worker.reloader.trial = lambda found, *_: {s.where: Verdict(s.mark, ("m",)) for s in found}
-    body = {"model_name": "m", "url": str(source)}
-    assert worker.client().post("/models", json=body).status_code == 200
-    file = folder / "m" / "dispatch.toml"
-    file.touch()  # so that it is tried again
-    os.utime(file, (1, 1))
-
-    def trial(found: Any, *_: Any) -> dict[str, Verdict]:
-        bad = {s.where: Verdict(s.mark, bad={"m": "m is not ready"}) for s in found}
-        if then == "unloaded":
-            server.unloaded.add("m")
-        elif then == "removed":
-            file.unlink()
-        else:
-            file.with_name("new").touch()
-            file.with_name("new").replace(file)
-        return bad
-
-    worker.reloader.trial = trial
-    assert worker.reload().status_code == 200
-    assert worker.registry.broken == {}
 
 
 def test_what_is_said_of_a_model_names_its_author_s_folder(folder: Path) -> None:
@@ -313,12 +244,9 @@ def test_a_model_that_its_client_kept_from_being_loaded_says_what_loads_it(folde
     assert error["code"] == "bad_client"
     assert "POST /load_model/late3 again" in error["hint"]
     error = worker.client().post("/infer/late3", json={"payload": {}}).json["error"]
-    assert (error["code"], error["hint"]) == (
-        "client_disabled",
-        "mend it, then POST /load_model/late3",
-    )
+    assert error["code"] == "unknown_model"
+    assert error["hint"].startswith("POST /load_model/late3 loads it, or says why that fails")
     file.write_text('family = "tensors"')
-    worker.reloader.trial = lambda found, *_: {s.where: Verdict(s.mark, ("late3",)) for s in found}
     assert worker.reload().json["absent"] == {"late3": str(folder / "late3")}
     assert worker.client().post("/load_model/late3").status_code == 200
     assert "late3" in worker.registry.clients
@@ -343,7 +271,6 @@ def test_a_mistake_in_a_folder_that_is_loaded_is_told_by_its_own_path(folder: Pa
     assert not (folder / "t").exists()
     assert worker.ask("t") == "unknown_model"
     file.write_text('family = "tensors"')
-    worker.reloader.trial = lambda found, *_: {s.where: Verdict(s.mark, ("t",)) for s in found}
     assert load().status_code == 200
     assert "t" in worker.registry.clients
 
@@ -364,11 +291,10 @@ def test_one_that_was_loaded_late_says_how_its_file_is_mended(folder: Path) -> N
     triton.loading.clear()
     error = worker.reload().json["error"]
     assert error["message"].startswith(f"{source / 'dispatch.toml'}: `labels`")
-    assert "the previous clients are kept" in error["hint"]
+    assert "all clients are kept" in error["hint"]
     assert "DELETE /models/t, then POST /models again" in error["hint"]
     triton.loading_s = 0
     (source / "dispatch.toml").write_text('family = "tensors"')
-    worker.reloader.trial = lambda found, *_: {s.where: Verdict(s.mark, ("t",)) for s in found}
     assert worker.client().delete("/models/t").status_code == 200
     assert worker.client().post("/models", json=body).status_code == 200
     assert "t" in worker.registry.clients

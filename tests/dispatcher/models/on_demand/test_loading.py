@@ -24,6 +24,12 @@ class Clients:
 
     registry = Registry()
 
+    def follow(self) -> None:
+        """Nothing changes."""
+
+    def forget_model(self, file: Path) -> None:
+        """There is none."""
+
 
 @pytest.fixture
 def models(tmp_path: Path) -> Models:
