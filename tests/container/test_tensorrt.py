@@ -12,7 +12,7 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from container.repository.tensorrt_engines import NoEngine, build_all, main, provide
+from container.repository.tensorrt_engines import NoEngine, provide
 from tests.conftest import PROJECT, start
 
 
@@ -72,7 +72,11 @@ def repository(tmp_path: Path) -> Path:
 
 
 def made(engines: Path, repository: Path) -> Path:
-    return build_all(engines, repository, lambda line: None)[0]
+    """Build what is missing for a container, each of which has a repository of its own."""
+    own = repository.with_name("own")
+    shutil.rmtree(own, ignore_errors=True)
+    shutil.copytree(repository, own, symlinks=True)
+    return provide(engines, own, lambda line: None)
 
 
 def test_an_engine_per_model_with_the_shapes_of_its_configuration(
@@ -187,19 +191,6 @@ def test_a_build_that_fails_leaves_nothing_that_looks_whole(
     machine.is_now("NVIDIA L4, 8.9", "v101300")
     made(tmp_path / "engines", repository)
     assert len(machine.builds()) == 3
-
-
-def test_the_command_prints_where_the_engines_are(
-    machine: Machine,
-    repository: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setenv("MODEL_REPOSITORY", str(repository))
-    assert main([str(tmp_path / "engines")]) == 0
-    assert (Path(capsys.readouterr().out.strip()) / "resnet" / "1" / "model.plan").is_file()
-    assert main([]) == 2
 
 
 def test_serve_says_what_is_missing_where_there_is_no_gpu(tmp_path: Path) -> None:
