@@ -65,9 +65,7 @@ def completed(
     `written` is the configuration as its author wrote it, which may have a `max_batch_size` of 0;
     `trials` is a folder that keeps the results of tests.
 
-    Raises:
-        ModelConfigError: the file contradicts `max_batch_size`.
-
+    Raises ModelConfigError: the file contradicts `max_batch_size`.
     """
     stated = bool(written.all("max_batch_size")) or model_config.lists_all_dims(
         config, opened.signature

@@ -34,9 +34,7 @@ def check(config: Mapping[str, Any], signature: FileSignature) -> None:
     Dimensions of an input may be dynamic on either side; those of an output have to be equal,
     as on the native backend.
 
-    Raises:
-        ModelConfigError: naming the tensor, what the configuration says and what the file says.
-
+    Raises ModelConfigError: naming the tensor, what the configuration says and what the file says.
     """
     refuse_unsupported(config)
     inputs = config.get("input") or []
@@ -77,9 +75,7 @@ def take_every_shape(config: Mapping[str, Any]) -> None:
 def refuse_ragged(config: Mapping[str, Any]) -> None:
     """Refuse a configuration with ragged batches, as it was written.
 
-    Raises:
-        ModelConfigError: naming the input.
-
+    Raises ModelConfigError: naming the input.
     """
     for tensor in config.get("input") or []:
         if tensor.get("allow_ragged_batch"):

@@ -109,9 +109,7 @@ class EngineChoice:
 def preference(config: Mapping[str, Any], environment: Mapping[str, str]) -> EnginePreference:
     """Read engine and precision from a configuration, else from the environment.
 
-    Raises:
-        ModelConfigError: it names an engine, a precision or an accelerator that there is not.
-
+    Raises ModelConfigError: it names an engine, a precision or an accelerator that there is not.
     """
     texts = parameters.texts(config)
     engine = texts.get(ENGINE, AUTO)
@@ -140,9 +138,7 @@ def choice_for_onnxruntime(
 ) -> EngineChoice:
     """Return which engine runs a model of the backend `onnxruntime` on the CPU.
 
-    Raises:
-        ModelConfigError: a parameter is not what it should be, whichever engine it is for.
-
+    Raises ModelConfigError: a parameter is not what it should be, whichever engine it is for.
     """
     asked = preference(config, environment)
     if asked.engine == ONNXRUNTIME:
@@ -162,9 +158,7 @@ def choice_for_openvino(
 ) -> EngineChoice:
     """Return in which precision OpenVINO runs a model of the backend `openvino`.
 
-    Raises:
-        ModelConfigError: a parameter is not what it should be.
-
+    Raises ModelConfigError: a parameter is not what it should be.
     """
     asked = preference(config, environment)
     precision = properties(config)["INFERENCE_PRECISION_HINT"]

@@ -163,10 +163,8 @@ def completion(
     `stated` is whether `max_batch_size` is written, `independent` whether a trial has shown that
     each row is answered as if it were alone.
 
-    Raises:
-        ModelConfigError: `max_batch_size` is set, but a tensor has no dynamic first dimension; or
-            the file does not say how many dimensions an input has.
-
+    Raises ModelConfigError: `max_batch_size` is set, but a tensor has no dynamic first dimension;
+    or the file does not say how many dimensions an input has.
     """
     if not needs_completion(config):
         return {}

@@ -40,9 +40,7 @@ def parsed_int(key: str, text: str) -> int:
 def bool_of(config: Mapping[str, Any], key: str) -> bool | None:
     """Return the parameter as a boolean; None where it is left out.
 
-    Raises:
-        ModelConfigError: naming the key.
-
+    Raises ModelConfigError: naming the key.
     """
     text = texts(config).get(key)
     return None if text is None else parsed_bool(key, text)
@@ -53,9 +51,7 @@ def count_of(config: Mapping[str, Any], key: str) -> int:
 
     0 and, as on the native backends, any negative number mean the default.
 
-    Raises:
-        ModelConfigError: naming the key.
-
+    Raises ModelConfigError: naming the key.
     """
     text = texts(config).get(key)
     return 0 if text is None else max(0, parsed_int(key, text))

@@ -81,9 +81,7 @@ class PythonModel(ABC):
     ) -> tuple[EngineChoice | None, Session]:
         """Return which engine was chosen, where there are several, and the open model.
 
-        Raises:
-            ModelConfigError: with one sentence on what does not fit.
-
+        Raises ModelConfigError: with one sentence on what does not fit.
         """
 
     @classmethod
@@ -93,10 +91,8 @@ class PythonModel(ABC):
         Requests share runs only if the configuration says so, or a test shows that it is harmless.
         Then Triton passes requests of all shapes together.
 
-        Raises:
-            ModelConfigError: the file cannot be read or contradicts `max_batch_size`, a parameter
-                is not what it should be, or ragged batches are wanted.
-
+        Raises ModelConfigError: the file cannot be read or contradicts `max_batch_size`, a
+        parameter is not what it should be, or ragged batches are wanted.
         """
         # The methods that add a tensor refuse `reshape`, which a scalar with a batch dimension
         # needs; Triton takes back the dictionary, whatever has changed it.
@@ -120,9 +116,7 @@ class PythonModel(ABC):
     def initialize(self, args: Mapping[str, str]) -> None:
         """Open the model and compare its tensors with the configuration.
 
-        Raises:
-            ModelConfigError: with one sentence on what does not fit.
-
+        Raises ModelConfigError: with one sentence on what does not fit.
         """
         config = json.loads(args["model_config"])
         config_check.refuse_unsupported(config)

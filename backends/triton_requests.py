@@ -46,9 +46,7 @@ EXPECTED = {
 def deadline_of(parameters: Mapping[str, Any]) -> float:
     """Return when the caller gives up, in microseconds since 1970; infinity where it does not say.
 
-    Raises:
-        RequestError: it is no number.
-
+    Raises RequestError: it is no number.
     """
     given = parameters.get(DEADLINE, math.inf)
     try:
@@ -114,9 +112,7 @@ class TritonRequest:
     def item(self, model: str, prepare: Callable[[Tensors], Tensors], now: float) -> Item:
         """Return what `model` is to run.
 
-        Raises:
-            RequestError: it is too late, or something does not fit.
-
+        Raises RequestError: it is too late, or something does not fit.
         """
         if self.is_late(now):
             raise RequestError("the caller does not wait for the answer any more.")
@@ -273,9 +269,7 @@ def allowed_padding(text: str | None, model: str) -> PaddedTensors:
 def read_hint(parameter: str, text: str | None, model: str, read: Callable[[Any], T]) -> T | None:
     """Return what a parameter says of a model, as `read` makes it of JSON; None where nothing.
 
-    Raises:
-        RequestError: the parameter is not what it should be.
-
+    Raises RequestError: the parameter is not what it should be.
     """
     try:
         said = None if text is None else json.loads(text).get(model)

@@ -28,9 +28,7 @@ FEW_FILES = 512
 def check_files(settings: Settings) -> None:
     """Check the files of API keys and of certificates, and the folder of jobs.
 
-    Raises:
-        SettingError: one cannot be used.
-
+    Raises SettingError: one cannot be used.
     """
     check_keys(settings)
     check_certificates(settings)

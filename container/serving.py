@@ -194,10 +194,8 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
 def prepared_triton(settings: Settings, run_dir: Path, say: Say) -> TritonProgram:
     """Find Triton, and make what it needs for the settings.
 
-    Raises:
-        NoTriton, NoEngine: there is none, or no engine can be built.
-        SettingError: it lacks one of TRITON_OPTIONS.
-
+    Raises NoTriton, NoEngine: there is none, or no engine can be built. Raises SettingError: it
+    lacks one of TRITON_OPTIONS.
     """
     triton = find_triton(NVIDIAS, os.environ.get("PATH", os.defpath), run_dir)
     refuse_unknown(triton, settings)
@@ -328,10 +326,7 @@ def run_folder(wanted: Path | None) -> Iterator[Path]:
     It is a folder of its own in `wanted`, whose other files are left alone; or a temporary one,
     which is removed at the end.
 
-    Raises:
-        InUse: another process of this machine uses it.
-        NoFolder: it cannot be made.
-
+    Raises InUse: another process of this machine uses it. Raises NoFolder: it cannot be made.
     """
     if wanted is not None:
         own = wanted / OWN

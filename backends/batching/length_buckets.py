@@ -81,9 +81,7 @@ def _buckets(item: Item, max_batch_size: int) -> list[Bucket]:
 def buckets(item: Item, max_batch_size: int) -> list[Bucket]:
     """Return an item's buckets, the longest first; empty where it is run whole.
 
-    Raises:
-        RequestError: it cannot be run.
-
+    Raises RequestError: it cannot be run.
     """
     if not item.length or item.above or item.rows.keys() - {*item.padding.outputs}:
         return []
@@ -136,9 +134,7 @@ def _joined(
 ) -> dict[str, NDArray[Any]]:
     """Return the outputs of an item from those of its buckets.
 
-    Raises:
-        Exception: a bucket failed, or an output has not the shape that was expected.
-
+    Raises Exception: a bucket failed, or an output has not the shape that was expected.
     """
     outputs = []
     for part in parts:

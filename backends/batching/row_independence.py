@@ -162,9 +162,7 @@ def _of_a_size(
 ) -> tuple[int, list[Tensors], list[Tensors]]:
     """Return a size of dynamic dimensions, rows of it, and the outputs of each.
 
-    Raises:
-        _NoRun: there are no sizes with which it can be run.
-
+    Raises _NoRun: there are no sizes with which it can be run.
     """
     reason: Exception = _NoRun("it has no inputs")
     is_open = any(DYNAMIC in spec.shape[1:] for spec in specs)

@@ -20,9 +20,7 @@ def picked(array: NDArray[Any], rows: Sequence[int]) -> NDArray[Any]:
 
     All dimensions but the last are counted as one, those of a batch included.
 
-    Raises:
-        RequestError: there is no such row.
-
+    Raises RequestError: there is no such row.
     """
     flat = array.reshape(-1, array.shape[-1] if array.ndim else 1)
     if rows and not 0 <= min(rows) <= max(rows) < len(flat):
@@ -43,8 +41,7 @@ def picked_above(array: NDArray[Any], column: int, least: float) -> NDArray[Any]
     Returns:
         [..., most rows, columns], in order: where others have more, rows of zeros follow.
 
-    Raises:
-        RequestError: there is no such column of numbers.
+    Raises RequestError: there is no such column of numbers.
 
     """
     if array.ndim < 2 or not 0 <= column < array.shape[-1] or array.dtype.kind not in "biuf":

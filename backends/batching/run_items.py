@@ -55,9 +55,7 @@ def run_items(
 def rows_of(item: Item, max_batch_size: int) -> int:
     """Return the size of the batch dimension of an item.
 
-    Raises:
-        RequestError: its inputs have none, or not the same one, or it is too large.
-
+    Raises RequestError: its inputs have none, or not the same one, or it is too large.
     """
     sizes = {name: array.shape[0] if array.ndim else None for name, array in item.inputs.items()}
     counts = set(sizes.values())

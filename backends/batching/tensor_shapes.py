@@ -22,10 +22,8 @@ def conform(inputs: Tensors, specs: Mapping[str, FileTensor]) -> dict[str, NDArr
 
     A scalar loses its dimension.
 
-    Raises:
-        RequestError: a tensor is unknown, its shape is not one that the file accepts, or a string
-            is not UTF-8.
-
+    Raises RequestError: a tensor is unknown, its shape is not one that the file accepts, or a
+    string is not UTF-8.
     """
     conforming = {}
     for name, array in inputs.items():

@@ -34,9 +34,7 @@ from dispatcher.settings import SettingError, Settings, read_settings
 def settings_here(**others: str) -> Settings:
     """Return the settings as this environment has them, but for some.
 
-    Raises:
-        Trouble: one of them is not allowed.
-
+    Raises Trouble: one of them is not allowed.
     """
     try:
         return read_settings({**os.environ, **others})
@@ -130,9 +128,7 @@ class Offline(OnnxModels):
     def look_for(self, model: str) -> None:
         """Note a model that is not there.
 
-        Raises:
-            UnknownModel: it is not.
-
+        Raises UnknownModel: it is not.
         """
         if not (self.folder / model).is_dir():
             self.missing.add(model)
@@ -146,9 +142,7 @@ class Offline(OnnxModels):
     def opened(self, model: str, version: str) -> ModelFile:
         """Return a model's file; the latest served version's, where none is named.
 
-        Raises:
-            NotRun: there is no such file, or its engine cannot read it.
-
+        Raises NotRun: there is no such file, or its engine cannot read it.
         """
         folder = self.folder / model
         config = read_folder(folder)

@@ -76,9 +76,7 @@ class RecordedModels(OnnxModels):
 def opened(file: Path) -> Any:
     """Return a session of ONNX Runtime with one thread for a file.
 
-    Raises:
-        Trouble: it cannot be loaded.
-
+    Raises Trouble: it cannot be loaded.
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
@@ -102,9 +100,7 @@ def openvino_run(file: Path, precision: str = "f32") -> Run:
 
     What is not in int8 is computed in `precision`.
 
-    Raises:
-        Exception: it cannot, as in NVIDIA's image, which has no OpenVINO.
-
+    Raises Exception: it cannot, as in NVIDIA's image, which has no OpenVINO.
     """
     options = {**computing_in(precision), "INFERENCE_NUM_THREADS": 1}
     model = core().compile_model(str(file), "CPU", options)

@@ -151,9 +151,7 @@ def answers(
 ) -> Reference:
     """Return a model's outputs for its samples, or for made-up inputs.
 
-    Raises:
-        Trouble: one of the model's own samples cannot be read, or its client refuses it.
-
+    Raises Trouble: one of the model's own samples cannot be read, or its client refuses it.
     """
     is_int8 = has_int8(file)
     tap = RecordingSession(session, exact)
@@ -173,9 +171,7 @@ def results_of(
 ) -> list[tuple[Sample, tuple[Any, list[Arrays]], list[Arrays]]]:
     """Return a client's result for each sample, with the model's tensors.
 
-    Raises:
-        Trouble: one of the model's own samples cannot be read, or the client refuses it.
-
+    Raises Trouble: one of the model's own samples cannot be read, or the client refuses it.
     """
     results = []
     for sample in samples_of(folder, client):
@@ -230,9 +226,7 @@ def answered_to_wide(file: Path, given: Arrays, exact: Run) -> tuple[Arrays, Arr
 def client_of(folder: Path, tap: RecordingSession) -> Client:
     """Return a model's client, which uses the recording session.
 
-    Raises:
-        Trouble: it has none that works.
-
+    Raises Trouble: it has none that works.
     """
     with tempfile.TemporaryDirectory(prefix="dispatcher-") as beside:
         repository = Path(beside).resolve()
@@ -248,9 +242,7 @@ def client_of(folder: Path, tap: RecordingSession) -> Client:
 def samples_of(folder: Path, client: Client) -> list[Sample]:
     """Return the client's example, and what is in the model's folder of samples.
 
-    Raises:
-        Trouble: one of these cannot be read.
-
+    Raises Trouble: one of these cannot be read.
     """
     examples = [Sample(f"the {name}", partial(dict, one)) for name, one in named_examples(client)]
     own = folder / engine_choice.SAMPLES
@@ -263,9 +255,7 @@ def compared(known: Reference, run: Run, file: Path, *, is_exact: bool) -> Agree
     In f32 outputs have to be the same, to `LIMIT`; in another precision, or where weights are in
     int8, callers have to see the same: see `clients.tensors.agreement`.
 
-    Raises:
-        Trouble: there is nothing that callers could see, as where no sample has an object.
-
+    Raises Trouble: there is nothing that callers could see, as where no sample has an object.
     """
     outputs = [run(one) for one in known.given]
     limit = LIMIT if is_exact and not known.is_int8 else SPREAD

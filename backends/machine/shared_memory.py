@@ -144,9 +144,7 @@ class Share:
     def of(cls, config: Mapping[str, Any], environment: Mapping[str, str]) -> Share:
         """Return the share of a configured model; hold it if it was loaded later.
 
-        Raises:
-            ModelConfigError: there is none.
-
+        Raises ModelConfigError: there is none.
         """
         plan = plan_of(environment)
         size = plan.get("size", 0)
@@ -170,9 +168,7 @@ class Share:
 
         `taken` bytes of tensors are in it already; `grow` adds bytes, and raises without room.
 
-        Raises:
-            TooLarge: there is no room, and none has become free in a while.
-
+        Raises TooLarge: there is no room, and none has become free in a while.
         """
         with self._one_grows:  # it never shrinks: two runs that begin together would have twice
             if self.held is not None:  # the room is free now; it counts until it was taken
@@ -295,9 +291,7 @@ def hold(
 
     What others have only while they are loaded, or until they are gone, is waited for.
 
-    Raises:
-        ModelConfigError: there is not enough.
-
+    Raises ModelConfigError: there is not enough.
     """
     until = time.monotonic() + ENDING_S
     while True:
@@ -314,9 +308,7 @@ def hold(
 def held_now(part: LaterShare, size: int, environment: Mapping[str, str]) -> int:
     """Return such a file, smaller by the inputs of the first run.
 
-    Raises:
-        OSError: there is not enough of `size`, which may be less than there is, or at all.
-
+    Raises OSError: there is not enough of `size`, which may be less than there is, or at all.
     """
     prefix, rest = environment.get(PREFIX, ""), part.region - BEGINNING
     if prefix and taken(prefix) + rest > size:

@@ -40,10 +40,8 @@ def execution_providers(
     the installed ONNX Runtime. An accelerator that it lacks costs a warning, and the next
     provider takes its place.
 
-    Raises:
-        ModelConfigError: the instance is of kind GPU and there is no provider for CUDA, or an
-            accelerator or one of its parameters is not known.
-
+    Raises ModelConfigError: the instance is of kind GPU and there is no provider for CUDA, or an
+    accelerator or one of its parameters is not known.
     """
     accelerators = (config.get("optimization") or {}).get("execution_accelerators") or {}
     providers: list[Provider] = []

@@ -93,9 +93,7 @@ _FIXES = (
 def model_file(folder: Path, configured: str) -> Path:
     """Return the model's file; a folder of that name holds `model.onnx`.
 
-    Raises:
-        ModelConfigError: there is no such file.
-
+    Raises ModelConfigError: there is no such file.
     """
     file = folder / (configured or DEFAULT_FILE)
     if file.is_dir():
@@ -110,9 +108,7 @@ class OnnxFile:
 
     `metadata` is what its exporter has noted in it, as text.
 
-    Raises:
-        ModelConfigError: ONNX Runtime cannot read the file, or a tensor's type is not served.
-
+    Raises ModelConfigError: ONNX Runtime cannot read the file, or a tensor's type is not served.
     """
 
     def __init__(self, file: Path) -> None:
@@ -150,8 +146,7 @@ class OnnxSession:
         dims: of the configured outputs: a scalar has none in the file, but the configuration and
             its readers expect some.
 
-    Raises:
-        ModelConfigError: ONNX Runtime cannot read the file, or a tensor's type is not served.
+    Raises ModelConfigError: ONNX Runtime cannot read the file, or a tensor's type is not served.
 
     """
 
@@ -188,9 +183,7 @@ class OnnxSession:
         ONNX Runtime's inference builds compute the whole graph all the same; outputs that
         were not requested are not copied.
 
-        Raises:
-            Exception: what ONNX Runtime raises.
-
+        Raises Exception: what ONNX Runtime raises.
         """
         with self._session() as session:
             shrinking = self._sizes[id(session)].shrinks(inputs) and self._shrinking

@@ -64,9 +64,7 @@ def session_settings(
     requests at a time, `MOST_AT_ONCE` at most. Waiting threads sleep instead of spinning unless
     `session.intra_op.allow_spinning` says "1": they share the cores with the web workers.
 
-    Raises:
-        ModelConfigError: naming the parameter whose value is not one of those expected.
-
+    Raises ModelConfigError: naming the parameter whose value is not one of those expected.
     """
     texts = parameters.texts(config)
     mode = parameters.parsed_int("execution_mode", texts.get("execution_mode", "0"))

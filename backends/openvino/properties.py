@@ -65,9 +65,7 @@ def properties(
 
     Without a `precision` it is what `HINT_BF16` says.
 
-    Raises:
-        ModelConfigError: naming the parameter whose value is not one of those expected.
-
+    Raises ModelConfigError: naming the parameter whose value is not one of those expected.
     """
     texts = parameters.texts(config)
     cpus = cpus or usable_cpus()

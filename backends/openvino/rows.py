@@ -158,9 +158,7 @@ def of_all_or_rows(
 
     `array` is [rows, V], `shape` what came as `SHAPE` of it.
 
-    Raises:
-        ValueError: the output has not the dimensions that were expected.
-
+    Raises ValueError: the output has not the dimensions that were expected.
     """
     *dims, _ = shape.tolist()
     if rows is None:

@@ -67,8 +67,7 @@ class OpenVinoSession:
             its readers expect some.
         shared: a folder for what the instances of one container share, if any.
 
-    Raises:
-        ModelConfigError: OpenVINO cannot read or compile the file.
+    Raises ModelConfigError: OpenVINO cannot read or compile the file.
 
     """
 
@@ -119,10 +118,8 @@ class OpenVinoSession:
     ) -> dict[str, NDArray[Any]]:
         """Return the named outputs.
 
-        Raises:
-            ValueError: one of these has other dimensions.
-            Exception: what OpenVINO raises.
-
+        Raises ValueError: one of these has other dimensions. Raises Exception: what OpenVINO
+        raises.
         """
         by_rows = [name for name in self._of_rows if name in outputs]
         fed = {**inputs, **numbers_of(self._of_rows, rows)}
@@ -165,9 +162,7 @@ class OpenVinoSession:
 class OpenVinoFile:
     """A model's file: its tensors, and runs of its graph.
 
-    Raises:
-        ModelConfigError: OpenVINO cannot read the file, or a tensor's type is not served.
-
+    Raises ModelConfigError: OpenVINO cannot read the file, or a tensor's type is not served.
     """
 
     def __init__(self, file: Path) -> None:
@@ -187,9 +182,7 @@ class OpenVinoFile:
 def model_file(folder: Path, configured: str) -> Path:
     """Return the model's file in its version folder.
 
-    Raises:
-        ModelConfigError: there is no such file.
-
+    Raises ModelConfigError: there is no such file.
     """
     names = DEFAULT_FILES if configured in {"", DEFAULT_FILES[0]} else (configured,)
     for name in names:
@@ -205,9 +198,7 @@ def model_file(folder: Path, configured: str) -> Path:
 def read(file: Path) -> Any:
     """Return a file as an `openvino.Model`.
 
-    Raises:
-        ModelConfigError: OpenVINO cannot read it.
-
+    Raises ModelConfigError: OpenVINO cannot read it.
     """
     if file.suffix == ".xml" and not file.with_suffix(WEIGHTS).is_file():
         raise ModelConfigError(
@@ -263,9 +254,7 @@ def unreadable(file: Path, error: Exception) -> ModelConfigError:
 def signature_of(model: Any, file: Path) -> FileSignature:
     """Return the tensors of a model.
 
-    Raises:
-        ModelConfigError: one has a type that is not served, or no name.
-
+    Raises ModelConfigError: one has a type that is not served, or no name.
     """
     return FileSignature(
         tuple(_spec("input", port, file) for port in model.inputs),
@@ -314,9 +303,7 @@ def imported() -> Any:
     That one would send statistics to OpenVINO's makers at each import. Where a module is None,
     importing it fails, and OpenVINO does without.
 
-    Raises:
-        ModelConfigError: OpenVINO is not there.
-
+    Raises ModelConfigError: OpenVINO is not there.
     """
     sys.modules.setdefault(TELEMETRY, None)  # type: ignore[arg-type]
     # Only where a file is opened: Triton starts one more process for each model, which completes

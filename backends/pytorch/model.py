@@ -37,9 +37,7 @@ class TritonPythonModel(PythonModel):
     def read(file: Path) -> ModelFile:
         """Refuse a configuration without inputs or outputs: the file cannot complete it.
 
-        Raises:
-            ModelConfigError: always.
-
+        Raises ModelConfigError: always.
         """
         raise ModelConfigError(
             f"the configuration has no input or no output, but '{file.name}', a TorchScript file, "

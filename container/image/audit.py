@@ -43,9 +43,7 @@ UPDATE = re.compile(r"^Inst (\S+) \[(\S+)\] \((\S+) [^)]*[Ss]ecurity[^)]*\)", re
 def read_accepted(file: Path, today: dt.date) -> set[tuple[str, str]]:
     """Return what may pass on a day: packages, with the names of their vulnerabilities.
 
-    Raises:
-        ValueError: the file cannot be used.
-
+    Raises ValueError: the file cannot be used.
     """
     try:
         entries = tomllib.loads(file.read_text(encoding="utf-8")).get("accepted", [])

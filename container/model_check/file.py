@@ -53,9 +53,7 @@ def backend(message: Message, versions: list[Path]) -> str:
 def model_file(message: Message, version: Path) -> Path:
     """Return the file of a version.
 
-    Raises:
-        ModelConfigError: there is none.
-
+    Raises ModelConfigError: there is none.
     """
     name = message.text("default_model_filename")
     if backend(message, [version]) == OPENVINO:
@@ -66,9 +64,7 @@ def model_file(message: Message, version: Path) -> Path:
 def opened(file: Path, its: str) -> ModelFile | None:
     """Return a file opened by its backend's engine; None if not installed.
 
-    Raises:
-        ModelConfigError: it cannot be read, or a tensor's type is not served.
-
+    Raises ModelConfigError: it cannot be read, or a tensor's type is not served.
     """
     if its != OPENVINO and file.suffix != ".xml":
         return onnxruntime.OnnxFile(file)
@@ -199,8 +195,7 @@ def compare(text: str, opened: ModelFile) -> tuple[str, str] | None:
     Returns:
         what its author should look at, with the fix, if anything.
 
-    Raises:
-        ModelConfigError: they do not fit.
+    Raises ModelConfigError: they do not fit.
 
     """
     config: dict[str, Any] = config_dictionary(text)

@@ -43,9 +43,7 @@ class Sample:
 def samples_in(folder: Path) -> list[Sample]:
     """Return the samples of a folder and of those in it, by name.
 
-    Raises:
-        Trouble: there are none, or a file cannot be read.
-
+    Raises Trouble: there are none, or a file cannot be read.
     """
     if not folder.is_dir():
         raise Trouble(f"--samples is {str(folder)!r}, which is no folder; {EXPECTED}")
@@ -66,9 +64,7 @@ def files_of(folder: Path) -> Iterator[tuple[Path, str]]:
 def of_file(path: Path, name: str) -> Iterator[Sample]:
     """Yield the samples of a file; none where it is of another kind.
 
-    Raises:
-        Trouble: it cannot be read.
-
+    Raises Trouble: it cannot be read.
     """
     kind = path.suffix.lower()
     try:
@@ -100,9 +96,7 @@ def unreadable(name: str, error: Exception) -> Trouble:
 def ask(client: Client, sample: Sample, parameters: Mapping[str, Any], version: str) -> Any:
     """Return a client's result for a sample, as JSON has it.
 
-    Raises:
-        Trouble: the client refuses the sample, or fails with it.
-
+    Raises Trouble: the client refuses the sample, or fails with it.
     """
     request = Request(
         parameters=client.read_parameters(parameters),

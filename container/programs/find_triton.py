@@ -61,9 +61,7 @@ def find_triton(home: Path, search_path: str, run_dir: Path) -> TritonProgram:
 
     `run_dir` takes the backend folder of the embedded one where the image has none.
 
-    Raises:
-        NoTriton: there is none, or the embedded one lacks something.
-
+    Raises NoTriton: there is none, or the embedded one lacks something.
     """
     if os.access(home / "bin" / "tritonserver", os.X_OK):
         backends = home / "backends"
@@ -79,9 +77,7 @@ def find_triton(home: Path, search_path: str, run_dir: Path) -> TritonProgram:
 def embedded(run_dir: Path) -> TritonProgram:
     """Return the Triton of the `nvidia-pytriton` wheel, with this project's backends.
 
-    Raises:
-        NoTriton: the wheel is not installed, or there is no `libpython` for its Python backend.
-
+    Raises NoTriton: the wheel is not installed, or there is no `libpython` for its Python backend.
     """
     server = embedded_server()
     if server is None:
@@ -135,9 +131,7 @@ def joined(*folders: str) -> str:
 def libpython_folder() -> list[str]:
     """Return the folder of `libpython` where the system's linker does not find it.
 
-    Raises:
-        NoTriton: it is not installed.
-
+    Raises NoTriton: it is not installed.
     """
     name = f"libpython{sysconfig.get_python_version()}.so.1.0"
     beside = Path(sysconfig.get_config_var("LIBDIR") or "/nonexistent")
@@ -176,9 +170,7 @@ def lay_out_backends(server: Path, backends: Path) -> None:
     Triton refuses a library behind a link that leads out of the backend's folder, so the wheel's
     files (3 MB) are copied.
 
-    Raises:
-        NoTriton: the wheel has no Python backend for this Python.
-
+    Raises NoTriton: the wheel has no Python backend for this Python.
     """
     python = backends / "python"
     python.mkdir(parents=True)
@@ -193,9 +185,7 @@ def wheel_backend(server: Path) -> list[Path]:
 
     Ours starts the wheel's stub for the Python of the model's environment.
 
-    Raises:
-        NoTriton: the wheel has no stub for this Python.
-
+    Raises NoTriton: the wheel has no stub for this Python.
     """
     version = sysconfig.get_python_version()
     if version not in stub_versions(server):

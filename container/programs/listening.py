@@ -9,9 +9,7 @@ from functools import cache
 def listen_to_all(port: int) -> socket.socket:
     """Return a socket that listens on all addresses; of IPv4 alone where the kernel has no IPv6.
 
-    Raises:
-        OSError: the port cannot be bound.
-
+    Raises OSError: the port cannot be bound.
     """
     if not has_ipv6():
         return socket.create_server(("", port))

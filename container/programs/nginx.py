@@ -88,9 +88,7 @@ class NoNginx(Exception):
 def find_nginx(settings: Settings) -> str:
     """Return the path of NGINX.
 
-    Raises:
-        NoNginx: there is none, or it cannot pass gRPC on and a setting wants that.
-
+    Raises NoNginx: there is none, or it cannot pass gRPC on and a setting wants that.
     """
     path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin"
     if (found := shutil.which("nginx", path=path)) is None:

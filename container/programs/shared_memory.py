@@ -41,9 +41,7 @@ def place_of(settings: Settings, run_dir: Path) -> Path:
 def prepare(settings: Settings, run_dir: Path) -> None:
     """Make the folder, or see that /dev/shm can be used.
 
-    Raises:
-        NoSharedMemory: neither is possible.
-
+    Raises NoSharedMemory: neither is possible.
     """
     if not settings.serverless:
         if not os.access(FOLDER, os.W_OK | os.X_OK, effective_ids=True):
@@ -68,9 +66,7 @@ def shared_memory_plan(
 ) -> SharedMemoryPlan:
     """Return how shared memory is divided among the models of the embedded Triton.
 
-    Raises:
-        NoSharedMemory: there is none.
-
+    Raises NoSharedMemory: there is none.
     """
     if not (triton and (settings.serverless or triton.has_our_backends)):
         return SharedMemoryPlan()
@@ -100,9 +96,7 @@ def environment(settings: Settings, run_dir: Path) -> dict[str, str]:
 def make(library: Path) -> None:
     """Make the library.
 
-    Raises:
-        OSError, subprocess.CalledProcessError: there is no compiler, or it fails.
-
+    Raises OSError, subprocess.CalledProcessError: there is no compiler, or it fails.
     """
     command = ["cc", "-shared", "-fPIC", "-O2", "-Wall", "-o", str(library), str(SOURCE)]
     subprocess.run(command, check=True, capture_output=True)

@@ -79,9 +79,7 @@ class Word(NamedTuple):
 def triton_options(settings: Settings) -> list[str]:
     """Return Triton's options besides those that this container decides.
 
-    Raises:
-        SettingError: one of them would break the container, or cannot be read.
-
+    Raises SettingError: one of them would break the container, or cannot be read.
     """
     words = list(extra_options(settings.triton_options))
     for name, text in words:
@@ -112,9 +110,7 @@ def trace_options(settings: Settings, words: Sequence[Word]) -> list[str]:
 def extra_options(text: str) -> Iterator[Word]:
     """Yield the options of TRITON_OPTIONS, `--name=value` each.
 
-    Raises:
-        SettingError: there is another word.
-
+    Raises SettingError: there is another word.
     """
     for word in shlex.split(text):
         if not (match := OPTION.fullmatch(word)):
@@ -141,9 +137,7 @@ def refusal(name: str, text: str) -> str:
 def refuse_unknown(triton: TritonProgram, settings: Settings) -> None:
     """Refuse options that this Triton does not have: it would end with its whole help.
 
-    Raises:
-        SettingError: there is such an option.
-
+    Raises SettingError: there is such an option.
     """
     words = list(extra_options(settings.triton_options))
     known = known_options(triton) if words else set()

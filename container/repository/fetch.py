@@ -17,9 +17,7 @@ from dispatcher.settings import MODELS, SettingError, Settings
 def repository_folders(settings: Settings, run_dir: Path, say: Callable[[str], None]) -> list[Path]:
     """Return the folders of MODEL_REPOSITORY; fetch from S3 what is loaded at the start.
 
-    Raises:
-        SettingError: S3 does not have it or does not give it, or there is no room for it.
-
+    Raises SettingError: S3 does not have it or does not give it, or there is no room for it.
     """
     (run_dir / MODELS).mkdir()
     folders, stores = [], []
@@ -57,9 +55,7 @@ def repository_folders(settings: Settings, run_dir: Path, say: Callable[[str], N
 def keep_alone(cache: Path) -> None:
     """Make the folder of MODEL_CACHE, and lock it until this process ends.
 
-    Raises:
-        SettingError: it cannot be made, or another container uses it.
-
+    Raises SettingError: it cannot be made, or another container uses it.
     """
     try:
         cache.mkdir(parents=True, exist_ok=True)

@@ -53,9 +53,7 @@ def provide(engines: Path, repository: Path, say: Say) -> Path:
 
     Engines are built as far as they are missing. Models that have no profile here stay.
 
-    Raises:
-        NoEngine: there is no GPU or no trtexec, or it failed.
-
+    Raises NoEngine: there is no GPU or no trtexec, or it failed.
     """
     trtexec = shutil.which("trtexec", path=f"{os.environ.get('PATH', os.defpath)}:{TRTEXEC}")
     if not trtexec:

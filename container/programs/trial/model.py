@@ -38,9 +38,7 @@ class TritonPythonModel:
     def auto_complete_config(config: Any) -> Any:
         """Return what the model makes of its configuration.
 
-        Raises:
-            Exception: what the model raises; RuntimeError where its process ended.
-
+        Raises Exception: what the model raises; RuntimeError where its process ended.
         """
         answer, written, child = start(config)
         found, words, status = follow(answer, written, child)
