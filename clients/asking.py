@@ -35,7 +35,7 @@ MOST_RESULTS = 1000  # of one payload, from a client that gives any number of th
 log = logging.getLogger(__name__)
 
 
-def ask(  # noqa: PLR0913, PLR0917  as in Client.ask
+def ask(  # noqa: PLR0917  as in Client.ask
     client: Client,
     others: Others,
     name: str,

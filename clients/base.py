@@ -202,7 +202,7 @@ class Client(ABC):
         except UnknownModel:
             return 1
 
-    def infer(  # noqa: PLR0913  all that belongs to one run
+    def infer(
         self,
         inputs: Tensors,
         *,

@@ -59,7 +59,7 @@ def clients_in(path: str | Path) -> list[type[Client]]:
     return classes_of_file(path / "__init__.py" if path.is_dir() else path)
 
 
-def answer(  # noqa: PLR0913  as much as a caller can say
+def answer(
     client: type[Client],
     payload: Payload | None,
     models: OnnxModels,
@@ -174,20 +174,20 @@ class OnnxModels(Inference):
         self.folder = Path(folder).resolve()
         self._sessions: dict[Path, Any] = {}
 
-    def infer(  # noqa: PLR0913  as in the interface
+    def infer(
         self,
         model: str,
         inputs: Tensors,
         *,
         outputs: Sequence[str] = (),
         classes: Mapping[str, int] | None = None,
-        hints: Hints = NO_HINTS,  # noqa: ARG002  there is nothing to skip or to combine
+        hints: Hints = NO_HINTS,
         version: str = "",
-        sequence: SequencePart | None = None,  # noqa: ARG002  these models keep no state
-        parameters: Mapping[str, Any] | None = None,  # noqa: ARG002  nor read parameters
-        timeout: float,  # noqa: ARG002  nothing here is waited for
+        sequence: SequencePart | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        timeout: float,
     ) -> dict[str, npt.NDArray[np.generic]]:
-        from onnxruntime.capi.onnxruntime_pybind11_state import (  # noqa: PLC0415  as below
+        from onnxruntime.capi.onnxruntime_pybind11_state import (
             InvalidArgument,
         )
 
@@ -216,7 +216,7 @@ class OnnxModels(Inference):
             for name, result in zip(names, results, strict=True)
         }
 
-    def signature(self, model: str, version: str = "", *, timeout: float) -> Signature:  # noqa: ARG002
+    def signature(self, model: str, version: str = "", *, timeout: float) -> Signature:
         """Return it as Triton completes what the configuration leaves out."""
         session = self._session(model, version)
         config = read(text(self.folder / model / CONFIG))
@@ -248,7 +248,7 @@ class OnnxModels(Inference):
         )
 
     def _session(self, model: str, version: str) -> Any:
-        import onnxruntime  # noqa: PLC0415  web workers do without it
+        import onnxruntime
 
         if not isinstance(version, str):
             raise TensorsRefused("model version must be a string")

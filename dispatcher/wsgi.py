@@ -165,7 +165,7 @@ def build_alone() -> Flask:
     return app
 
 
-def assemble(  # noqa: PLR0913, PLR0917  all that the routes are made of
+def assemble(  # noqa: PLR0917  all that the routes are made of
     settings: Settings,
     registry: Registry,
     environment: TritonEnvironment,

@@ -24,7 +24,7 @@ def shared_folder(environment: Mapping[str, str]) -> Path | None:
 @contextmanager
 def locked(file: Path) -> Iterator[None]:
     """Hold a lock among processes, by a file that is made where it is missing."""
-    import fcntl  # noqa: PLC0415  Windows has none
+    import fcntl
 
     with file.open("a", encoding="utf-8") as opened:
         fcntl.flock(opened, fcntl.LOCK_EX)

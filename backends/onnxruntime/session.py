@@ -241,7 +241,7 @@ def _import_onnxruntime() -> Any:
     # Only where a file is opened: Triton starts one more process for each model, which completes
     # its configuration and often has nothing to open.
     try:
-        import onnxruntime  # noqa: PLC0415 - see above
+        import onnxruntime
     except ImportError as error:
         raise ModelConfigError(
             f"an ONNX model was given, but onnxruntime cannot be imported ({error}): it is "

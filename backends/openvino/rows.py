@@ -121,7 +121,7 @@ def _is_constant(node: Any) -> bool:
 
 def _take_rows(model: Any, name: str, end: _End) -> None:
     """Let a product have the rows that are wanted."""
-    from openvino import opset13 as ops  # noqa: PLC0415  where a model is read alone
+    from openvino import opset13 as ops
 
     wanted = ops.parameter([-1], np.int64, name=NUMBERS + name)
     wanted.output(0).set_names({NUMBERS + name})

@@ -309,7 +309,7 @@ def imported() -> Any:
     # Only where a file is opened: Triton starts one more process for each model, which completes
     # its configuration and often has nothing to open.
     try:
-        import openvino  # noqa: PLC0415 - see above
+        import openvino
     except ImportError as error:
         raise ModelConfigError(
             f"OpenVINO cannot be imported ({error}).",

@@ -44,7 +44,7 @@ def import_torch() -> Any:
     # OpenMP's threads spin between two runs unless this is set before they are loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
-        import torch  # noqa: PLC0415 - it takes a second, and may be absent
+        import torch
     except ImportError as error:
         raise ModelConfigError(
             f"a TorchScript model was given, but torch cannot be imported ({error}): install it "

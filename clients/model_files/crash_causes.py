@@ -9,13 +9,12 @@ left to it.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from clients.model_files.config_text import Field, Message, NotProtobufText, line_of, read, whole
-from clients.model_files.files import unmarked
+from clients.model_files.files import exists, is_file, unmarked
 
 CONFIG = "config.pbtxt"
 TRUE = {"true", "t", "1"}
@@ -115,8 +114,7 @@ def of_a_warmup(sample: Message, tensor: Message, folder: Path) -> Iterator[Faul
 def is_no_file(folder: Path, name: object) -> bool:
     """Whether a path is no file; Triton reads "/a" as a path in the folder too."""
     path = f"{folder}/{name}"
-    # Path's methods raise for a name that is too long.
-    return os.path.exists(path) and not os.path.isfile(path)  # noqa: PTH110, PTH113
+    return exists(path) and not is_file(path)
 
 
 def largest_batch(message: Message, folder: Path) -> float:

@@ -79,6 +79,16 @@ def denied(path: Path, mode: int = os.R_OK) -> str:
     )
 
 
+def exists(path: Path | str) -> bool:
+    """Whether something is there; Path's own method raises where a name is too long."""
+    return os.path.exists(path)  # noqa: PTH110
+
+
+def is_file(path: Path | str) -> bool:
+    """Whether a file is there; Path's method raises too in a folder without access."""
+    return os.path.isfile(path)  # noqa: PTH113
+
+
 def locked(file: IO[str]) -> bool:
     """Lock a file; return false if another process has locked it."""
     import fcntl  # noqa: PLC0415  Windows has none

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from clients.model_files.config_text import read, read_folder
 from clients.model_files.crash_causes import crash_causes
-from clients.model_files.files import denied, is_litter, text_of, unmarked
+from clients.model_files.files import denied, exists, is_file, is_litter, text_of, unmarked
 from clients.model_files.gpu_config import adapted
 from clients.model_files.response_cache import without_mixing_cache
 
@@ -175,7 +175,7 @@ def models_in(
         if is_litter(path):
             continue
         if not can_be_read(path):
-            if not os.path.isfile(path):  # noqa: PTH113  Path's raises for a folder without access
+            if not is_file(path):
                 say(f"{path} is not served: it cannot be read{denied(path)}")
             continue
         if is_model(path) or any((path / name).is_file() for name in PLAIN_MODELS):
@@ -205,7 +205,7 @@ def is_its_own_version(folder: Path) -> bool:
         return True
     named = config.text("default_model_filename")
     names = [named] if named else MODEL_FILES.values()
-    return any(os.path.exists(folder / name) for name in names)  # noqa: PTH110  a name may be too long
+    return any(exists(folder / name) for name in names)
 
 
 def configured_name(folder: Path) -> str:

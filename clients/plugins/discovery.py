@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,7 +24,7 @@ from clients.base import Client
 from clients.errors import ClientDisabled
 from clients.families.base.dispatch_toml import FILE, is_inside, read_table
 from clients.families.base.family import client_class
-from clients.model_files.files import is_litter
+from clients.model_files.files import is_file, is_litter
 from clients.plugins import imports as beside
 
 OWN_FOLDER = Path(clients.__file__).parent
@@ -120,7 +119,7 @@ def client_files(folder: Path) -> Iterator[Path]:
             continue
         if path.suffix == ".py" and path.stem != "__init__":
             yield path
-        elif os.path.isfile(path / "__init__.py"):  # noqa: PTH113  Path's raises for a folder without access
+        elif is_file(path / "__init__.py"):
             yield path / "__init__.py"
 
 

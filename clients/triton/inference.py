@@ -112,7 +112,7 @@ class TritonInference(Connection, Inference):
         self._sizes: dict[RunKey, Mapping[str, tuple[int, int]]] = {}
         self._signatures: dict[tuple[str, str], tuple[float, Signature]] = {}
 
-    def infer(  # noqa: PLR0913  as in the interface
+    def infer(
         self,
         model: str,
         inputs: Tensors,
@@ -180,7 +180,7 @@ class TritonInference(Connection, Inference):
             arrays[name] = classified(arrays[name], count, labels, batched=batched)
         return in_order(arrays, (*outputs, *classes), signature)
 
-    def stream(  # noqa: PLR0913  as in the interface
+    def stream(
         self,
         model: str,
         inputs: Tensors,

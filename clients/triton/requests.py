@@ -145,7 +145,7 @@ def sequence_parameters(
     return parameters
 
 
-def infer_request(  # noqa: PLR0913, PLR0917  the parts of a request
+def infer_request(  # noqa: PLR0917  the parts of a request
     model: str,
     version: str,
     inputs: Tensors,

@@ -216,7 +216,7 @@ class Inference(ABC):
     """Runs models."""
 
     @abstractmethod
-    def infer(  # noqa: PLR0913  all that belongs to one run
+    def infer(
         self,
         model: str,
         inputs: Tensors,
@@ -255,7 +255,7 @@ class Inference(ABC):
 
         """
 
-    def stream(  # noqa: PLR0913  as `infer`
+    def stream(
         self,
         model: str,
         inputs: Tensors,

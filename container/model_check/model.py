@@ -22,7 +22,7 @@ from clients.model_files.config_text import (
     whole,
 )
 from clients.model_files.crash_causes import TRUE, crash_causes
-from clients.model_files.files import text_of
+from clients.model_files.files import exists, text_of
 from clients.model_files.findings import ConfigFindings, Findings
 from clients.model_files.gpu_config import TENSORRT, gpu_settings, has_gpu
 from clients.model_files.model_folders import (
@@ -38,7 +38,7 @@ from clients.triton.configuration import config_dictionary, config_fault
 from container.model_check import environment, samples
 from container.model_check import file as file_check
 from container.model_check.file import FileCheck
-from container.model_check.versions import VersionCheck, exists, version_folders
+from container.model_check.versions import VersionCheck, version_folders
 from container.trouble import Trouble
 from dispatcher.settings import ADAPT, PROJECT
 

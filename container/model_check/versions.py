@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from backends.openvino.session import DEFAULT_FILES as OPENVINO_FILES
 from clients.model_files.config_text import Message, whole
-from clients.model_files.files import is_litter
+from clients.model_files.files import exists, is_litter
 from clients.model_files.findings import ConfigFindings, Findings
 from clients.model_files.model_folders import CONFIG, MODEL_FILES, PLAIN_MODELS, is_its_own_version
 from container.model_check.file import FileCheck
@@ -150,11 +149,6 @@ def served(message: Message, versions: list[Path]) -> list[Path]:
         for latest in policy.messages("latest"):
             count = latest.readable_number("num_versions")
     return versions[-count:] if count > 0 else []
-
-
-def exists(path: Path) -> bool:
-    """Whether something is there; Path's own method raises where a name is too long."""
-    return os.path.exists(path)  # noqa: PTH110
 
 
 def looks_like_a_version(name: str) -> bool:

@@ -106,7 +106,7 @@ class Metadata:
         return name
 
 
-def read_metadata(  # noqa: PLR0913  each by its name
+def read_metadata(
     headers: Headers,
     query: Mapping[str, str],
     *,

@@ -217,7 +217,7 @@ class Executor:
                     hint=f"they take {', '.join(sorted(known))}; settings go into `parameters`",
                 )
 
-    def in_order(  # noqa: C901, PLR0913  each by its name
+    def in_order(  # noqa: C901  each by its name
         self,
         items: Iterable[T],
         job: Job,

@@ -322,7 +322,7 @@ class PreparedRequest:
         return answer
 
 
-def prepare(  # noqa: PLR0913  each by its name
+def prepare(
     lookup: ModelLookup,
     model_request: ModelRequest,
     metadata: Metadata,

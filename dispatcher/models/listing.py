@@ -39,7 +39,7 @@ class ModelListing:
 
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917  all that a page is made of
+    def __init__(  # noqa: PLR0917  all that a page is made of
         self,
         registry: Registry,
         server: ModelServer,

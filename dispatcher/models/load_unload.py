@@ -69,7 +69,7 @@ class ModelLoader(RepositoryFolder):
 
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917  all that there is to know, once
+    def __init__(  # noqa: PLR0917  all that there is to know, once
         self,
         server: Control,
         repository: Path,

@@ -125,7 +125,7 @@ class InferenceHandler:
 
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917  see above
+    def __init__(  # noqa: PLR0917  see above
         self,
         settings: Settings,
         executor: Executor,

@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
         written = [root / path for path in made]
         about, ask = "It doubles numbers, and can be", '{"numbers": [1, 2.5]}'
     else:
-        from tool.scaffold.client import write  # noqa: PLC0415  with the families' libraries
+        from tool.scaffold.client import write
 
         write(options, names, files)
         written = [path for path in sorted((root / options.name).rglob("*")) if path.is_file()]

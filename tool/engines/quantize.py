@@ -206,7 +206,7 @@ def file_of(folder: Path, author: Path, version: str) -> tuple[str, Path]:
         Trouble: there is none, or it is in int8 already.
 
     """
-    from tool.engines.int8 import is_int8  # noqa: PLC0415  it needs the extra
+    from tool.engines.int8 import is_int8
 
     versions = {path.name: path for path in version_folders(folder) if (path / FILE).is_file()}
     if not versions:
@@ -246,7 +246,7 @@ def target_of(model: Chosen, output: Path | None) -> Path:
 
 def quantized(model: Chosen, options: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Write the int8 version, unless its answers are far off; return the report, and why not."""
-    from tool.engines import int8  # noqa: PLC0415  it needs the extra
+    from tool.engines import int8
 
     target = target_of(model, options.output)
     samples = samples_in(options.samples)

@@ -78,7 +78,7 @@ def rendered(template: str, names: Mapping[str, str], source: ModelSource, plan:
         plan: how a family would serve it.
 
     """
-    from jinja2 import Environment, FileSystemLoader  # noqa: PLC0415  the smallest client needs none
+    from jinja2 import Environment, FileSystemLoader
 
     found = BOXES.search("\n".join(plan.lines))
     taken, size = None, tuple[int, ...]()

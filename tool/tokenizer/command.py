@@ -163,7 +163,7 @@ def read(folder: Path, given: Path, says: Wanted) -> Any:
 
     """
     os.environ |= ALONE
-    import transformers  # noqa: PLC0415  it takes a second
+    import transformers
 
     models = list(folder.glob("*.model"))
     kind = getattr(transformers, says.kind, None)

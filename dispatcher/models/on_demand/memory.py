@@ -50,7 +50,7 @@ class ModelMemory:
 
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917  all that decides, once
+    def __init__(  # noqa: PLR0917  all that decides, once
         self,
         folder: Path,
         loader: ModelLoader,

@@ -33,7 +33,7 @@ class AsyncCalls:
 
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917  all of it is needed
+    def __init__(  # noqa: PLR0917  all of it is needed
         self,
         endpoint: Endpoint,
         client: Any,

@@ -62,7 +62,7 @@ class Models:
 
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917  all of it is needed
+    def __init__(  # noqa: PLR0917  all of it is needed
         self,
         source: Path,
         work: Path,

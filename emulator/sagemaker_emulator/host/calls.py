@@ -113,7 +113,7 @@ def ask_text(
     return answer.status, answer.read(until).decode(errors="replace")
 
 
-def ask(  # noqa: PLR0913  a request has as many parts
+def ask(
     address: Address,
     method: str,
     path: str,
