@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
 
-from tests.conftest import Answer, Endpoint, running
+from tests.conftest import Answer, Endpoint, running, wait_for
 from tests.end_to_end.conftest import write_own_client
 from tests.support.collector import CLIENT, SERVER, Collector, ReceivedSpan, collecting
 from tests.support.front import sagemaker_runtime
@@ -18,6 +19,8 @@ from tests.support.telemetry import lines_of
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"  # as in the W3C's examples
 SAMPLED = f"00-{TRACE}-{PARENT}-01"
 ATTRIBUTES = "X-Amzn-SageMaker-Custom-Attributes"
+OF_TRITON = ("InferRequest", "double", "compute")
+TRIES = 6
 
 # A class that asks another one, and itself asks Triton as well.
 QUADRUPLE = """
@@ -46,13 +49,27 @@ class Traced:
         body = json.dumps({"modelname": model, "payload": {"numbers": [1, 2]}})
         return self.endpoint.call(path, body, headers=names)
 
-    def spans(self, answer: Answer, *wanted: str) -> dict[str, ReceivedSpan]:
-        """Return the spans of an answer's trace by name, once it has all that are wanted."""
-        trace = trace_of(answer)
-        found = self.collector.trace(
-            trace, lambda spans: whole(spans) and {one.name for one in spans} >= {*wanted}
-        )
-        return {one.name: one for one in found}
+    def spans(self, answer: Answer) -> dict[str, ReceivedSpan]:
+        """Return the spans of an answer's trace by name, once it has come."""
+        return {one.name: one for one in self.collector.trace(trace_of(answer), whole)}
+
+    def with_spans_of_triton(
+        self, ask: Callable[[], Answer], calls: int = 1
+    ) -> tuple[Answer, list[ReceivedSpan]]:
+        """Ask several times; return the first answer whose trace has Triton's spans of all calls.
+
+        Triton has none for up to one call in ten (docs/traces.md), whatever is waited for.
+        """
+        answers = [ask() for _ in range(TRIES)]
+
+        def complete() -> Iterator[tuple[Answer, list[ReceivedSpan]]]:
+            for answer in answers:
+                spans = self.collector.found(trace_of(answer))
+                if whole(spans) and sum(one.name in OF_TRITON for one in spans) == calls * 3:
+                    yield answer, spans
+
+        wait_for(lambda: any(complete()), 60, "Triton's spans of any request")
+        return next(complete())
 
 
 def whole(spans: list[ReceivedSpan]) -> bool:
@@ -87,12 +104,17 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
 
 
 def test_a_request_has_a_span_for_each_phase_and_triton_adds_its_own(traced: Traced) -> None:
-    answer = traced.ask(traceparent=SAMPLED, tracestate="vendor=x")
-    assert trace_of(answer) == TRACE
-    spans = traced.spans(answer, "InferRequest", "double", "compute")
+    def ask() -> Answer:
+        trace = uuid.uuid4().hex
+        answer = traced.ask(traceparent=f"00-{trace}-{PARENT}-01", tracestate="vendor=x")
+        assert trace_of(answer) == trace
+        return answer
+
+    answer, found = traced.with_spans_of_triton(ask)
+    spans = {one.name: one for one in found}
     root = spans.pop("POST /invocations")
     assert (root.parent, root.kind, root.state, root.failed) == (PARENT, SERVER, "vendor=x", False)
-    assert answer.headers["traceparent"] == f"00-{TRACE}-{root.identity}-01"
+    assert answer.headers["traceparent"] == f"00-{trace_of(answer)}-{root.identity}-01"
     about = {
         "http.request.method": "POST",
         "http.route": "/invocations",
@@ -201,12 +223,8 @@ def test_the_log_names_the_trace(traced: Traced) -> None:
 
 
 def test_a_model_that_is_asked_by_another_has_spans_of_its_own(traced: Traced) -> None:
-    answer = traced.ask("quadruple")
+    answer, spans = traced.with_spans_of_triton(lambda: traced.ask("quadruple"), calls=2)
     assert answer.json["result"] == [4.0, 8.0]
-    trace = trace_of(answer)
-    spans = traced.collector.trace(
-        trace, lambda s: whole(s) and sum(one.name == "compute" for one in s) == 2
-    )
     (root,) = (one for one in spans if one.kind == SERVER and not one.parent)
     (asked,) = (one for one in spans if one.name == "ask double")
     assert asked.parent == root.identity
@@ -250,9 +268,12 @@ def test_a_name_that_is_no_text_breaks_no_export(traced: Traced) -> None:
 
 def test_triton_s_protocol_is_traced(traced: Traced) -> None:
     tensor = {"name": "INPUT", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}
-    answer = traced.endpoint.call("/v2/models/double/infer", json.dumps({"inputs": [tensor]}))
+    body = json.dumps({"inputs": [tensor]})
+    answer, found = traced.with_spans_of_triton(
+        lambda: traced.endpoint.call("/v2/models/double/infer", body)
+    )
     assert answer.status == 200
-    spans = traced.spans(answer, "InferRequest", "compute")
+    spans = {one.name: one for one in found}
     assert spans["InferRequest"].parent == spans["infer double"].identity
 
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -67,12 +68,13 @@ class Collector:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    def found(self, trace: str) -> list[ReceivedSpan]:
+        """Return the spans of a trace that have come."""
+        return [one for one in list(self.spans) if one.trace == trace]
+
     def trace(self, trace: str, done: Callable[[list[ReceivedSpan]], bool]) -> list[ReceivedSpan]:
         """Return the spans of a trace once all that are waited for have come."""
-
-        def found() -> list[ReceivedSpan]:
-            return [one for one in list(self.spans) if one.trace == trace]
-
+        found = partial(self.found, trace)
         wait_for(lambda: done(found()), 60, lambda: f"spans of {trace}: {found()}")
         return found()
 
