@@ -84,7 +84,6 @@ ELSEWHERE = (
 
 LISTING_TRIES = 5
 
-REGION_S = 2.0  # for registering shared memory with Triton
 Metadata = Callable[[], Sequence[tuple[str, str]]]
 
 
@@ -107,7 +106,7 @@ class Address:
     tls: bool = False
     ca_file: Path | None = None
     certificate_file: Path | None = None
-    metadata: Metadata | None = None
+    metadata: Metadata = tuple
     authority: str = ""
 
     def channel(self, *, steady: bool = False) -> grpc.Channel:
@@ -125,12 +124,8 @@ class Address:
             root = self.ca_file and self.ca_file.read_bytes()
             own = self.certificate_file and self.certificate_file.read_bytes()
             credentials = grpc.ssl_channel_credentials(root, own, own)
-            channel = grpc.secure_channel(self.target, credentials, options)
-        else:
-            channel = grpc.insecure_channel(self.target, options)
-        if self.metadata is None:
-            return channel
-        return grpc.intercept_channel(channel, WithMetadata(self.metadata))
+            return grpc.secure_channel(self.target, credentials, options)
+        return grpc.insecure_channel(self.target, options)
 
     def hosts(self) -> list[str]:
         """Return the hosts that the target names, without their ports."""
@@ -163,45 +158,6 @@ class Address:
         return (rest.lstrip("/") if known else self.target).split(",")
 
 
-class WithMetadata(
-    grpc.UnaryUnaryClientInterceptor,  # type: ignore[misc]
-    grpc.StreamStreamClientInterceptor,  # type: ignore[misc]
-):
-    """Adds metadata to each call.
-
-    Args:
-        metadata: returns it.
-
-    """
-
-    def __init__(self, metadata: Metadata) -> None:
-        self._metadata = metadata
-
-    def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
-        """Make the call with what it has and what is added."""
-        return continuation(self._with(details), request)
-
-    def intercept_stream_stream(self, continuation: Any, details: Any, requests: Any) -> Any:
-        """Begin the call likewise."""
-        return continuation(self._with(details), requests)
-
-    def _with(self, details: Any) -> Details:
-        added = (*(details.metadata or ()), *self._metadata())
-        return Details(details.method, details.timeout, added)
-
-
-@dataclass
-class Details(grpc.ClientCallDetails):  # type: ignore[misc]
-    """What gRPC asks an interceptor for, apart from what has a default."""
-
-    method: str
-    timeout: float | None
-    metadata: Sequence[tuple[str, str]]
-    credentials: Any = None
-    wait_for_ready: bool | None = None
-    compression: Any = None
-
-
 class ModelChannel:
     """A gRPC channel of one model, which can be closed without the others.
 
@@ -215,7 +171,7 @@ class ModelChannel:
         """Why it was closed, if it was."""
         self._channel = address.channel(steady=steady)
         self.stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
-        self.runs = Runs(self.stub)
+        self.runs = Runs(self.stub, address.metadata)
 
     def abandon(self, reason: str) -> None:
         """Close the channel: all requests on it fail, and all that follow."""
@@ -263,7 +219,8 @@ class Connection:
 
         """
         try:
-            return getattr(self._common.stub, method)(request, timeout=timeout)
+            metadata = self._address.metadata()
+            return getattr(self._common.stub, method)(request, timeout=timeout, metadata=metadata)
         except grpc.RpcError as error:
             raise translated(error) from error
 
@@ -318,29 +275,3 @@ class Connection:
                 "Triton does not answer", hint="it may be starting: try again in a few seconds"
             )
         return by_states(error, model, version, states)
-
-
-@dataclass(frozen=True)
-class Registration:
-    """Registers regions of shared memory with Triton.
-
-    Args:
-        call: calls a method of its gRPC service.
-
-    """
-
-    call: Callable[[str, Any, float], Any]
-
-    def register(self, name: str, size: int) -> None:
-        request = service_pb2.SystemSharedMemoryRegisterRequest(
-            name=name, key=f"/{name}", byte_size=size
-        )
-        self.call("SystemSharedMemoryRegister", request, REGION_S)
-
-    def unregister(self, name: str) -> None:
-        request = service_pb2.SystemSharedMemoryUnregisterRequest(name=name)
-        self.call("SystemSharedMemoryUnregister", request, REGION_S)
-
-    def registered(self) -> list[str]:
-        request = service_pb2.SystemSharedMemoryStatusRequest()
-        return list(self.call("SystemSharedMemoryStatus", request, REGION_S).regions)

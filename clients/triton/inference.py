@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
 import numpy.typing as npt
-from tritonclient.utils import triton_to_np_dtype
 
 from clients.errors import (
     DeadlineExceeded,
@@ -23,7 +23,7 @@ from clients.errors import (
 from clients.request import SequencePart, Stream, trace_headers
 from clients.tensors.classes import classified, labels_at
 from clients.triton.configuration import signature_of
-from clients.triton.connection import Address, Connection, ModelChannel, Registration
+from clients.triton.connection import Address, Connection, ModelChannel
 from clients.triton.errors import FINISHED, inference_error, no_slot, translated
 from clients.triton.requests import (
     OWN,
@@ -32,7 +32,6 @@ from clients.triton.requests import (
     hint_parameters,
     in_order,
     infer_request,
-    plain,
     refuse_what_harms,
     sequence_parameters,
     time_parameters,
@@ -45,11 +44,8 @@ from clients.triton.server import (
     Scalar,
     Signature,
     Tensors,
-    TensorSpec,
-    is_filtered,
-    is_picked,
 )
-from clients.triton.shared_memory import Arrays, Layout, Region, Regions, large, layout_of
+from clients.triton.shared_memory import Arrays, Region, Regions, Registration, aligned
 
 SIGNATURE_S = 2.0  # how long a model's configuration is kept: the model may be loaded again
 
@@ -60,36 +56,6 @@ CACHED = (
 
 # Triton ends a stream with a status where an error has one, as of a single answer.
 WITH_STATUS = (("triton_grpc_error", "true"),)
-
-MOST_CALLS = 1000  # of which the sizes of the answers are remembered
-
-
-@dataclass(frozen=True)
-class RunKey:
-    """One run, without its tensors. Equal calls have answers of the same sizes.
-
-    Args:
-        model: its name.
-        version: of the model; the empty text means the latest.
-        outputs: the names of those that are wanted; none means all.
-        specs: the model's outputs at present, where their sizes matter.
-        picked: how many rows are wanted of an output; 0 where a number of their own decides.
-        hints: what the backend may skip or combine.
-        cached: whether Triton may have the answer in its response cache.
-        sequence: parameters that name the sequence; such a run is never repeated.
-        parameters: the caller's own.
-
-    """
-
-    model: str
-    version: str
-    outputs: tuple[str, ...]
-    specs: tuple[TensorSpec, ...]
-    picked: tuple[tuple[str, int], ...]
-    hints: Hints = field(compare=False)
-    cached: bool = field(default=False, compare=False)
-    sequence: Mapping[str, int | str | bool] = field(default_factory=dict, compare=False)
-    parameters: Mapping[str, Scalar] = field(default_factory=dict, compare=False)
 
 
 class TritonInference(Connection, Inference):
@@ -107,9 +73,7 @@ class TritonInference(Connection, Inference):
     ) -> None:
         super().__init__(address)
         self._repository = repository
-        self._registration = Registration(self._call)
-        self._regions = Regions(self._registration, shared_bytes)
-        self._sizes: dict[RunKey, Mapping[str, tuple[int, int]]] = {}
+        self._regions = Regions(Registration(self._call), shared_bytes)
         self._signatures: dict[tuple[str, str], tuple[float, Signature]] = {}
 
     def infer(
@@ -125,41 +89,45 @@ class TritonInference(Connection, Inference):
         parameters: Mapping[str, Scalar] | None = None,
         timeout: float,
     ) -> dict[str, npt.NDArray[np.generic]]:
-        classes, hints = classes or {}, plain(hints)
+        classes = classes or {}
         deadline = time.monotonic() + timeout
         if classes:  # they depend on the model as it is now, not two seconds ago
             self._signatures.pop((model, version), None)
         signature = self.signature(model, version, timeout=timeout)
         refuse_what_harms(model, inputs, classes, signature)
-        hints = NO_HINTS if signature.cached else hints
-        names = () if signature.cached else tuple(outputs or classes)
-        specs: tuple[TensorSpec, ...] = ()
-        if self._regions.limit and not names:
-            specs = signature.outputs
-        call = RunKey(
-            model,
-            version,
-            names,
-            specs,
-            (
-                *((name, len(rows)) for name, rows in hints.rows.items()),
-                *((name, 0) for name in hints.above),
-            ),
-            hints,
-            cached=signature.cached,
-            sequence=sequence_parameters(sequence, model, signature),
-            parameters={k: v for k, v in (parameters or {}).items() if k not in OWN},
-        )
+        names: Sequence[str] = tuple(outputs or classes)
+        sequenced = sequence_parameters(sequence, model, signature)
+        own = {k: v for k, v in (parameters or {}).items() if k not in OWN}
+        hinted = hint_parameters(model, hints)
         channel = self._channel(model, signature)
         channel.runs.refuse_if_late(model)
+
+        def run(region: Region | None) -> Any:
+            left = deadline - time.monotonic()
+            sent: dict[str, Scalar] = {**own, **time_parameters(left), **hinted, **sequenced}
+            if signature.cached:
+                request = infer_request(model, version, inputs, (), {}, region)
+            else:
+                request = infer_request(model, version, inputs, names, sent, region)
+            return channel.runs.infer(request, left)
+
         try:
-            arrays = self._through_memory(channel, call, inputs, deadline)
-            if arrays is None:
-                arrays = self._run(channel, call, inputs, None, deadline)
+            # A run may be repeated after one through memory, which would change a sequence's state
+            # twice.
+            answer = run(None) if sequenced else self._through_memory(inputs, run)
+            arrays = Answer(
+                (one.name, array_of(answer, at)) for at, one in enumerate(answer.outputs)
+            )
+            arrays.version = answer.model_version
         except (grpc.RpcError, ValueError) as error:
             # Not kept in a variable here: the error has this frame, which has the tensors.
             raise self._failure(
-                self._cause(error, channel, signature, inputs), call, timeout, deadline
+                self._cause(error, channel, signature, inputs),
+                model,
+                version,
+                timeout,
+                begins=bool(sequenced.get("sequence_start")),
+                late=time.monotonic() > deadline,
             ) from error
         wanted = {*outputs, *classes}
         missing = missing_output(arrays, wanted, signature)
@@ -201,24 +169,30 @@ class TritonInference(Connection, Inference):
         parameters = time_parameters(timeout) | sequence_parameters(sequence, model, signature)
         request = infer_request(model, version, inputs, outputs, parameters)
         channel = self._channel(model, signature)
-        metadata = (*WITH_STATUS, *trace_headers())
+        metadata = (*WITH_STATUS, *self._address.metadata(), *trace_headers())
         call = channel.stub.ModelStreamInfer(iter([request]), timeout=timeout, metadata=metadata)
 
         def explained(error: grpc.RpcError | ValueError) -> InferenceError:
-            known = self._cause(error, channel, signature, inputs)
-            return self._noted(model, self._explained(known, model, version, timeout))
+            return self._failure(
+                self._cause(error, channel, signature, inputs), model, version, timeout
+            )
 
         return TritonStream(call, signature, explained, partial(self._note_answer, model, channel))
 
-    def _failure(
-        self, cause: InferenceError, call: RunKey, timeout: float, deadline: float
+    def _failure(  # noqa: PLR0913  what is known of the run
+        self,
+        cause: InferenceError,
+        model: str,
+        version: str,
+        timeout: float,
+        *,
+        begins: bool = False,
+        late: bool = False,
     ) -> InferenceError:
-        """Return the contract's error for a call that failed."""
-        if call.sequence.get("sequence_start") and isinstance(cause, DeadlineExceeded):
-            return no_slot(call.model, timeout)
-        late = time.monotonic() > deadline
-        error = self._explained(cause, call.model, call.version, timeout, late=late)
-        return self._noted(call.model, error)
+        """Return the contract's error for a run that failed, began a sequence or came late."""
+        if begins and isinstance(cause, DeadlineExceeded):
+            return no_slot(model, timeout)
+        return self._noted(model, self._explained(cause, model, version, timeout, late=late))
 
     def _cause(
         self,
@@ -285,99 +259,39 @@ class TritonInference(Connection, Inference):
             self._failing.add(model)
         return error
 
-    def _through_memory(
-        self, channel: ModelChannel, call: RunKey, inputs: Tensors, deadline: float
-    ) -> Arrays | None:
-        """Run with the large tensors in shared memory; return `None` if there is no room."""
-        layout = layout_of(inputs, self._sizes.get(call, {}))
-        # (A run may be repeated below, which would change a sequence's state twice.)
-        usable = layout.size and not call.sequence
-        region = self._regions.take(layout.size) if usable else None
+    def _through_memory(self, inputs: Tensors, run: Callable[[Region | None], Any]) -> Any:
+        """Return the answer of a run with its large inputs in shared memory, if there is room."""
+        size = sum(map(aligned, inputs.values()))
+        region = self._regions.take(size) if size else None
         if region is None:
-            return None
+            return run(None)
         idle, known = False, True
         try:
-            try:
-                arrays = self._run(channel, call, inputs, replace(layout, region=region), deadline)
-            except (TensorsRefused, ValueError):  # before the request, or after the response
-                idle = True
-                if not layout.outputs:
-                    raise
-            except grpc.RpcError as error:
-                idle = error.code() in FINISHED
-                if not idle or isinstance(translated(error), TooLargeAtOnce):
-                    raise
-                known = self._knows(region)
-                if known and not layout.outputs:
-                    raise
-            else:
-                idle = True
-                return arrays
-            # Triton was restarted and lost the region, or the answer has other sizes than expected.
-            arrays = self._run(channel, call, inputs, None, deadline)
+            answer = run(region)
+        except (TensorsRefused, ValueError):  # before it was sent
+            idle = True
+            raise
+        except grpc.RpcError as error:
+            idle = error.code() in FINISHED
+            known = not idle or isinstance(translated(error), TooLargeAtOnce) or self._knows(region)
             if known:
-                self._sizes[call] = {}
-            return arrays
+                raise
+        else:
+            idle = True
+            return answer
         finally:
             if known:
                 self._regions.give_back(region, idle=idle)
             else:
                 self._regions.drop(region)
+        return run(None)  # Triton was restarted, and lost the region
 
     def _knows(self, region: Region) -> bool:
         """Whether Triton has a region registered; true where it does not say."""
         try:
-            return region.name in self._registration.registered()
+            return region.name in self._regions.server.registered()
         except InferenceError:
             return True
-
-    def _run(
-        self,
-        channel: ModelChannel,
-        call: RunKey,
-        inputs: Tensors,
-        layout: Layout | None,
-        deadline: float,
-    ) -> Arrays:
-        timeout = deadline - time.monotonic()
-        names = call.outputs
-        parameters: dict[str, Scalar] = {}
-        if not call.cached:
-            hints = hint_parameters(call.model, call.hints)
-            own = {**time_parameters(timeout), **hints, **call.sequence}
-            parameters = {**call.parameters, **own}
-        if layout and layout.outputs:  # then each has to be named
-            names = names or tuple(spec.name for spec in call.specs)
-        request = infer_request(call.model, call.version, inputs, names, parameters, layout)
-        answer = channel.runs.infer(request, timeout)
-        arrays = Answer(
-            (
-                output.name,
-                layout.read(output.name, triton_to_np_dtype(output.datatype), output.shape)
-                if layout and output.name in layout.outputs
-                else array_of(answer, number),
-            )
-            for number, output in enumerate(answer.outputs)
-        )
-        arrays.version = answer.model_version
-        if call not in self._sizes and self._regions.limit:
-            self._remember_sizes(call, inputs, arrays)
-        return arrays
-
-    def _remember_sizes(self, call: RunKey, inputs: Tensors, arrays: Arrays) -> None:
-        """Remember the sizes of an answer, to reserve shared memory for the next one."""
-        if len(self._sizes) >= MOST_CALLS:
-            self._sizes.clear()
-        sent = sum(array.nbytes for array in inputs.values())
-        rows, above = call.hints.rows, call.hints.above
-        self._sizes[call] = {
-            name: (
-                # How many rows are left out differs with every picture.
-                0 if is_filtered(array, above.get(name)) else large(array),
-                0 if is_picked(array, rows.get(name)) else sent,
-            )
-            for name, array in arrays.items()
-        }
 
 
 def missing_output(arrays: Collection[str], wanted: Collection[str], signature: Signature) -> str:

@@ -35,7 +35,7 @@ from clients.request import SequencePart, Stream, trace_headers
 from clients.tensors.elements import binary_data
 from clients.triton.errors import first_line
 from clients.triton.server import Answer, Hints, Scalar, Signature, Tensors
-from clients.triton.shared_memory import Arrays, Layout
+from clients.triton.shared_memory import Arrays, Region, aligned
 
 # Parameters of a request. The container's own backends read them
 # (backends/triton_requests.py); other backends ignore them.
@@ -64,18 +64,12 @@ MOST_LATE = 64  # runs of a model that go on after their limits, for each web wo
 datatype_of = lru_cache(maxsize=64)(np_to_triton_dtype)  # it tries one type after the other
 
 
-def plain(hints: Hints) -> Hints:
-    """Return hints with Python's own numbers: JSON has none of NumPy's."""
-    return Hints(
-        {name: [index(row) for row in rows] for name, rows in hints.rows.items()},
-        {name: (index(column), float(least)) for name, (column, least) in hints.above.items()},
-        hints.padding,
-    )
-
-
 def hint_parameters(model: str, hints: Hints) -> dict[str, str]:
-    """Return the hints as parameters of a request."""
-    parameters: dict[str, object] = {ROWS: hints.rows, ABOVE: hints.above}
+    """Return the hints as parameters of a request, with Python's numbers: JSON has no others."""
+    parameters: dict[str, object] = {
+        ROWS: {name: list(map(index, rows)) for name, rows in hints.rows.items()},
+        ABOVE: {name: (index(at), float(least)) for name, (at, least) in hints.above.items()},
+    }
     if padding := hints.padding:
         inputs = {name: index(number) for name, number in padding.inputs.items()}
         parameters[PADDING] = {"inputs": inputs, "outputs": list(padding.outputs)}
@@ -151,15 +145,16 @@ def infer_request(  # noqa: PLR0917  the parts of a request
     inputs: Tensors,
     outputs: Sequence[str],
     parameters: Mapping[str, Scalar],
-    layout: Layout | None = None,
+    region: Region | None = None,
 ) -> Any:
-    """Return a `ModelInferRequest`; inputs of the layout go into shared memory.
+    """Return a `ModelInferRequest`; large inputs go into the region of shared memory, if any.
 
     Raises:
         TensorsRefused: Triton has no type for an array's dtype, or a text cannot be UTF-8.
 
     """
     request = service_pb2.ModelInferRequest(model_name=model, model_version=version)
+    place = 0
     for name, array in inputs.items():
         dtype = datatype_of(array.dtype)
         if dtype is None:
@@ -167,18 +162,19 @@ def infer_request(  # noqa: PLR0917  the parts of a request
                 f"input {name!r} is an array of {array.dtype}, for which Triton has no type"
             )
         tensor = request.inputs.add(name=name, datatype=dtype, shape=array.shape)
-        if layout and name in layout.inputs:
-            layout.write(name, array)
-            set_place(tensor, layout, array.nbytes, layout.inputs[name])
+        if region and (size := aligned(array)):
+            region.write(place, array)
+            tensor.parameters["shared_memory_region"].string_param = region.name
+            tensor.parameters["shared_memory_byte_size"].int64_param = array.nbytes
+            if place:
+                tensor.parameters["shared_memory_offset"].int64_param = place
+            place += size
         else:
             request.raw_input_contents.append(
                 text_bytes(name, array) if dtype == "BYTES" else array.tobytes()
             )
     for name in outputs:
-        tensor = request.outputs.add(name=name)
-        if layout and name in layout.outputs:
-            offset, size = layout.outputs[name]
-            set_place(tensor, layout, size, offset)
+        request.outputs.add(name=name)
     for key, value in parameters.items():
         if isinstance(value, str):
             request.parameters[key].string_param = value
@@ -189,14 +185,6 @@ def infer_request(  # noqa: PLR0917  the parts of a request
         else:
             request.parameters[key].int64_param = value
     return request
-
-
-def set_place(tensor: Any, layout: Layout, size: int, offset: int) -> None:
-    """Set the place in shared memory of an input, or of an expected output."""
-    tensor.parameters["shared_memory_region"].string_param = layout.region_name
-    tensor.parameters["shared_memory_byte_size"].int64_param = size
-    if offset:
-        tensor.parameters["shared_memory_offset"].int64_param = offset
 
 
 def text_bytes(name: str, array: npt.NDArray[np.generic]) -> bytes:
@@ -287,13 +275,15 @@ class Runs:
 
     Args:
         stub: Triton's service.
+        metadata: returns what is sent with every call.
 
     """
 
-    def __init__(self, stub: Any) -> None:
+    def __init__(self, stub: Any, metadata: Callable[[], Sequence[tuple[str, str]]]) -> None:
         self.is_broken = False
         """Whether its channel has to be replaced: gRPC does not look for answers on it any more."""
         self._stub = stub
+        self._metadata = metadata
         self._late: Counter[str] = Counter()  # a channel may serve several models
         self._lock = threading.Lock()
 
@@ -310,7 +300,9 @@ class Runs:
         error: Exception | None = None
         try:
             call = self._stub.ModelInfer.future(
-                request, timeout=timeout + UNCANCELLED_S, metadata=trace_headers()
+                request,
+                timeout=timeout + UNCANCELLED_S,
+                metadata=(*self._metadata(), *trace_headers()),
             )
             call.add_done_callback(lambda _: ended.set())
             if not ended.wait(max(0.0, timeout)):

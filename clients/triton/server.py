@@ -85,26 +85,13 @@ class Answer(dict[str, npt.NDArray[Any]]):
     version = ""
 
 
-def is_picked(array: npt.NDArray[Any], rows: Sequence[int] | None) -> bool:
-    """Whether the server has picked the wanted rows already: the shape shows it."""
-    return rows is not None and array.ndim == 2 and len(array) == len(rows)
-
-
-def is_filtered(array: npt.NDArray[Any], above: tuple[int, float] | None) -> bool:
-    """Whether the server has left out the rows that are not above a number."""
-    if above is None:
-        return False
-    column, least = above
-    others = array[array.any(-1)][:, column] <= least  # rows of zeros are padding
-    return not others.any()
-
-
 def picked(array: npt.NDArray[Any], rows: Sequence[int]) -> npt.NDArray[Any]:
     """Return some rows of an output: [rows, size of the last axis].
 
-    All axes but the last count as one, the batch included.
+    All axes but the last count as one, the batch included. The shape shows whether the server has
+    picked them already.
     """
-    if is_picked(array, rows):
+    if array.ndim == 2 and len(array) == len(rows):
         return array
     return array.reshape(-1, array.shape[-1])[np.asarray(rows, np.intp)]
 

@@ -1,4 +1,4 @@
-"""Shared memory for large tensors of requests and responses.
+"""Shared memory for large inputs; outputs come through gRPC, as most models answer little.
 
 gRPC copies a tensor of 8 MB five times; in shared memory the web worker writes it where Triton
 reads it. A region is registered with Triton once, and used again and again, by one request at a
@@ -15,17 +15,17 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from tritonclient.grpc import service_pb2
 
 from clients.errors import InferenceError
-from clients.triton.server import Tensors
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +52,8 @@ QUARANTINE_S = 600.0
 
 SWEEP_S = 10.0
 
+REGION_S = 2.0  # for registering a region with Triton
+
 # A region is registered at once, so an older file belongs to no live worker. (Workers of another
 # container that shares the folder are not visible here.)
 LEFT_S = 60.0
@@ -62,17 +64,25 @@ NAME = (os.environ.get("SHARED_MEMORY_PREFIX") or "triton_dispatcher_") + "web_"
 """The prefix of all names; `serve` sets the first part for all of its programs."""
 
 
-class RegionServer(Protocol):
-    """Registers regions with Triton."""
+@dataclass(frozen=True)
+class Registration:
+    """Registers regions of shared memory with Triton; `call` calls a method of its gRPC service."""
+
+    call: Callable[[str, Any, float], Any]
 
     def register(self, name: str, size: int) -> None:
-        """Map the region `name` of `size` bytes."""
+        request = service_pb2.SystemSharedMemoryRegisterRequest(
+            name=name, key=f"/{name}", byte_size=size
+        )
+        self.call("SystemSharedMemoryRegister", request, REGION_S)
 
     def unregister(self, name: str) -> None:
-        """Remove a region."""
+        request = service_pb2.SystemSharedMemoryUnregisterRequest(name=name)
+        self.call("SystemSharedMemoryUnregister", request, REGION_S)
 
     def registered(self) -> list[str]:
-        """Return the names of all registered regions."""
+        request = service_pb2.SystemSharedMemoryStatusRequest()
+        return list(self.call("SystemSharedMemoryStatus", request, REGION_S).regions)
 
 
 @dataclass
@@ -93,6 +103,11 @@ class Region:
     @property
     def size(self) -> int:
         return len(self.memory)
+
+    def write(self, place: int, array: npt.NDArray[np.generic]) -> None:
+        """Write an array from a byte on, in C order."""
+        flat = np.frombuffer(self.memory, array.dtype, array.size, place)
+        np.copyto(flat.reshape(array.shape), array)
 
 
 def affordable(memory: int, folder: Path = FOLDER) -> int:
@@ -131,10 +146,10 @@ class Regions:
 
     """
 
-    def __init__(self, server: RegionServer, limit: int, folder: Path = FOLDER) -> None:
+    def __init__(self, server: Registration, limit: int, folder: Path = FOLDER) -> None:
         self.limit = limit
         self._off_until = 0.0
-        self._server = server
+        self.server = server
         self._folder = folder
         self._free: list[Region] = []
         self._total = 0
@@ -188,7 +203,7 @@ class Regions:
                 # Reserved now: memory that is missing later would be a SIGBUS.
                 os.posix_fallocate(opened, 0, size)
                 memory = mmap.mmap(opened, size)
-                self._server.register(name, size)
+                self.server.register(name, size)
             finally:
                 os.close(opened)
                 path.unlink(missing_ok=True)
@@ -206,7 +221,7 @@ class Regions:
 
     def _unregister(self, name: str) -> None:
         try:
-            self._server.unregister(name)
+            self.server.unregister(name)
         except InferenceError:
             pass  # Triton was restarted, or still uses it
 
@@ -226,7 +241,7 @@ class Regions:
                 if is_gone(left.name) and time.time() > left.stat().st_mtime + LEFT_S:
                     left.unlink()
         try:
-            names = self._server.registered()
+            names = self.server.registered()
         except InferenceError:
             return
         for name in filter(is_gone, names):
@@ -239,84 +254,8 @@ def is_gone(name: str) -> bool:
     return name.startswith(NAME) and pid.isdigit() and not Path("/proc", pid).exists()
 
 
-@dataclass(frozen=True)
-class Layout:
-    """The places of one run's large tensors in a region.
-
-    Args:
-        size: the bytes needed; 0 if no tensor is large.
-        inputs: the offset of each large input, in bytes.
-        outputs: offset and size of each output that is expected to be large.
-        region: the region.
-
-    """
-
-    size: int
-    inputs: Mapping[str, int]
-    outputs: Mapping[str, tuple[int, int]]
-    region: Region | None = field(default=None, repr=False)
-
-    @property
-    def region_name(self) -> str:
-        """The region's name."""
-        return self._region.name
-
-    @property
-    def _region(self) -> Region:
-        if self.region is None:
-            raise ValueError("the layout has no region yet")
-        return self.region
-
-    def write(self, name: str, array: npt.NDArray[np.generic]) -> None:
-        """Write an input to its place, in C order."""
-        place = np.frombuffer(self._region.memory, array.dtype, array.size, self.inputs[name])
-        np.copyto(place.reshape(array.shape), array)
-
-    def read(
-        self, name: str, dtype: npt.DTypeLike, shape: Sequence[int]
-    ) -> npt.NDArray[np.generic]:
-        """Return a copy of an output, because another run will use the region.
-
-        Raises:
-            ValueError: its type has no fixed size in memory, such as texts.
-
-        """
-        offset, _ = self.outputs[name]
-        flat = np.frombuffer(self._region.memory, dtype, math.prod(shape), offset)
-        return flat.reshape(shape).copy()
-
-
-def large(array: npt.NDArray[np.generic]) -> int:
-    """Return the bytes of an array that gains from shared memory, else 0."""
-    return (
-        array.nbytes
-        if array.nbytes >= LEAST and array.dtype.kind in "biuf" and array.dtype.isnative
-        else 0
-    )
-
-
-def layout_of(inputs: Tensors, sizes: Mapping[str, tuple[int, int]]) -> Layout:
-    """Return the places for a run.
-
-    Args:
-        inputs: its tensors.
-        sizes: for each output of an earlier run, its bytes and those of all inputs. An output is
-            expected to grow with the inputs, unless the latter are 0. 0 bytes mean that the output
-            goes through gRPC.
-
-    """
-    end = 0
-
-    def place(size: int) -> int:
-        nonlocal end
-        start, end = end, end + -(-size // ALIGNED) * ALIGNED
-        return start
-
-    places = {name: place(size) for name, array in inputs.items() if (size := large(array))}
-    sent = sum(array.nbytes for array in inputs.values())
-    rooms = {
-        name: -(-size * sent // before) if before else size
-        for name, (size, before) in sizes.items()
-    }
-    outputs = {name: (place(size), size) for name, size in rooms.items() if size >= LEAST}
-    return Layout(end, places, outputs)
+def aligned(array: npt.NDArray[np.generic]) -> int:
+    """Return the bytes that an array takes in a region; 0 where it gains nothing there."""
+    if array.nbytes < LEAST or array.dtype.kind not in "biuf" or not array.dtype.isnative:
+        return 0
+    return -(-array.nbytes // ALIGNED) * ALIGNED

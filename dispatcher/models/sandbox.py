@@ -82,7 +82,7 @@ def address_of(settings: Settings) -> Address:
         tls=url.startswith(remote_triton.TLS),
         ca_file=settings.triton_ca_file,
         certificate_file=settings.triton_certificate_file,
-        metadata=remote_triton.TritonMetadata(metadata) if metadata else None,
+        metadata=remote_triton.TritonMetadata(metadata) if metadata else tuple,
     )
 
 

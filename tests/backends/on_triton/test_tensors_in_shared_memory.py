@@ -309,7 +309,7 @@ class TestRegions:
     def test_triton_forgets_no_region_that_it_is_using(self, triton: triton_process.Triton) -> None:
         """What `sweep` builds on. The model waits for a second request, ten seconds at most."""
         client = Triton(f"127.0.0.1:{triton.ports[0]}")
-        server = client._registration
+        server = client._regions.server
         name = f"{NAME}{2**22 + 1}_1"
         x = np.arange(20, dtype=np.float32)[None]
         memory = FOLDER / name
