@@ -92,12 +92,7 @@ def ask(  # noqa: PLR0917  as in Client.ask
 
 
 def payloads_of(payload: Payload | Sequence[Payload]) -> list[Payload]:
-    """Return one payload or several in a list.
-
-    Raises:
-        TypeError: they are none.
-
-    """
+    """Return one payload or several in a list."""
     found: list[Any] = list(payload) if isinstance(payload, list | tuple) else [payload]
     for one in found:
         if not isinstance(one, Mapping):
@@ -109,12 +104,7 @@ def payloads_of(payload: Payload | Sequence[Payload]) -> list[Payload]:
 
 
 def refuse_endless(chain: Sequence[str], name: str) -> None:
-    """Refuse a chain that comes back to one of its models, or is too long.
-
-    Raises:
-        AskFailed: it does, or is.
-
-    """
+    """Refuse a chain that comes back to one of its models, or is too long."""
     shown = " → ".join([*chain, name])
     if name in chain:
         raise AskFailed(
@@ -147,15 +137,7 @@ def results_of(client: Client, request: Request, payloads: Sequence[Payload]) ->
 
 
 def batch(client: Client, request: Request, payloads: Sequence[Payload], start: int) -> list[Any]:
-    """Return the results of one batch, run in halves where it is too large.
-
-    Args:
-        client: the one that is asked.
-        request: what it knows of the request.
-        payloads: of the batch.
-        start: the position of the first of them, for errors.
-
-    """
+    """Return the results of one batch, run in halves where it is too large."""
     given = copies(payloads)
     try:
         with replace(request, payloads=given).active():
@@ -186,12 +168,7 @@ def copies(payloads: Sequence[Payload]) -> list[Payload]:
 
 
 def whole(result: Any) -> Any:
-    """Return a result; all results of a client that gives any number, in a list.
-
-    Raises:
-        AskFailed: there are too many.
-
-    """
+    """Return a result; all results of a client that gives any number, in a list."""
     if not isinstance(result, Iterator):
         return result
     try:
@@ -214,16 +191,7 @@ def blamed(
     payloads: Sequence[Payload],
     given: Sequence[Any],
 ) -> InferenceError:
-    """Return the error for a refused payload: the caller's if that sent it, else the class's.
-
-    Args:
-        error: of the client that was asked.
-        asked: its model.
-        by: the model whose class asks.
-        payloads: what it was asked.
-        given: what the class itself was given.
-
-    """
+    """Return the error for a refused payload: the caller's if that sent it, else the class's."""
     position = error.position
     is_known = isinstance(position, int) and 0 <= position < len(payloads)
     refused = [payloads[position]] if is_known and position is not None else payloads

@@ -58,20 +58,12 @@ class ClassificationKeys(Keys):
 
 @dataclass(frozen=True)
 class ClassifierPlan:
-    """How a model takes pictures.
+    """How a model takes pictures."""
 
-    Args:
-        input: the input tensor.
-        resize: see `resized`; 0 where the input takes files.
-        crop: height and width, in pixels; likewise.
-        output: the tensor with the scores.
-
-    """
-
-    input: PictureInput | FileInput
-    resize: int | tuple[int, int]
-    crop: tuple[int, int]
-    output: str
+    input: PictureInput | FileInput  # the input tensor
+    resize: int | tuple[int, int]  # see `resized`; 0 where the input takes files
+    crop: tuple[int, int]  # height and width, in pixels; likewise
+    output: str  # the tensor with the scores
 
 
 class Classification(Family[ClassificationKeys, ClassifierPlan]):
@@ -110,12 +102,7 @@ class Classification(Family[ClassificationKeys, ClassifierPlan]):
         return ClassifierPlan(taken, resize, crop, output.name)
 
     def sizes(self, taken: PictureInput) -> tuple[int | tuple[int, int], tuple[int, int]]:
-        """Return the sizes that a picture is resized and cropped to.
-
-        Raises:
-            ClientDisabled: a key for pixels does not suit the model's input.
-
-        """
+        """Return the sizes that a picture is resized and cropped to."""
         for name in ("mean", "std"):
             came = len(getattr(self.keys, name) or ()) or taken.channels
             if came != taken.channels:

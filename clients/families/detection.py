@@ -85,23 +85,15 @@ class DetectionKeys(Keys):
 
 @dataclass(frozen=True)
 class DetectorPlan:
-    """How a model takes pictures and answers boxes.
+    """How a model takes pictures and answers boxes."""
 
-    Args:
-        input: the input tensor.
-        size: height and width of the letterboxed picture, in pixels; 0 for those of each picture.
-        output: the tensor with the boxes.
-        masks: the count of coefficients of a box if another output has masks; else 0.
-        turned: whether rows and columns of the output are swapped.
-        extra: the count of numbers behind the classes of a box; `None` if only an answer shows it.
-
-    """
-
-    input: PictureInput | FileInput
+    input: PictureInput | FileInput  # the input tensor
+    # Height and width of the letterboxed picture, in pixels; 0 for those of each picture
     size: tuple[int, int]
-    output: TensorSpec
-    masks: int
-    turned: bool
+    output: TensorSpec  # the tensor with the boxes
+    masks: int  # the count of coefficients of a box if another output has masks; else 0
+    turned: bool  # whether rows and columns of the output are swapped
+    # The count of numbers behind the classes of a box; `None` if only an answer shows it
     extra: int | None = None
 
 
@@ -141,12 +133,7 @@ class Detection(Family[DetectionKeys, DetectorPlan]):
         return replace(plan, extra=self.behind(sizes, plan))
 
     def table(self, signature: Signature, taken: PictureInput | FileInput) -> TensorSpec:
-        """Return the output with the boxes: the one that is named, or the only table.
-
-        Raises:
-            ClientDisabled: there is none, or several and no key.
-
-        """
+        """Return the output with the boxes: the one that is named, or the only table."""
         tables = [one for one in signature.outputs if len(taken.rest_of(one)) == 2]
         there = ", ".join(map(shown, signature.outputs))
         if not tables:
@@ -169,10 +156,6 @@ class Detection(Family[DetectionKeys, DetectorPlan]):
 
     def behind(self, sizes: Sequence[int], plan: DetectorPlan) -> int:
         """Return the count of numbers behind the classes of a box.
-
-        Args:
-            sizes: of the output for one picture.
-            plan: the model's other tensors.
 
         Raises:
             ClientDisabled: it does not match `labels`, or is another layout's.

@@ -81,12 +81,7 @@ class FillMask(TextFamily[TextKeys]):
         return self.outputs(encodings, places)
 
     def masked(self, payload: Payload, longest: int) -> tuple[str, Any]:
-        """Return the payload's text, with at least one mask, and its encoding.
-
-        Raises:
-            BadPayload: there is no text, no mask in it, or it is too long.
-
-        """
+        """Return the payload's text, with at least one mask, and its encoding."""
         mask = self.tokenizer.mask
         text = self.text(payload, "text", f"a sentence with a {mask}")
         if mask not in text:

@@ -20,9 +20,6 @@ def checked_pixels(array: npt.NDArray[Any], name: str, max_pixels: int) -> npt.N
         name: of its field.
         max_pixels: the largest picture allowed.
 
-    Raises:
-        BadPayload: it is another array, is empty or too large.
-
     """
     height, width, channels = array.shape if array.ndim == 3 else (0, 0, 0)
     if array.dtype != np.uint8 or channels != 3 or not 0 < height * width <= max_pixels:

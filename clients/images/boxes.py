@@ -27,31 +27,22 @@ MOST_SHARE = 2.0
 
 @dataclass(frozen=True)
 class OutputLayout:
-    """The meaning of the numbers in a detector's output.
+    """The meaning of the numbers in a detector's output."""
 
-    Args:
-        box: the numbers of a box, in words.
-        axis: the axis of the numbers of a box.
-        before: how many numbers come before the classes.
-        candidates: gets the output for one picture and the least score; returns four coordinates of
-            each box that may reach it [N, 4], and a probability per class [N, classes]; without
-            classes in a row, a score and the number of a class [N, 2].
-        objectness: the column that must exceed the least score as well, if any.
-        classes: whether a box has a probability for each class.
-        queries: whether the model answers each object once, with some hundreds of boxes, so that
-            no non-maximum suppression is needed.
-        shares: whether boxes are parts of the picture's sides, not pixels, and the picture is
-            stretched, not letterboxed.
-
-    """
-
-    box: str
-    axis: int
-    before: int
+    box: str  # the numbers of a box, in words
+    axis: int  # the axis of the numbers of a box
+    before: int  # how many numbers come before the classes
+    # Gets the output for one picture and the least score; returns four coordinates of each box that
+    # may reach it [N, 4], and a probability per class [N, classes]; without classes in a row, a
+    # score and the number of a class [N, 2]
     candidates: Callable[[Array, float], tuple[Array, Array]]
-    objectness: int | None = None
-    classes: bool = True
+    objectness: int | None = None  # the column that must exceed the least score as well, if any
+    classes: bool = True  # whether a box has a probability for each class
+    # Whether the model answers each object once, with some hundreds of boxes, so that no non-
+    # maximum suppression is needed
     queries: bool = False
+    # Whether boxes are parts of the picture's sides, not pixels, and the picture is stretched, not
+    # letterboxed
     shares: bool = False
 
 

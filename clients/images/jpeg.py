@@ -26,20 +26,12 @@ MODES = {"Gray": "L", "YCbCr": "RGB", "RGB": "RGB"}
 
 
 class Header(NamedTuple):
-    """The header of a picture, in Pillow's terms.
+    """The header of a picture, in Pillow's terms."""
 
-    Args:
-        format: "JPEG" and so on.
-        mode: "RGB", "L" for grey, and so on.
-        size: width and height in pixels.
-        picture: Pillow's object, if Pillow has read the header.
-
-    """
-
-    format: str
-    mode: str
-    size: tuple[int, int]
-    picture: Image.Image | None = None
+    format: str  # "JPEG" and so on
+    mode: str  # "RGB", "L" for grey, and so on
+    size: tuple[int, int]  # width and height in pixels
+    picture: Image.Image | None = None  # Pillow's object, if Pillow has read the header
 
 
 def header_of_plain_jpeg(data: bytes) -> Header | None:

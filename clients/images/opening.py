@@ -58,12 +58,7 @@ class Parts(io.BytesIO):
 
 
 def opened(data: bytes, name: str, expected: str) -> Image.Image:
-    """Return a picture whose header Pillow has read.
-
-    Raises:
-        BadPayload: the data are no picture.
-
-    """
+    """Return a picture whose header Pillow has read."""
     if data.count(PROFILE) > MOST_PROFILES:
         raise BadPayload(
             f"`{name}` is a picture of more than one colour profile", hint="save it again"

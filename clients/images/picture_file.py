@@ -15,18 +15,11 @@ SIDEWAYS = frozenset({5, 6, 7, 8})  # EXIF orientations in which width and heigh
 
 
 class PictureFile(NamedTuple):
-    """A picture that was not decoded.
+    """A picture that was not decoded."""
 
-    Args:
-        data: the file.
-        height: in pixels, turned upright by the EXIF orientation.
-        width: likewise.
-
-    """
-
-    data: bytes
-    height: int
-    width: int
+    data: bytes  # the file
+    height: int  # in pixels, turned upright by the EXIF orientation
+    width: int  # likewise
 
     @property
     def size(self) -> tuple[int, int]:

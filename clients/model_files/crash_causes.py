@@ -34,20 +34,12 @@ Fault = tuple[str, Field, str, str]
 
 @dataclass(frozen=True)
 class CrashCause:
-    """Something that crashes Triton.
+    """Something that crashes Triton."""
 
-    Args:
-        key: the key in the configuration; empty for the file itself.
-        line: its line, counted from 1; 0 for the whole file.
-        what: what is wrong, and what Triton does.
-        fix: how to mend it.
-
-    """
-
-    key: str
-    line: int
-    what: str
-    fix: str
+    key: str  # the key in the configuration; empty for the file itself
+    line: int  # its line, counted from 1; 0 for the whole file
+    what: str  # what is wrong, and what Triton does
+    fix: str  # how to mend it
 
     def __str__(self) -> str:
         key = f" `{self.key}`" if self.key else ""

@@ -48,10 +48,6 @@ def text_of(path: Path) -> str:
 def denied(path: Path, mode: int = os.R_OK) -> str:
     """Say why this process may not use a path: whose it is, and how to mend that.
 
-    Args:
-        path: absolute; it need not exist.
-        mode: `os.R_OK` or `os.W_OK`; what does not exist would have to be made for the latter.
-
     Returns:
         a text that follows on a sentence; empty where permissions are not the reason.
 

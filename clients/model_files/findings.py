@@ -14,21 +14,14 @@ Level = Literal["error", "warning"]
 
 @dataclass(frozen=True)
 class Finding:
-    """A mistake, or what looks like one.
+    """A mistake, or what looks like one."""
 
-    Args:
-        level: an error keeps a model or a client from being served, or served rightly.
-        line: in that file, counted from 1; 0 for the whole file.
-        fix: how to mend it, where the message does not say so.
-
-    """
-
-    level: Level
+    level: Level  # an error keeps a model or a client from being served, or served rightly
     file: str
-    line: int
+    line: int  # in that file, counted from 1; 0 for the whole file
     key: str
     message: str
-    fix: str
+    fix: str  # how to mend it, where the message does not say so
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.line else self.file
@@ -39,16 +32,11 @@ class Finding:
 
 @dataclass
 class Findings:
-    """Collects what is found below a folder.
+    """Collects what is found below a folder."""
 
-    Args:
-        root: the folder.
-        links_replaced: links may lead out of it, since their files are packed in their place.
-
-    """
-
-    root: Path
+    root: Path  # the folder
     found: list[Finding] = field(default_factory=list)
+    # Links may lead out of it, since their files are packed in their place
     links_replaced: bool = False
 
     def error(self, file: Path, message: str, fix: str, *, key: str = "", line: int = 0) -> None:

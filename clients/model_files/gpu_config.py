@@ -19,22 +19,13 @@ DEVICES = Path("/dev")
 
 @dataclass(frozen=True)
 class Rule:
-    """What a key of a configuration asks of a GPU.
+    """What a key of a configuration asks of a GPU."""
 
-    Args:
-        what: what is wrong with it where there is no GPU.
-        fix: how to mend it.
-        values: those values that ask for a GPU; none means all.
-        change: what becomes of it on a CPU, in words; empty where it cannot be adapted.
-        text: what becomes of it on a CPU, in the configuration.
-
-    """
-
-    what: str
-    fix: str
-    values: tuple[str, ...] = ()
-    change: str = ""
-    text: str = ""
+    what: str  # what is wrong with it where there is no GPU
+    fix: str  # how to mend it
+    values: tuple[str, ...] = ()  # those values that ask for a GPU; none means all
+    change: str = ""  # what becomes of it on a CPU, in words; empty where it cannot be adapted
+    text: str = ""  # what becomes of it on a CPU, in the configuration
 
 
 ADAPT = "or set GPU_CONFIGS=adapt"

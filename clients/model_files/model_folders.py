@@ -56,15 +56,7 @@ def available(
     instead: bool,
     say: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Path]:
-    """Return the folders of all models, by name.
-
-    Args:
-        mounted: has the models that come first; it need not exist.
-        built_in: have those that come after, in this order.
-        instead: leave the built-in models out if there are mounted ones.
-        say: logs a line for the operator.
-
-    """
+    """Return the folders of all models, by name."""
     found: dict[str, Path] = {}
     if mounted is not None and mounted.is_dir():
         found.update(models_in(mounted, say))

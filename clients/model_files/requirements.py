@@ -47,20 +47,12 @@ OWN = frozenset({"backends", "clients", "container", "dispatcher", "tool", "weig
 
 @dataclass(frozen=True)
 class Lack:
-    """A line of a file that the installed packages do not satisfy.
+    """A line of a file that the installed packages do not satisfy."""
 
-    Args:
-        file: the `requirements.txt`.
-        line: counted from 1; 0 for the whole file.
-        what: in words.
-        requirement: what to install, as pip takes it; empty where the line cannot be read.
-
-    """
-
-    file: Path
-    line: int
-    what: str
-    requirement: str = ""
+    file: Path  # the `requirements.txt`
+    line: int  # counted from 1; 0 for the whole file
+    what: str  # in words
+    requirement: str = ""  # what to install, as pip takes it; empty where the line cannot be read
 
     @property
     def fix(self) -> str:
@@ -132,15 +124,7 @@ def places_beside(folder: Path) -> list[Path]:
 def lines_of(
     file: Path, root: Path, seen: set[Path], found: list[Lack]
 ) -> Iterator[tuple[Path, int, str]]:
-    """Yield the lines that name distributions, with their files and numbers.
-
-    Args:
-        file: with the lines.
-        root: files outside of this folder are not read.
-        seen: the files that were read; they may include one another.
-        found: takes what cannot be read.
-
-    """
+    """Yield the lines that name distributions, with their files and numbers."""
     seen.add(file)
     try:
         text = text_of(file)
@@ -163,13 +147,7 @@ def lines_of(
 
 
 def lack_of(wanted: Requirement, places: Sequence[str]) -> str:
-    """Return what is missing of a requirement, in words; empty where it is there.
-
-    Args:
-        wanted: the requirement.
-        places: folders in which packages may be, before those of Python.
-
-    """
+    """Return what is missing of a requirement, in words; empty where it is there."""
     there = installed(wanted.name, places)
     if there is None:
         return f"{bare(wanted)} is not installed"
@@ -209,13 +187,7 @@ def installed(name: str, places: Sequence[str]) -> importlib.metadata.Distributi
 
 
 def import_remedy(error: BaseException, file: Path | None = None) -> str:
-    """Return how to add the distribution of a module that was not found; empty for other errors.
-
-    Args:
-        error: what an import raised.
-        file: of the class, for which a `requirements.txt` may say what is wanted.
-
-    """
+    """Return how to add the distribution of a module that was not found; empty for other errors."""
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return ""
     module = error.name.partition(".")[0]

@@ -24,21 +24,15 @@ SAME_PLACE = 0.5  # from this IoU on, two boxes of a class are the same object, 
 
 @dataclass(frozen=True)
 class Agreement:
-    """The difference between two answers.
+    """The difference between two answers."""
 
-    Args:
-        passes: whether a caller sees the same answer.
-        worst: the worst difference, in words.
-        difference: the worst difference divided by its limit: above 1 it does not pass; infinite
-            where something is missing or is not a number.
-        shows: the first class or word that was expected; empty where there is no object in either
-            answer; None of other answers.
-
-    """
-
-    passes: bool
-    worst: str
+    passes: bool  # whether a caller sees the same answer
+    worst: str  # the worst difference, in words
+    # The worst difference divided by its limit: above 1 it does not pass; infinite where something
+    # is missing or is not a number
     difference: float
+    # The first class or word that was expected; empty where there is no object in either answer;
+    # None of other answers
     shows: str | None = None
 
 
@@ -227,14 +221,7 @@ def embeddings(expected: Sequence[float], got: Sequence[float]) -> Agreement:
 
 
 def tensors(expected: Any, got: Any, limit: float = SPREAD) -> Agreement:
-    """Compare an array, or arrays by name, relative to the range of the numbers.
-
-    Args:
-        expected: an array, or arrays by name. NaN and infinity must be in the same places.
-        got: what is compared with it.
-        limit: the largest difference divided by the range: greatest number less least number.
-
-    """
+    """Compare an array, or arrays by name, relative to the range of the numbers."""
     if not isinstance(expected, Mapping):
         return same_array("the tensor", np.asarray(expected), np.asarray(got), limit)
     if set(expected) != set(got):

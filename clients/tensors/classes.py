@@ -37,12 +37,9 @@ def classified(
         labels: by class; some may be missing or empty.
         batched: whether the first dimension is a batch.
 
+
     Returns:
         bytes, `score:index` or `score:index:label`, [batch, classes] or [classes].
-
-    Raises:
-        ModelFailed: the scores are no numbers, or lack the batch.
-        TensorsRefused: more are wanted than `MOST_CLASSES`.
 
     """
     if scores.dtype.kind not in "iuf" or (batched and not scores.ndim):

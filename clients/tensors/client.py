@@ -75,12 +75,7 @@ class TensorResult:
     """The data of the outputs that are wanted in binary."""
 
     def body(self) -> dict[str, Any]:
-        """Return the V2 body; NaN and infinity are left for the JSON encoder.
-
-        Raises:
-            BadPayload: there are too many numbers.
-
-        """
+        """Return the V2 body; NaN and infinity are left for the JSON encoder."""
         count = sum(array.size for name, array in self.outputs.items() if name not in self.binary)
         if count > MOST_NUMBERS:
             raise BadPayload(
@@ -111,12 +106,7 @@ class TensorResult:
         return {"data": class_texts(array) if name in self.classes else json_data(array)}
 
     def npy(self) -> bytes:
-        """Return the only output as a NumPy file.
-
-        Raises:
-            BadPayload: there are several outputs, or it holds texts.
-
-        """
+        """Return the only output as a NumPy file."""
         if len(self.outputs) != 1:
             raise BadPayload(
                 f"the model has {len(self.outputs)} outputs: {', '.join(self.outputs)}",
@@ -131,14 +121,7 @@ class TensorResult:
 
 
 class TensorClient(Client):
-    """Serves a model's tensors. It is made for a model, not found in a file.
-
-    Args:
-        environment: as for any client.
-        model: its name in the repository.
-        check: as `Client.check_tensors`; that of the model's own client, if it has one.
-
-    """
+    """Serves a model's tensors. It is made for a model, not found in a file."""
 
     modelname = ""
     example = {"inputs": [{"name": "INPUT", "shape": [1, 1], "datatype": "FP32", "data": [0.5]}]}
@@ -171,10 +154,6 @@ class TensorClient(Client):
 
         Returns:
             the outputs; of a decoupled model an iterator of its answers.
-
-        Raises:
-            TensorsRefused: the tensors do not match the model's inputs; it was not run.
-            BadPayload: the body is no V2 body, or the bytes are no NumPy file.
 
         """
         if "output" in payload:

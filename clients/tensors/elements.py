@@ -35,12 +35,7 @@ WHOLE = ((int,), "whole numbers")
 
 
 def from_bytes(raw: memoryview, datatype: str, count: int, where: str) -> Array:
-    """Return the elements of binary data, shape [elements]; of texts `count` at most.
-
-    Raises:
-        BadPayload: the last one is cut off, there are more texts, or a truth is neither 0 nor 1.
-
-    """
+    """Return the elements of binary data, shape [elements]; of texts `count` at most."""
     if datatype == "BYTES":
         texts = list(itertools.islice(texts_in(raw, where), count + 1))
         if len(texts) > count:
@@ -61,12 +56,7 @@ def from_bytes(raw: memoryview, datatype: str, count: int, where: str) -> Array:
 
 
 def texts_in(raw: memoryview, where: str) -> Iterator[bytes]:
-    """Yield the texts of binary data: each has its length in front, in four bytes.
-
-    Raises:
-        BadPayload: the last one is cut off.
-
-    """
+    """Yield the texts of binary data: each has its length in front, in four bytes."""
     data, at = bytes(raw), 0  # of a memoryview each piece takes twice the time
     while at < len(data):
         start = at + 4
@@ -82,12 +72,7 @@ def texts_in(raw: memoryview, where: str) -> Iterator[bytes]:
 def flattened_as(
     shape: Sequence[int], data: list[Any], where: str
 ) -> tuple[list[Any], Sequence[int]]:
-    """Return the elements in order, and the shape in which they came: flat, or `shape`.
-
-    Raises:
-        BadPayload: they are nested in another way.
-
-    """
+    """Return the elements in order, and the shape in which they came: flat, or `shape`."""
     if list not in set(map(type, data)):
         return data, (len(data),)
     level: list[Any] = [data]
@@ -118,12 +103,6 @@ def converted(
     """Return the elements of JSON as an array of `datatype`, shape [elements].
 
     `null` is not a number, as in an answer, where the type has such a value.
-
-    Args:
-        flat: the elements.
-        datatype: as the protocol spells it.
-        where: the name of the data, for the message.
-        shape: in which they came, for the message.
 
     Raises:
         BadPayload: an element is of another type, or does not fit.
@@ -181,12 +160,7 @@ def floats(
 
 
 def from_base64(array: Array, where: str) -> Array:
-    """Return the bytes that a tensor has as base64.
-
-    Raises:
-        BadPayload: its elements are no texts, or one is not base64.
-
-    """
+    """Return the bytes that a tensor has as base64."""
     if array.dtype != np.object_:
         raise BadPayload(
             f"`{where}.parameters.content_type` is '{BASE64}', but its datatype is no BYTES",

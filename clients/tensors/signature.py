@@ -58,12 +58,7 @@ def input_named(name: str, signature: Signature) -> TensorSpec:
 
 
 def refuse_wrong_tensors(inputs: Mapping[str, Array], signature: Signature) -> None:
-    """Refuse tensors that do not match the model's inputs.
-
-    Raises:
-        TensorsRefused: a name, type or shape is not the model's.
-
-    """
+    """Refuse tensors that do not match the model's inputs."""
     for name, array in inputs.items():
         datatype = DATATYPES.get(array.dtype, str(array.dtype))
         refuse_wrong_tensor(input_named(name, signature), datatype, array.shape, signature)
@@ -80,12 +75,7 @@ def refuse_wrong_tensors(inputs: Mapping[str, Array], signature: Signature) -> N
 def refuse_wrong_tensor(
     spec: TensorSpec, datatype: str, shape: Sequence[int], signature: Signature
 ) -> None:
-    """Refuse a tensor by its type and shape alone, before its data are read.
-
-    Raises:
-        TensorsRefused: they are not those of the model's input, or there are too many texts.
-
-    """
+    """Refuse a tensor by its type and shape alone, before its data are read."""
     if 0 in shape and math.prod(filter(None, shape)) > MOST_SMALL:
         raise TensorsRefused(
             f"input `{spec.name}` has no numbers, but shape {list(shape)}",
@@ -152,12 +142,7 @@ def at_most(most: int) -> str:
 
 
 def zeros(signature: Signature) -> dict[str, Array]:
-    """Return the smallest inputs of a model: zeros, and 1 for every size that varies.
-
-    Raises:
-        TensorsRefused: an input has a type that NumPy lacks.
-
-    """
+    """Return the smallest inputs of a model: zeros, and 1 for every size that varies."""
     for spec in signature.inputs:
         if spec.datatype not in DTYPES and not spec.optional:
             raise TensorsRefused(

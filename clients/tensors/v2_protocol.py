@@ -141,12 +141,7 @@ def refuse_other_count(count: int, shape: Sequence[int], where: str) -> None:
 
 
 def parameters_of(stated: Mapping[str, Any], where: str = "") -> Mapping[str, Any]:
-    """Return the `parameters` of a tensor, or of a body.
-
-    Raises:
-        BadPayload: they are no object, or name shared memory.
-
-    """
+    """Return the `parameters` of a tensor, or of a body."""
     parameters = stated.get("parameters")
     if not isinstance(parameters, dict | None):
         raise BadPayload(f"`{where}parameters` is {brief(parameters)}", hint="expected an object")
@@ -159,12 +154,7 @@ def parameters_of(stated: Mapping[str, Any], where: str = "") -> Mapping[str, An
 
 
 def content_type(stated: Mapping[str, Any], where: str, taken: Sequence[str]) -> str:
-    """Return the content type in the `parameters` of a tensor or a body, if any.
-
-    Raises:
-        BadPayload: it is not allowed there.
-
-    """
+    """Return the content type in the `parameters` of a tensor or a body, if any."""
     said = parameters_of(stated, where).get("content_type")
     if said not in (None, *taken):
         raise BadPayload(
@@ -175,12 +165,7 @@ def content_type(stated: Mapping[str, Any], where: str, taken: Sequence[str]) ->
 
 
 def for_the_model(parameters: Mapping[str, Any], also: str = "") -> dict[str, Scalar]:
-    """Return those of a body's parameters that the model gets; `also` is for the hint.
-
-    Raises:
-        BadPayload: one has a name or a value that Triton takes from nobody.
-
-    """
+    """Return those of a body's parameters that the model gets; `also` is for the hint."""
     given = {name: value for name, value in parameters.items() if name not in OF_PROTOCOL}
     for name, value in given.items():
         if "\0" in name or not encodable(name) or name.startswith("triton_"):
@@ -198,12 +183,7 @@ def for_the_model(parameters: Mapping[str, Any], also: str = "") -> dict[str, Sc
 
 
 def read_npy(data: bytes) -> Array:
-    """Return the array of a NumPy file; nothing is unpickled.
-
-    Raises:
-        BadPayload: it is no such file, is cut off, or holds Python objects.
-
-    """
+    """Return the array of a NumPy file; nothing is unpickled."""
     file = io.BytesIO(data)
     try:
         version, _ = numpy_format.read_magic(file)
@@ -236,27 +216,15 @@ def read_npy(data: bytes) -> Array:
 
 @dataclass(frozen=True)
 class V2Request:
-    """What a V2 body asks for.
+    """What a V2 body asks for."""
 
-    Args:
-        outputs: the names; none means all.
-        classes: how many of the best classes are wanted of an output.
-        binary: the outputs whose data are wanted in binary.
-
-    """
-
-    outputs: Sequence[str]
-    classes: Mapping[str, int]
-    binary: Collection[str]
+    outputs: Sequence[str]  # the names; none means all
+    classes: Mapping[str, int]  # how many of the best classes are wanted of an output
+    binary: Collection[str]  # the outputs whose data are wanted in binary
 
 
 def wanted_outputs(payload: Payload, signature: Signature) -> V2Request:
-    """Return what a V2 body asks for.
-
-    Raises:
-        BadPayload: there is no such output, or it is wanted in a form that it does not have.
-
-    """
+    """Return what a V2 body asks for."""
     asked = payload.get("outputs") or []
     known = [spec.name for spec in signature.outputs]
     if not isinstance(asked, list):
@@ -289,12 +257,7 @@ def wanted_outputs(payload: Payload, signature: Signature) -> V2Request:
 
 
 def flag(parameters: Mapping[str, Any], name: str, where: str, *, otherwise: bool) -> bool:
-    """Return a parameter that is true or false.
-
-    Raises:
-        BadPayload: it is neither.
-
-    """
+    """Return a parameter that is true or false."""
     value = parameters.get(name, otherwise)
     if not isinstance(value, bool):
         raise BadPayload(

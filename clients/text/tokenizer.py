@@ -57,25 +57,16 @@ SAMPLES = ("The world has many people.", "naïve 中文字 \u200b don't 🙂", "
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """Turns texts into tokens.
+    """Turns texts into tokens."""
 
-    Args:
-        backend: of the library `tokenizers`; it neither pads nor truncates, because all threads
-            would share that setting.
-        mask: the mask token; empty if there is none.
-        padding: the id of the padding token; `None` if there is none.
-        type_padding: the padding value of `token_type_ids`.
-        from_left: whether texts are padded on the left.
-        longest: the most tokens of a text; 0 if the tokenizer states no limit.
-
-    """
-
+    # Of the library `tokenizers`; it neither pads nor truncates, because all threads would share
+    # that setting
     backend: Any
-    mask: str = ""
-    padding: int | None = None
-    type_padding: int = 0
-    from_left: bool = False
-    longest: int = 0
+    mask: str = ""  # the mask token; empty if there is none
+    padding: int | None = None  # the id of the padding token; `None` if there is none
+    type_padding: int = 0  # the padding value of `token_type_ids`
+    from_left: bool = False  # whether texts are padded on the left
+    longest: int = 0  # the most tokens of a text; 0 if the tokenizer states no limit
 
     @property
     def size(self) -> int:
@@ -92,12 +83,6 @@ class Tokenizer:
 
         If the token shows whether it begins a word or continues one, blanks are set accordingly;
         blanks of the text are never doubled, and not changed where a word begins.
-
-        Args:
-            before: the text before the mask.
-            token: its id.
-            after: the text behind the mask.
-
         """
         word, goes_on = self.words(before[-1:], token)
         if not word:
@@ -117,11 +102,6 @@ class Tokenizer:
         """Return a token as text, with its blank, and whether it continues a word.
 
         The text is empty if the model has more tokens than the tokenizer.
-
-        Args:
-            before: the character before it; empty at the beginning of a text.
-            token: its id.
-
         """
         piece = self.backend.id_to_token(token)
         if not piece:
@@ -160,13 +140,7 @@ class Tokenizer:
 
 
 class TokenizerNotReadable(Exception):
-    """A tokenizer cannot be read; the message is what follows its name.
-
-    Args:
-        what: is wrong.
-        fix: how to mend it.
-
-    """
+    """A tokenizer cannot be read; the message is what follows its name."""
 
     def __init__(self, what: str, fix: str) -> None:
         super().__init__(f"{what}; {fix}")
@@ -179,9 +153,6 @@ in_use: MutableMapping[str, Tokenizer] = WeakValueDictionary()
 
 def load_tokenizer(folder: Path) -> Tokenizer:
     """Read the tokenizer in a folder.
-
-    Args:
-        folder: as `AutoTokenizer.from_pretrained` takes it.
 
     Raises:
         OSError: the folder, or a file in it, cannot be read.

@@ -44,18 +44,7 @@ class TritonEnvironment(Environment):
 
 
 class Triton(TritonInference, TritonProbe, ModelServer):
-    """A Triton.
-
-    Args:
-        address: where it listens for gRPC ("host:port" for one on this machine).
-        shared_bytes: how much shared memory may be used for large tensors.
-        repository: its models, where their labels are read.
-        scarce: whether the container's own backends give each model only a share of the shared
-            memory.
-        repair: mends the links in the repository: where one is broken, Triton lists, loads and
-            unloads no model at all.
-
-    """
+    """A Triton."""
 
     def __init__(
         self,
@@ -169,14 +158,7 @@ class Triton(TritonInference, TritonProbe, ModelServer):
 
 
 class Tritons(Triton):
-    """One or more Tritons elsewhere that share the requests; each loads and unloads models.
-
-    Args:
-        address: of all of them.
-        shared_bytes: as for `Triton`.
-        repository: as for `Triton`.
-
-    """
+    """One or more Tritons elsewhere that share the requests; each loads and unloads models."""
 
     def load(self, model: str, *, timeout: float) -> None:
         self._for_each(lambda one, left: one.load(model, timeout=left), timeout)
@@ -213,10 +195,6 @@ def await_room(size: int) -> None:
     """Wait until shared memory has room for inputs of `size` bytes.
 
     A model of the same name may still be unloading.
-
-    Raises:
-        TooLargeAtOnce: there is none in `ROOM_S`.
-
     """
     until = time.monotonic() + ROOM_S
     while size > FITS and free_bytes() < size:

@@ -76,12 +76,7 @@ def correlation_type(config: model_config_pb2.ModelConfig) -> str:
 
 
 def renamed_config(text: str, name: str) -> str:
-    """Return a `config.pbtxt` for the same model under another name.
-
-    Raises:
-        ModelFailed: Triton could not read it.
-
-    """
+    """Return a `config.pbtxt` for the same model under another name."""
     if fault := config_fault(text):
         line, reason, fix = fault
         raise ModelFailed(f"config.pbtxt:{line} cannot be read: {reason}", hint=fix)

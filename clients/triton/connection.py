@@ -89,34 +89,19 @@ Metadata = Callable[[], Sequence[tuple[str, str]]]
 
 @dataclass(frozen=True)
 class Address:
-    """Where Triton listens for gRPC, and how it is reached.
+    """Where Triton listens for gRPC, and how it is reached."""
 
-    Args:
-        target: as gRPC names it: "host:port", "dns:///name:port" or "ipv4:a:port,b:port".
-        elsewhere: whether it was not started by this container, and may be several.
-        tls: whether the connection is encrypted.
-        ca_file: certificates of authorities (PEM); `None` means those that gRPC knows.
-        certificate_file: certificate and key of this side (PEM).
-        metadata: returns what is sent with every call.
-
-    """
-
-    target: str
-    elsewhere: bool = False
-    tls: bool = False
+    target: str  # as gRPC names it: "host:port", "dns:///name:port" or "ipv4:a:port,b:port"
+    elsewhere: bool = False  # whether it was not started by this container, and may be several
+    tls: bool = False  # whether the connection is encrypted
+    # Certificates of authorities (PEM); `None` means those that gRPC knows
     ca_file: Path | None = None
-    certificate_file: Path | None = None
-    metadata: Metadata = tuple
+    certificate_file: Path | None = None  # certificate and key of this side (PEM)
+    metadata: Metadata = tuple  # returns what is sent with every call
     authority: str = ""
 
     def channel(self, *, steady: bool = False) -> grpc.Channel:
-        """Return a new channel.
-
-        Args:
-            steady: whether it asks the first Triton that answers, without a second try, for models
-                that keep state.
-
-        """
+        """Return a new channel."""
         options = [*(ELSEWHERE if self.elsewhere and not steady else CHANNEL)]
         if self.tls:
             if name := self.authority or self.hosts()[0] * self.target.startswith("ipv"):
@@ -132,12 +117,7 @@ class Address:
         return [one.rpartition(":")[0] for one in self._places()]
 
     def each(self) -> list[Address]:
-        """Return the address of each Triton: of a name, those that it stands for now.
-
-        Raises:
-            ModelUnavailable: the name is not known now.
-
-        """
+        """Return the address of each Triton: of a name, those that it stands for now."""
         if self.target.startswith("ipv"):
             kind = self.target.partition(":")[0]
             return [replace(self, target=f"{kind}:{one}") for one in self._places()]
@@ -159,12 +139,7 @@ class Address:
 
 
 class ModelChannel:
-    """A gRPC channel of one model, which can be closed without the others.
-
-    Args:
-        address: Triton's.
-
-    """
+    """A gRPC channel of one model, which can be closed without the others."""
 
     def __init__(self, address: Address, *, steady: bool = False) -> None:
         self.abandoned = ""
@@ -181,13 +156,7 @@ class ModelChannel:
 
 
 class Connection:
-    """Calls Triton, and translates its errors.
-
-    Args:
-        address: where Triton listens for gRPC; a text is that of a Triton on this machine
-            ("host:port").
-
-    """
+    """Calls Triton, and translates its errors."""
 
     def __init__(self, address: Address | str) -> None:
         self._address = Address(address) if isinstance(address, str) else address

@@ -116,14 +116,7 @@ def unknown_sequence() -> UnknownSequence:
 
 
 def http_error(status: int, body: bytes, version: str) -> InferenceError:
-    """Return the contract's error for a response of Triton's HTTP port.
-
-    Args:
-        status: of the response, which is not 200.
-        body: of the response.
-        version: of the model, if one was asked for.
-
-    """
+    """Return the contract's error for a response of Triton's HTTP port."""
     try:
         text = first_line(json.loads(body.removeprefix(b"data: "))["error"])
     except (ValueError, KeyError, TypeError):
@@ -145,14 +138,7 @@ def http_error(status: int, body: bytes, version: str) -> InferenceError:
 def inference_error(
     error: grpc.RpcError | ValueError, signature: Signature, inputs: Collection[str]
 ) -> InferenceError:
-    """Return the contract's error for a run that failed.
-
-    Args:
-        error: what gRPC raised, or a ValueError where the answer has not the shape that it states.
-        signature: the model's.
-        inputs: the names of the inputs that were sent.
-
-    """
+    """Return the contract's error for a run that failed."""
     if isinstance(error, ValueError):
         return ModelFailed(f"the model's answer cannot be read: {error}")
     known = translated(error)
@@ -167,13 +153,7 @@ def inference_error(
 
 
 def load_error(error: InferenceError, reasons: Collection[str]) -> InferenceError:
-    """Return why a model could not be loaded.
-
-    Args:
-        error: the answer to the request.
-        reasons: what Triton says of the model's versions since.
-
-    """
+    """Return why a model could not be loaded."""
     known = next(filter(None, reasons), "")
     reason, fix = reason_and_fix(known or error.message.replace(DIED, DIED_LOADING))
     kind = TooLargeAtOnce if NO_ROOM in reason else ModelFailed

@@ -59,14 +59,7 @@ WITH_STATUS = (("triton_grpc_error", "true"),)
 
 
 class TritonInference(Connection, Inference):
-    """Runs models on a Triton.
-
-    Args:
-        address: where it listens for gRPC ("host:port" for one on this machine).
-        shared_bytes: how much shared memory may be used.
-        repository: its models, where their labels are read.
-
-    """
+    """Runs models on a Triton."""
 
     def __init__(
         self, address: Address | str, shared_bytes: int = 0, repository: Path | None = None

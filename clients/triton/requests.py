@@ -89,10 +89,6 @@ def triton_identity(part: SequencePart, model: str, signature: Signature) -> int
 
     Where keys are needed it is a hash of the caller's own id with the key's owner and the model, so
     that no caller can name another one's sequence.
-
-    Raises:
-        BadParameter: the model takes numbers that are too short for a hash.
-
     """
     kind = signature.correlation
     numeric = kind not in {"", "BYTES"}
@@ -115,12 +111,7 @@ def triton_identity(part: SequencePart, model: str, signature: Signature) -> int
 def sequence_parameters(
     part: SequencePart | None, model: str, signature: Signature
 ) -> dict[str, int | str | bool]:
-    """Return the parameters of the next run of a sequence; note that the model was asked.
-
-    Raises:
-        BadParameter: no sequence is named, or its id does not suit the model.
-
-    """
+    """Return the parameters of the next run of a sequence; note that the model was asked."""
     if not signature.sequence:
         return {}
     if part is None:
@@ -147,12 +138,7 @@ def infer_request(  # noqa: PLR0917  the parts of a request
     parameters: Mapping[str, Scalar],
     region: Region | None = None,
 ) -> Any:
-    """Return a `ModelInferRequest`; large inputs go into the region of shared memory, if any.
-
-    Raises:
-        TensorsRefused: Triton has no type for an array's dtype, or a text cannot be UTF-8.
-
-    """
+    """Return a `ModelInferRequest`; large inputs go into the region of shared memory, if any."""
     request = service_pb2.ModelInferRequest(model_name=model, model_version=version)
     place = 0
     for name, array in inputs.items():
@@ -188,12 +174,7 @@ def infer_request(  # noqa: PLR0917  the parts of a request
 
 
 def text_bytes(name: str, array: npt.NDArray[np.generic]) -> bytes:
-    """Return an input of texts for Triton: for each its length, then its bytes.
-
-    Raises:
-        TensorsRefused: a text cannot be UTF-8.
-
-    """
+    """Return an input of texts for Triton: for each its length, then its bytes."""
     try:
         return binary_data(array)
     except ValueError as error:
@@ -271,13 +252,7 @@ class StillRunning(grpc.RpcError):  # type: ignore[misc]  # it has no types
 
 
 class Runs:
-    """Runs models; a run whose time is over is not cancelled.
-
-    Args:
-        stub: Triton's service.
-        metadata: returns what is sent with every call.
-
-    """
+    """Runs models; a run whose time is over is not cancelled."""
 
     def __init__(self, stub: Any, metadata: Callable[[], Sequence[tuple[str, str]]]) -> None:
         self.is_broken = False
@@ -339,15 +314,7 @@ class Runs:
 
 
 class TritonStream(Stream[Arrays]):
-    """The answers of one run.
-
-    Args:
-        call: the stream of gRPC's responses.
-        signature: the model's.
-        explained: returns the contract's error for one of gRPC's.
-        answered: called with each answer.
-
-    """
+    """The answers of one run."""
 
     def __init__(
         self,

@@ -109,20 +109,12 @@ DIED_LOADING = (
 
 @dataclass(frozen=True)
 class ModelState:
-    """The state of one version of a model in the repository.
+    """The state of one version of a model in the repository."""
 
-    Args:
-        name: the model's.
-        version: its number.
-        state: READY, LOADING, UNLOADING or UNAVAILABLE; empty for a model that was never loaded.
-        reason: why it is in this state, if Triton says so.
-
-    """
-
-    name: str
-    version: str
-    state: str
-    reason: str = ""
+    name: str  # the model's
+    version: str  # its number
+    state: str  # READY, LOADING, UNLOADING or UNAVAILABLE; empty for a model that was never loaded
+    reason: str = ""  # why it is in this state, if Triton says so
 
     @property
     def ready(self) -> bool:
@@ -141,20 +133,13 @@ class ModelState:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """An input or output of a model.
+    """An input or output of a model."""
 
-    Args:
-        name: its name.
-        datatype: as the V2 protocol spells it, such as FP32.
-        shape: sizes, -1 where any size is accepted; where the model batches, the batch is first.
-        optional: whether it may be left out.
-
-    """
-
-    name: str
-    datatype: str
+    name: str  # its name
+    datatype: str  # as the V2 protocol spells it, such as FP32
+    # Sizes, -1 where any size is accepted; where the model batches, the batch is first
     shape: tuple[int, ...]
-    optional: bool = False
+    optional: bool = False  # whether it may be left out
 
     @property
     def is_file(self) -> bool:

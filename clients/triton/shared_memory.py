@@ -87,18 +87,11 @@ class Registration:
 
 @dataclass
 class Region:
-    """Memory that this process shares with Triton.
+    """Memory that this process shares with Triton."""
 
-    Args:
-        name: its name in Triton.
-        memory: the bytes.
-        usable_at: until then, by `time.monotonic()`, Triton may write to it.
-
-    """
-
-    name: str
-    memory: mmap.mmap
-    usable_at: float = 0.0
+    name: str  # its name in Triton
+    memory: mmap.mmap  # the bytes
+    usable_at: float = 0.0  # until then, by `time.monotonic()`, Triton may write to it
 
     @property
     def size(self) -> int:
@@ -111,14 +104,7 @@ class Region:
 
 
 def affordable(memory: int, folder: Path = FOLDER) -> int:
-    """Return how many bytes may be used for tensors: 0 if there is too little memory.
-
-    Args:
-        memory: bytes that the container may use in all, shared memory included; a process that
-            exceeds it is killed.
-        folder: where shared memory is taken.
-
-    """
+    """Return how many bytes may be used for tensors: 0 if there is too little memory."""
     try:
         status = os.statvfs(folder)
     except OSError:
@@ -137,14 +123,7 @@ def free_bytes(folder: Path = FOLDER) -> int:
 
 
 class Regions:
-    """The regions of one web worker.
-
-    Args:
-        server: where they are registered.
-        limit: the bytes that all of them may have; 0 means none.
-        folder: where they are made.
-
-    """
+    """The regions of one web worker."""
 
     def __init__(self, server: Registration, limit: int, folder: Path = FOLDER) -> None:
         self.limit = limit

@@ -27,16 +27,10 @@ COPIED = "dispatch.toml.json"  # beside a copy: the original
 
 @dataclass(frozen=True)
 class Kind:
-    """The values that a key may have.
+    """The values that a key may have."""
 
-    Args:
-        expected: in words.
-        fits: whether a value is one of them.
-
-    """
-
-    expected: str
-    fits: Callable[[Any], bool]
+    expected: str  # in words
+    fits: Callable[[Any], bool]  # whether a value is one of them
 
 
 def one_of(*choices: str) -> Kind:
@@ -94,14 +88,7 @@ PAYLOADS = Kind(
 
 
 def key(kind: Kind, meaning: str, default: Any = MISSING) -> Any:
-    """Declare a key; a key without a default is required.
-
-    Args:
-        kind: the values allowed.
-        meaning: what it does, for the documentation.
-        default: used where the file lacks the key.
-
-    """
+    """Declare a key; a key without a default is required."""
     return field(default=default, metadata={"kind": kind, "meaning": meaning})
 
 
@@ -133,15 +120,10 @@ K = TypeVar("K", bound=Keys)
 
 @dataclass(frozen=True)
 class Copied:
-    """The original of a copied `dispatch.toml`: a model loaded at run time has a copy.
+    """The original of a copied `dispatch.toml`: a model loaded at run time has a copy."""
 
-    Args:
-        file: the author's own file.
-        aliases: those of its aliases that the model has; others belonged to other models.
-
-    """
-
-    file: Path
+    file: Path  # the author's own file
+    # Those of its aliases that the model has; others belonged to other models
     aliases: tuple[str, ...]
 
 
@@ -193,12 +175,7 @@ def aliases(folder: Path) -> tuple[str, ...]:
 
 
 def read_table(path: Path) -> dict[str, Any]:
-    """Return the content of a file.
-
-    Raises:
-        ClientDisabled: it is not TOML.
-
-    """
+    """Return the content of a file."""
     try:
         return tomllib.loads(text_of(path))
     except (OSError, ValueError) as error:

@@ -135,13 +135,7 @@ class Family(Client, Generic[K, P]):
         return f"the payload may have {', '.join(self.fields)}{beside}"
 
     def example_of(self, given: Payload | str) -> Payload:
-        """Return the payload that an entry of the key `examples` means.
-
-        Raises:
-            ClientDisabled: `example` is there too, or it is a text or a picture that the family
-                does not take, or a picture that cannot be read, or is large.
-
-        """
+        """Return the payload that an entry of the key `examples` means."""
         if self.keys.example is not None:
             raise self.mistake("examples", "is there beside `example`", "write one of the two")
         if not isinstance(given, str):
@@ -180,12 +174,7 @@ class Family(Client, Generic[K, P]):
     def tensor(
         self, specs: Sequence[TensorSpec], name: str, *, may_be_text: bool = False
     ) -> TensorSpec:
-        """Return the tensor that the key `name` names, or the only one.
-
-        Raises:
-            ClientDisabled: there is no such tensor, or several and no key, or it holds texts.
-
-        """
+        """Return the tensor that the key `name` names, or the only one."""
         wanted = getattr(self.keys, name)
         for spec in specs:
             if spec.name == wanted or (not wanted and len(specs) == 1):
@@ -200,10 +189,6 @@ class Family(Client, Generic[K, P]):
         """Return the class names: of the key `labels`, of config.pbtxt, or of labels.txt.
 
         None where the classes have `numbers` for names, and no file is named or there.
-
-        Raises:
-            ClientDisabled: the file cannot be read, or config.pbtxt names several.
-
         """
         if not (file := getattr(self.keys, "labels", "")):
             output = getattr(self.keys, "output", "")
@@ -226,12 +211,7 @@ class Family(Client, Generic[K, P]):
         return {**label, "index": index, "score": round(score, 6)}
 
     def lines(self, name: str, file: str) -> list[str]:
-        """Return the lines of a file, which the key `name` names.
-
-        Raises:
-            ClientDisabled: it cannot be read.
-
-        """
+        """Return the lines of a file, which the key `name` names."""
         path: Path = self.folder / file
         try:
             # Not `splitlines`: a name may hold characters that it takes for line ends.
@@ -283,12 +263,7 @@ def names() -> list[str]:
 
 
 def family(name: str, path: Path) -> type[Family[Any, Any]]:
-    """Return a family; its file, which may need large libraries, is imported only now.
-
-    Raises:
-        ClientDisabled: there is none of that name.
-
-    """
+    """Return a family; its file, which may need large libraries, is imported only now."""
     if name not in names():
         raise mistake(path, "family", f'is "{name}"', nearest(name, names()))
     module = importlib.import_module(f"{families.__name__}.{name.replace('-', '_')}")
@@ -300,12 +275,7 @@ def family(name: str, path: Path) -> type[Family[Any, Any]]:
 
 
 def client_class(path: Path) -> type[Client]:
-    """Return the class that serves a model as the `dispatch.toml` at `path` says.
-
-    Raises:
-        ClientDisabled: there is a mistake in the file.
-
-    """
+    """Return the class that serves a model as the `dispatch.toml` at `path` says."""
     table, copy = read_table(path), copied(path)
     base = family(str(table.get("family", Keys.family)), path)
     for name in table:
@@ -330,12 +300,7 @@ def client_class(path: Path) -> type[Client]:
 
 
 def defaults(base: type[Client], keys: Keys, path: Path) -> Mapping[str, Any]:
-    """Return a family's parameters, with the defaults of a file.
-
-    Raises:
-        ClientDisabled: the family has no such parameter, or the default is not allowed.
-
-    """
+    """Return a family's parameters, with the defaults of a file."""
     parameters = dict(base.parameters)
     for name, value in (keys.parameters or {}).items():
         where = f"parameters.{name}"

@@ -25,26 +25,15 @@ PIXEL_KEYS = ("resize", "crop", "interpolation", "pixels", "mean", "std", "chann
 
 @dataclass(frozen=True)
 class PictureInput:
-    """An input tensor that takes pictures.
+    """An input tensor that takes pictures."""
 
-    Args:
-        name: the tensor's.
-        height: in pixels; -1 for any.
-        width: in pixels; -1 for any.
-        dtype: of the pixels.
-        layout: "NCHW" or "NHWC".
-        channels: 3, or 1 for grey.
-        single: whether it takes one picture, without an axis for several.
-
-    """
-
-    name: str
-    height: int
-    width: int
-    dtype: type[np.generic]
-    layout: str
-    channels: int
-    single: bool
+    name: str  # the tensor's
+    height: int  # in pixels; -1 for any
+    width: int  # in pixels; -1 for any
+    dtype: type[np.generic]  # of the pixels
+    layout: str  # "NCHW" or "NHWC"
+    channels: int  # 3, or 1 for grey
+    single: bool  # whether it takes one picture, without an axis for several
 
     @classmethod
     def of(
@@ -133,20 +122,13 @@ class PictureInput:
 
 @dataclass(frozen=True)
 class FileInput:
-    """An input tensor that takes pictures as files: the model decodes them.
+    """An input tensor that takes pictures as files: the model decodes them."""
 
-    Args:
-        name: the tensor's.
-        axes: how many it has.
-        dtype: uint8 for the bytes of one file; object for BYTES, with an element for each file.
-        single: whether it takes one picture, without an axis for several.
-
-    """
-
-    name: str
-    axes: int
+    name: str  # the tensor's
+    axes: int  # how many it has
+    # Uint8 for the bytes of one file; object for BYTES, with an element for each file
     dtype: type[np.generic]
-    single: bool
+    single: bool  # whether it takes one picture, without an axis for several
 
     @classmethod
     def of(cls, family: Family[Any, Any], spec: TensorSpec, signature: Signature) -> FileInput:
@@ -195,12 +177,6 @@ def picture_input(
     taken: Sequence[int] = (3,),
 ) -> PictureInput | FileInput:
     """Read a model's input from its signature.
-
-    Args:
-        family: serves the model.
-        signature: the model's.
-        layout: "NCHW" or "NHWC".
-        taken: the numbers of channels that the family can send.
 
     Raises:
         ClientDisabled: it takes no pictures, or not in this layout.

@@ -53,24 +53,14 @@ K = TypeVar("K", bound=TextKeys)
 
 @dataclass(frozen=True)
 class TextPlan:
-    """How a model takes texts.
+    """How a model takes texts."""
 
-    Args:
-        inputs: its inputs, each one of `PARTS`.
-        single: whether they take one text, without an axis for several.
-        length: the number of tokens to which every text is padded; 0 for any number.
-        longest: the most tokens of a text.
-        output: the output that is wanted.
-        padding: how texts may be made longer or shorter.
-
-    """
-
-    inputs: Sequence[TensorSpec]
-    single: bool
-    length: int
-    longest: int
-    output: str
-    padding: Padding | None
+    inputs: Sequence[TensorSpec]  # its inputs, each one of `PARTS`
+    single: bool  # whether they take one text, without an axis for several
+    length: int  # the number of tokens to which every text is padded; 0 for any number
+    longest: int  # the most tokens of a text
+    output: str  # the output that is wanted
+    padding: Padding | None  # how texts may be made longer or shorter
 
 
 class TextFamily(Family[K, TextPlan]):
@@ -149,13 +139,7 @@ class TextFamily(Family[K, TextPlan]):
         )
 
     def check_sizes(self, spec: TensorSpec, first: TensorSpec) -> None:
-        """Raise ClientDisabled if an input is unlike the first, or takes no single text.
-
-        Args:
-            spec: the input.
-            first: the input whose length all have.
-
-        """
+        """Raise ClientDisabled if an input is unlike the first, or takes no single text."""
         if len(spec.shape) != len(first.shape) or spec.shape[-1] not in (-1, first.shape[-1]):
             raise self.misfit(f"{shown(spec)} is of another shape than {shown(first)}")
         if spec.shape[:-1] not in ((), (-1,), (1,)):
@@ -184,21 +168,10 @@ class TextFamily(Family[K, TextPlan]):
         return fillers.get(spec.name) or 0
 
     def check_output(self, spec: TensorSpec, sizes: tuple[int, ...]) -> None:
-        """Raise ClientDisabled if the family cannot read the output.
-
-        Args:
-            spec: the output.
-            sizes: its sizes for one text.
-
-        """
+        """Raise ClientDisabled if the family cannot read the output."""
 
     def encoded(self, text: str, longest: int) -> Any:
-        """Return the tokenizer's encoding of a text.
-
-        Raises:
-            BadPayload: it has no tokens, or too many.
-
-        """
+        """Return the tokenizer's encoding of a text."""
         hint = f"the model takes at most {longest} tokens: shorten it"
         if len(text) > longest * LONGEST_TOKEN:
             raise BadPayload(f"`text` has {len(text)} characters", hint=hint)
@@ -217,14 +190,7 @@ class TextFamily(Family[K, TextPlan]):
     def outputs(
         self, encodings: Sequence[Any], places: Sequence[Sequence[int]] | None = None
     ) -> list[npt.NDArray[np.float32]]:
-        """Return the model's output for each text: [...], or [tokens, ...].
-
-        Args:
-            encodings: the texts'.
-            places: the tokens whose rows are wanted, for each text; `None` means all, those of the
-                padding included.
-
-        """
+        """Return the model's output for each text: [...], or [tokens, ...]."""
         plan = self.fitted()
         found: dict[int, npt.NDArray[np.float32]] = {}
         for group in self.groups(plan, encodings):
@@ -330,15 +296,7 @@ class TextFamily(Family[K, TextPlan]):
 def padded(
     rows: Sequence[Sequence[int]], padding: int, length: int = 0, *, from_left: bool = False
 ) -> npt.NDArray[np.int64]:
-    """Return rows of unequal lengths as one array: int64 [texts, length].
-
-    Args:
-        rows: the numbers of each text.
-        padding: the padding value.
-        length: of the result; 0 means that of the longest row.
-        from_left: whether rows are padded on the left.
-
-    """
+    """Return rows of unequal lengths as one array: int64 [texts, length]."""
     array = np.full((len(rows), length or max(map(len, rows))), padding, np.int64)
     for place, row in enumerate(rows):
         array[place, array.shape[1] - len(row) if from_left else 0 :][: len(row)] = row
