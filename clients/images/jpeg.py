@@ -6,7 +6,6 @@ The markers and segments are those of ITU-T T.81.
 from __future__ import annotations
 
 import re
-from itertools import product
 from typing import NamedTuple
 
 import simplejpeg
@@ -98,38 +97,3 @@ def has_its_end(data: bytes) -> bool:
     while data[place : place + 1] == b"\xff" and data[place : place + 2] != SCAN:
         place = behind(data, place)
     return data.find(END, place) > place and data[place : place + 2] == SCAN
-
-
-FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # markers that begin a frame
-PROGRESSIVE = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
-COEFFICIENTS = 64
-MOST_OF_SEGMENT = 1000  # bytes; a frame or a scan of 255 components has fewer
-
-
-def lacks_its_end_alone(data: bytes) -> bool:
-    """Whether a JPEG lacks only its end marker, and perhaps a part of its last scan.
-
-    B.2 and G.1.1.1: each scan has some coefficients of some components, in a progressive JPEG down
-    to a certain bit. Only the decoder can tell whether the last scan is complete.
-    """
-    missing: set[tuple[int, int]] = set()
-    place, in_scan, is_progressive = 2, False, False
-    for _ in range(MOST_SEGMENTS):
-        if place >= len(data) - 1:
-            return in_scan and not missing
-        marker, segment = data[place + 1], data[place + 4 : place + MOST_OF_SEGMENT]
-        if data[place] != 0xFF or marker not in SEGMENTS or not segment:
-            return False
-        place, in_scan = behind(data, place), marker == SOS
-        count = segment[0] if in_scan else segment[5] if len(segment) > 5 else 0
-        if marker in FRAMES:
-            is_progressive = marker in PROGRESSIVE
-            missing = set(product(segment[6 : 6 + 3 * count : 3], range(COEFFICIENTS)))
-        elif in_scan:
-            spectral = tuple(segment[1 + 2 * count :][:3])
-            first, last, bits = spectral if is_progressive and len(spectral) == 3 else (0, 63, 0)
-            if bits % 16 == 0:
-                missing.difference_update(product(segment[1::2][:count], range(first, last + 1)))
-            found = AFTER_SCAN.search(data, place)
-            place = found.start() if found else len(data)
-    return False

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from clients.images.arrays import as_png, checked_pixels
-from clients.images.jpeg import END, has_its_end
+from clients.images.jpeg import has_its_end
 from clients.images.pictures import JPEG, Picture, checked_header, decode_picture, orientation
 
 PNG_END = b"IEND\xaeB`\x82"  # the type of the last chunk and its checksum; it has no data
@@ -29,16 +29,14 @@ class PictureFile(NamedTuple):
 def checked_file(data: bytes | Picture, name: str, max_pixels: int, expected: str) -> PictureFile:
     """Return a picture's file; the arguments and errors are those of `decode_picture`.
 
-    A file whose end is missing, or whose format does not show it, is decoded here to find out what
-    else is missing. A JPEG that lacks its end marker alone gets one.
+    A file whose end is missing, or whose format does not show it, is decoded here to say what is
+    wrong with it.
     """
     if isinstance(data, np.ndarray):
         data = as_png(checked_pixels(data, name, max_pixels))
     header = checked_header(data, name, max_pixels, expected)
     if not is_whole(data, header.format):
         decode_picture(data, name, max_pixels, expected)
-        if header.format in JPEG:
-            data += END
     width, height = header.size
     if orientation(header.picture) in SIDEWAYS:
         width, height = height, width

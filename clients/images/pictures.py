@@ -22,12 +22,10 @@ from PIL import Image, ImageChops
 from clients.errors import BadPayload, InferenceError, TooManyRequests
 from clients.images.arrays import checked_pixels
 from clients.images.jpeg import (
-    END,
     MOST_SCANS,
     SCANS_OF_LARGEST,
     Header,
     header_of_plain_jpeg,
-    lacks_its_end_alone,
     scans,
 )
 from clients.images.opening import opened
@@ -159,14 +157,6 @@ def decode_picture(
                     turn = orientation(header.picture)
                     return upright(simplejpeg.decode_jpeg(data, "RGB"), turn)
             picture = header.picture or opened(data, name, expected)
-            if is_jpeg and lacks_its_end_alone(data):
-                data += END
-                colours = "CMYK" if header.mode == "CMYK" else "RGB"
-                # A ValueError where it lacks more than its end.
-                whole = simplejpeg.decode_jpeg(data, colours)
-                if colours == "RGB":
-                    return upright(whole, orientation(picture))
-                picture = opened(data, name, expected)
             picture.load()
             turn = orientation(picture)
             return upright(as_pixels(picture), turn)

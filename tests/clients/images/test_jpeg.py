@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 from typing import Any
 
 import numpy as np
@@ -100,42 +99,12 @@ PHOTO = Image.fromarray(np.random.default_rng(7).integers(0, 255, (6, 9, 3), np.
 )
 
 
+@pytest.mark.parametrize("options", [{"quality": 75}, {"progressive": True}], ids=str)
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"quality": 75},
-        {"quality": 95, "subsampling": 0, "optimize": True},
-        {"quality": 90, "progressive": True},
-        {"restart_marker_blocks": 2},
-        {"exif": True},
-    ],
-    ids=lambda options: list(options)[-1],
-)
-def test_a_jpeg_may_lack_its_end_marker_and_nothing_else(
-    mode: str, options: dict[str, Any]
-) -> None:
-    """ITU-T T.81, B.2.1: the marker is of two bytes. Whatever else is cut off is refused."""
-    if "exif" in options:
-        exif = Image.Exif()
-        exif[0x0112] = 6
-        options = {"exif": exif}
+def test_a_jpeg_that_is_cut_off_is_refused(mode: str, options: dict[str, Any]) -> None:
+    """Wherever it ends, also before its end marker."""
     data = encoded(PHOTO.convert(mode), "JPEG", **options)
-    expected = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB"))
     assert data.endswith(b"\xff\xd9")
-    assert np.array_equal(decode(data[:-2]), expected)
-    assert np.array_equal(decode(data[:-1]), expected)
-    for end in range(data.rindex(b"\xff\xda") + 20, len(data) - 2):
+    for end in range(data.rindex(b"\xff\xda") + 20, len(data) - 1):
         with pytest.raises(BadPayload, match="damaged"):
             decode(data[:end])
-
-
-def test_a_progressive_jpeg_without_its_last_scans_is_refused() -> None:
-    data = encoded(PHOTO, "JPEG", progressive=True)
-    scans = [found.start() for found in re.finditer(rb"\xff\xda", data)]
-    for place in scans[1:]:
-        tables = data.rindex(b"\xff\xc4", 0, place)
-        for end in (tables, place):
-            for ended in (data[:end], data[:end] + b"\xff"):
-                with pytest.raises(BadPayload, match="damaged"):
-                    decode(ended)

@@ -70,11 +70,6 @@ def test_pictures_that_are_cut_off_are_refused(name: str) -> None:
         checked(data[: len(data) * 2 // 3])
 
 
-def test_a_missing_end_marker_is_added() -> None:
-    data = encoded(NOISE, "JPEG")
-    assert checked(data[:-2]).data == data
-
-
 @pytest.mark.parametrize("data", [b"", b"text", b"\xff\xd8\xff", b"\xff\xd8\xff\xe0\0\0\xff\xe0"])
 def test_what_is_no_picture_is_refused(data: bytes) -> None:
     with pytest.raises(BadPayload, match="is not a picture"):
