@@ -172,7 +172,7 @@ class TritonInference(Connection, Inference):
 
         return TritonStream(call, signature, explained, partial(self._note_answer, model, channel))
 
-    def _failure(  # noqa: PLR0913  what is known of the run
+    def _failure(
         self,
         cause: InferenceError,
         model: str,
