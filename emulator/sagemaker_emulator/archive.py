@@ -14,12 +14,7 @@ OWNER_RUNS = 0o100
 
 
 def unpack_archive(archive: Path, folder: Path) -> None:
-    """Unpack an archive into a folder.
-
-    Raises:
-        Trouble: it is damaged, or holds what the service refuses, such as links.
-
-    """
+    """Unpack an archive; raise Trouble where it is damaged, or holds what the service refuses."""
     try:
         with tarfile.open(archive, "r:*") as packed:
             for member in packed:

@@ -16,13 +16,11 @@ from typing import Any
 
 CAPACITY = int(os.environ.get("CAPACITY", "99"))
 PING = int(os.environ.get("PING", "200"))
-PARAMETERS = os.environ.get("PARAMETERS", "")
 SHOWN = {
     "GREETING",
     "MODEL_DIR",
     "MODEL_DIR_USE",
     "SAGEMAKER_MULTI_MODEL",
-    "SAGEMAKER_BATCH_STRATEGY",
 }
 loaded: dict[str, str] = {}
 
@@ -50,8 +48,6 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(PING, b"" if PING == 200 else b"the weights are missing")
         elif self.path == "/models":
             self.answer(200, b'{"models": []}')
-        elif self.path == "/execution-parameters" and PARAMETERS:
-            self.answer(200, PARAMETERS.encode())
         else:
             self.answer(404)
 
@@ -85,8 +81,7 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(200)
 
     def echo(self, body: bytes, **more: Any) -> None:
-        """Answer what came, SLEEP seconds later."""
-        time.sleep(float(os.environ.get("SLEEP", "0")))
+        """Answer what came."""
         headers = {name.lower(): value for name, value in self.headers.items()}
         seen = {"path": self.path, "headers": headers, "size": len(body), **more}
         seen["variables"] = {name: os.environ[name] for name in os.environ if name in SHOWN}
@@ -118,14 +113,6 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
         else:
             self.wfile.write(b"0\r\n\r\n")
-
-    def session(self, body: bytes, value: str) -> None:
-        if value == "close":
-            self.answer(
-                200, X_Amzn_SageMaker_Closed_Session_Id=self.headers["X-Amzn-SageMaker-Session-Id"]
-            )
-        else:
-            self.answer(200, X_Amzn_SageMaker_New_Session_Id=value)
 
 
 if __name__ == "__main__":

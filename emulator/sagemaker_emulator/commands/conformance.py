@@ -16,10 +16,9 @@ from sagemaker_emulator.commands.options import (
     work_folder,
 )
 from sagemaker_emulator.conformance.exchange import Request, Settings
-from sagemaker_emulator.conformance.report import FAIL, Result, as_json, as_junit, summary
+from sagemaker_emulator.conformance.report import FAIL, Result, as_json, summary
 from sagemaker_emulator.conformance.run import Examination
 from sagemaker_emulator.host.limits import Limits
-from sagemaker_emulator.trouble import Trouble
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--body",
         type=Path,
         metavar="FILE",
-        help="one that is answered well (default: an example in /openapi.json, where there is one)",
+        help="one that is answered well; without it much is not applicable",
     )
     requests.add_argument("--content-type", default="application/json", help="(application/json)")
     requests.add_argument("--accept", default="", help="the type of the answers")
@@ -44,15 +43,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     requests.add_argument(
         "--parallel", type=count, default=8, metavar="N", help="at the same time (8)"
     )
-    report = parser.add_argument_group("the report")
-    report.add_argument("--json", action="store_true", help="as JSON, at the end")
-    report.add_argument("--junit", type=Path, metavar="FILE", help="also as a file of JUnit")
+    parser.add_argument("--json", action="store_true", help="the report as JSON, at the end")
 
 
 def run(options: argparse.Namespace) -> int:
     """Examine a container; return 1 where a check fails."""
-    if options.junit:
-        make_way(options.junit)
     with ExitStack() as stack:
         refuse_wrong(options)
         settings = read(options, work_folder(stack))
@@ -67,26 +62,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         words = ", ".join(f"{number} {outcome}" for outcome, number in counts.items())
         sys.stdout.write(f"\n{words}\n")
-    if options.junit:
-        options.junit.write_text(as_junit(options.what, results), encoding="utf-8")
     return int(counts[FAIL] > 0)
-
-
-def make_way(report: Path) -> None:
-    """Remove an earlier report, so that none is there but of a run that came to its end.
-
-    Raises:
-        Trouble, OSError: none can be written there, which is known so before a long run.
-
-    """
-    if report.is_dir():
-        raise Trouble(f"--junit is {str(report)!r}, which is a folder; expected a file")
-    report.touch()
-    if report.is_file() and not report.is_symlink():  # unlike /dev/stdout
-        try:
-            report.unlink()
-        except OSError:  # such as a file that is mounted
-            report.write_bytes(b"")
 
 
 def show(result: Result) -> None:

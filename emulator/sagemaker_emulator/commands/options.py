@@ -65,12 +65,7 @@ def positive(text: str, kind: Callable[[str], float]) -> float:
 
 
 def refuse_wrong(options: argparse.Namespace) -> None:
-    """Refuse what does not go together.
-
-    Raises:
-        Trouble: a server that runs already is given a model, or there is no folder of models.
-
-    """
+    """Raise Trouble where a server that runs already is given a model, or a folder is none."""
     if "://" in options.what and (options.model or options.env):
         raise Trouble(
             f"{options.what} runs already: --model and --env are for an image or a folder"

@@ -35,24 +35,13 @@ class Request:
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer.
-
-    Args:
-        status: of HTTP.
-        headers: of the answer.
-        body: of the answer.
-        first_s: from the request to the first byte of the body.
-        last_s: from the request to the last byte.
-        pieces: in how many pieces the body came.
-
-    """
+    """An answer."""
 
     status: int
     headers: Message
     body: bytes
-    first_s: float
-    last_s: float
-    pieces: int
+    first_s: float  # from the request to the first byte of the body
+    last_s: float  # from the request to the last byte
 
     @property
     def good(self) -> bool:
@@ -65,25 +54,13 @@ class Reply:
 
 @dataclass(frozen=True)
 class Settings:
-    """What the command line says.
+    """What the command line says."""
 
-    Args:
-        model: the folder for /opt/ml/model.
-        models: a folder for each model of a multi-model endpoint.
-        environment: of the container.
-        request: that is answered well; None to look for an example in /openapi.json.
-        stream: that is answered by a stream.
-        slow: that takes seconds.
-        parallel: how many requests are sent at the same time.
-        limits: of the service.
-
-    """
-
-    model: Path | None = None
-    models: Path | None = None
+    model: Path | None = None  # the folder for /opt/ml/model
+    models: Path | None = None  # with a folder for each model of a multi-model endpoint
     environment: Mapping[str, str] = field(default_factory=dict)
-    request: Request | None = None
-    stream: Request | None = None
-    slow: Request | None = None
-    parallel: int = 8
+    request: Request | None = None  # that is answered well
+    stream: Request | None = None  # that is answered by a stream
+    slow: Request | None = None  # that takes seconds
+    parallel: int = 8  # requests that are sent at the same time
     limits: Limits = field(default_factory=Limits)

@@ -97,10 +97,7 @@ def until_answered(subject: Subject) -> None:
 def after_death(subject: Subject, name: str) -> str:
     """Kill the largest child process of a name; return what comes of it.
 
-    Raises:
-        Failed: pings are 200 for a long time while requests are not answered.
-        NotApplicable: it may not be killed.
-
+    Raises Failed where pings are 200 for a long time while requests are not answered.
     """
     children = [one for one in processes.tree(subject.pid)[1:] if processes.name(one) == name]
     if not children:

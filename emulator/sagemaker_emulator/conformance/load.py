@@ -151,11 +151,8 @@ class Flight:
 
 
 def begun(subject: Subject) -> list[Flight]:
-    """Send some requests that last; return those that are not answered yet.
-
-    They are few enough to be answered within 30 s, even one after the other.
-    """
-    request = subject.slow or subject.request
+    """Send requests that last, few enough to end within 30 s; return those that still last."""
+    request = subject.settings.slow or subject.request
     reply = subject.tried(request) if request else ""
     if request is None or not isinstance(reply, Reply) or not reply.good:
         return []

@@ -22,12 +22,7 @@ FULL = HTTPStatus.INSUFFICIENT_STORAGE
 
 
 def unpacked(source: Path, work: Path) -> None:
-    """Give each model in a folder a folder with an opaque name, as the service does.
-
-    Raises:
-        Trouble: there is no model, or an archive is damaged.
-
-    """
+    """Give each model in a folder a folder with an opaque name, as the service does."""
     for path in sorted(source.iterdir()):
         folder = work / hashlib.sha256(path.name.encode()).hexdigest()[:32]
         if path.is_dir():
@@ -52,14 +47,9 @@ def expect(reply: Reply, what: str, *statuses: int) -> None:
         raise Failed(f"{what} is answered with {reply}; expected {wanted}")
 
 
-def loaded(subject: Subject) -> dict[str, str]:
-    """Return the loaded models by their opaque names, with their answers' texts.
-
-    Raises:
-        NotApplicable: there is none.
-
-    """
-    found: dict[str, str] = subject.kept.get("loaded", {})
+def loaded(subject: Subject) -> list[str]:
+    """Return the opaque names of the loaded models; raise NotApplicable where there is none."""
+    found: list[str] = subject.kept.get("loaded", [])
     if not found:
         raise NotApplicable("no model is loaded; give some with --multi-model FOLDER")
     return found
@@ -117,7 +107,7 @@ def models_are_loaded(subject: Subject) -> str:
     names = sorted(one.name for one in subject.models_folder.iterdir())
     if not names:
         raise NotApplicable("no model is known; give some with --multi-model FOLDER")
-    done: dict[str, str] = {}
+    done: list[str] = []
     subject.kept["loaded"] = done
     for name in names:
         reply = load(subject, name)
@@ -125,7 +115,7 @@ def models_are_loaded(subject: Subject) -> str:
             subject.kept["refused"] = name
             break
         expect(reply, "POST /models", HTTPStatus.OK)
-        done[name] = str(reply)
+        done.append(name)
     missing = set(done) - listed(subject)
     if missing:
         raise Failed(f"GET /models lacks {len(missing)} of {len(done)} models that were loaded")
@@ -136,26 +126,26 @@ def models_are_loaded(subject: Subject) -> str:
 
 @check("multi-model.twice")
 def loaded_twice_is_a_conflict(subject: Subject) -> str:
-    expect(load(subject, next(iter(loaded(subject)))), "POST /models again", HTTPStatus.CONFLICT)
+    expect(load(subject, loaded(subject)[0]), "POST /models again", HTTPStatus.CONFLICT)
     return "409"
 
 
 @check("multi-model.full")
 def full_memory_is_said(subject: Subject) -> str:
-    victim = next(iter(loaded(subject)))
+    victim = loaded(subject)[0]
     name = subject.kept.get("refused")
     if not name:
         raise NotApplicable("memory was never full; give more or larger models")
     expect(asked(subject, "DELETE", f"/models/{victim}"), "DELETE /models/NAME", HTTPStatus.OK)
-    del loaded(subject)[victim]
+    loaded(subject).remove(victim)
     expect(load(subject, name), "POST /models after a model was unloaded", HTTPStatus.OK)
-    loaded(subject)[name] = ""
+    loaded(subject).append(name)
     return "507, and 200 after another model was unloaded"
 
 
 @check("multi-model.invoke")
 def loaded_models_are_invoked(subject: Subject) -> str:
-    reply = invoked(subject, next(iter(loaded(subject))))
+    reply = invoked(subject, loaded(subject)[0])
     if reply.status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
         raise Failed(f"POST /models/NAME/invoke of a loaded model is answered with {reply}")
     return str(reply.status)
@@ -174,9 +164,9 @@ def failed_load_harms_nobody(subject: Subject) -> str:
 
 @check("multi-model.unload")
 def unloaded_models_are_gone(subject: Subject) -> str:
-    name = next(iter(loaded(subject)))
+    name = loaded(subject)[0]
     path = f"/models/{name}"
     expect(asked(subject, "DELETE", path), "DELETE /models/NAME", HTTPStatus.OK)
-    del loaded(subject)[name]
+    loaded(subject).remove(name)
     expect(asked(subject, "GET", path), "GET /models/NAME after it", HTTPStatus.NOT_FOUND)
     return "200, then 404"

@@ -50,12 +50,7 @@ def answered(subject: Subject) -> str:
 
 
 def same_with(subject: Subject, headers: Mapping[str, str]) -> Reply:
-    """Send the usual request with more headers.
-
-    Raises:
-        Failed: it is not answered as without them.
-
-    """
+    """Send the usual request with more headers; raise Failed where the answer is another."""
     try:
         reply = subject.invoke(subject.any_request(), headers)
     except NoAnswer as error:
@@ -145,8 +140,8 @@ def errors_are_short(subject: Subject) -> str:
 
 @check("streaming.unbuffered")
 def stream_is_not_buffered(subject: Subject) -> str:
-    given = subject.settings.stream is not None
-    request = subject.stream or subject.good_request()
+    given = subject.settings.stream
+    request = given or subject.good_request()
     reply = subject.invoke(request, seconds=subject.limits.stream_s)
     if not reply.good:
         raise Failed(f"it is answered with {reply}") if given else NotApplicable(f"got: {reply}")

@@ -37,26 +37,14 @@ STAGES = {stage: [CHECKS[name] for name in texts] for stage, texts in TEXTS.item
 
 
 class Examination:
-    """Examines a container.
-
-    Args:
-        what: an image, a URL or a folder.
-        settings: of the command line.
-        say: takes each result as it comes.
-
-    """
+    """Examines a container (an image, a URL or a folder); `say` takes each result as it comes."""
 
     def __init__(self, what: str, settings: Settings, say: Callable[[Result], None]) -> None:
         self.subject, self.say = Subject(what, settings), say
         self.results: list[Result] = []
 
     def run(self) -> list[Result]:
-        """Make all checks; return what came of each.
-
-        Raises:
-            Trouble: the container cannot be started at all.
-
-        """
+        """Make all checks; raise Trouble where the container cannot be started at all."""
         try:
             self.first_life()
             self.second_life()
@@ -79,8 +67,8 @@ class Examination:
             self.check([one], dead)
             if not dead and (ended := self.ended()):
                 self.restart(ended)
-                again = f"it does not start again: {subject.not_ready}"
-                dead = again * bool(subject.not_ready)
+                if subject.not_ready:
+                    dead = f"it does not start again: {subject.not_ready}"
         self.children = bool(subject.pid) and len(processes.tree(subject.pid)) > 1
         self.check(STAGES["stop"], dead)
         if dead:
@@ -107,29 +95,23 @@ class Examination:
 
     def second_life(self) -> None:
         """Run it without a network, where that can be; and with a process killed."""
-        subject = self.subject
-        reason = self.dead
-        if not subject.is_image:
+        subject, alone = self.subject, ""
+        broken = self.dead
+        if not subject.is_started_here:
+            alone = broken = "the server runs already; give its image or its folder"
+        elif not subject.is_image:
             alone = "this needs the image"
         elif platform.system() != "Linux":
             alone = "a container without a network is reached on Linux only"
-        else:
-            alone = ""
-        if not subject.is_started_here:
-            self.check(
-                [*STAGES["alone"], *STAGES["broken"]],
-                "the server runs already; give its image or its folder",
-            )
+        if alone and not self.children:
+            broken = broken or "it is one process, and cannot be broken from outside"
+        if broken:
+            self.check(STAGES["alone"], alone or broken)
+            self.check(STAGES["broken"], broken)
             return
-        if not reason and (not alone or self.children):
-            with self.life(alone=not alone):
-                self.check(STAGES["alone"], alone)
-                self.check(STAGES["broken"], "it did not start" * bool(subject.not_ready))
-            return
-        self.check(STAGES["alone"], reason or alone)
-        self.check(
-            STAGES["broken"], reason or "it is one process, and cannot be broken from outside"
-        )
+        with self.life(alone=not alone):
+            self.check(STAGES["alone"], alone)
+            self.check(STAGES["broken"], "it did not start" if subject.not_ready else "")
 
     def multi_model_life(self) -> None:
         """Run it as one of the containers of a multi-model endpoint."""
@@ -144,10 +126,12 @@ class Examination:
                 unpacked(source, work)
             subject.models_folder = work
             with self.life({VARIABLE: "true"}, work):
-                reason = f"it does not start with {VARIABLE}=true: {subject.not_ready}"
+                reason = subject.not_ready
+                if reason:
+                    reason = f"it does not start with {VARIABLE}=true: {reason}"
                 first, *others = STAGES["multi-model"]
-                self.check([first], reason * bool(subject.not_ready), FAIL)
-                self.check(others, reason * bool(subject.not_ready))
+                self.check([first], reason, FAIL)
+                self.check(others, reason)
 
     @contextmanager
     def life(

@@ -47,9 +47,8 @@ def becomes_ready(subject: Subject) -> str:
     if reason and wants_to_write(subject):
         raise NotApplicable(f"see start.read-only-model; {reason}")
     if reason:
-        hint = hint_for(reason)
-        last = f"; its last line: {subject.lines[-1]}" if subject.lines else ""
-        raise Failed(f"{reason}{f'; {hint}' * bool(hint)}{last}")
+        last = f"its last line: {subject.lines[-1]}" if subject.lines else ""
+        raise Failed("; ".join(filter(None, (reason, hint_for(reason), last))))
     return f"the first 200 after {subject.ready_s:.1f} s"
 
 
@@ -106,16 +105,14 @@ def further_ports_are_in_range(subject: Subject) -> str:
 @check("image.labels")
 def labels_are_known(subject: Subject) -> str:
     must_be_an_image(subject)
-    found = {
-        name.removeprefix(CAPABILITIES): value
-        for name, value in subject.labels.items()
-        if name.startswith(CAPABILITIES)
-    }
+    found = [name for name in subject.labels if name.startswith(CAPABILITIES)]
     if not found:
         raise NotApplicable("the image has no label of a capability, and needs none")
-    wrong = [f"{name}={value}" for name, value in found.items() if value != "true"]
-    wrong += [f"{name} (unknown)" for name in found if name not in KNOWN]
-    if wrong:
+    if wrong := [
+        f"{name}={subject.labels[name]}"
+        for name in found
+        if subject.labels[name] != "true" or name.removeprefix(CAPABILITIES) not in KNOWN
+    ]:
         raise Failed(", ".join(wrong))
     return ", ".join(sorted(found))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from http import HTTPStatus
 from pathlib import Path
@@ -34,24 +34,16 @@ OTHER_PORT = 9110  # what an image is given where it says that it takes one
 PATIENT_S = 10.0  # for a ping of which only the status matters
 AGAIN_S = 0.1  # between pings
 LOADING_S, REFUSED_S = 60.0, 5.0  # how long a first request is repeated: no answer or 5xx; 4xx
-# Requests in one body, which keep a container busy for a while: what would take so long one by one.
-MANY, MOST, MANY_S = 120, 1000, 5.0
 
 
 class Subject:
-    """A container in one of its lives, and what was seen of it.
-
-    Args:
-        what: an image, a URL or a folder.
-        settings: of the command line.
-
-    """
+    """A container (an image, a URL or a folder) in one of its lives, and what was seen of it."""
 
     def __init__(self, what: str, settings: Settings) -> None:
         self.what, self.settings, self.limits = what, settings, settings.limits
         self.outcomes: dict[str, str] = {}  # of the checks so far, by their names
         self.kept: dict[str, Any] = {}  # what several checks share
-        self.request, self.stream, self.slow = settings.request, settings.stream, settings.slow
+        self.request = settings.request
         self.usual = settings.request or Request(b"{}", "application/json")
         self.usual_status = 0  # of its answer; 0 where none came
         self.first: Reply | str = ""  # the answer after the first good ping, or why none came
@@ -66,7 +58,7 @@ class Subject:
         self.lines_before_stop = 0
         self.not_ready = "it was not started"
         self.ready_s = 0.0
-        self.given_port = self.wrong_port = 0
+        self.given_port, self.wrong_port = 0, False
         self.stopped = ""
         self.code: int | None = None
 
@@ -113,24 +105,19 @@ class Subject:
         *,
         alone: bool = False,
     ) -> None:
-        """Start it and wait for the first good ping; `not_ready` says why none came.
+        """Start it, `alone` without a network, and wait for the first good ping.
 
-        Args:
-            more: variables.
-            models: the folder with the models of a multi-model endpoint.
-            alone: without a network.
-
-        Raises:
-            Trouble: it cannot be started.
-
+        `not_ready` says why none came; `models` is the folder of a multi-model endpoint.
         """
         self.forget()
         self.alone = alone
-        given, options = dict(more or {}), []
+        given = dict(more or {})
+        options: tuple[str, ...] = ()
         if self.labelled("accept-bind-to-port") and not self.failed("ports.bind"):
             last = OTHER_PORT + NEEDED_PORTS - 1
             given |= {BIND_TO_PORT: str(OTHER_PORT), SAFE_PORTS: f"{OTHER_PORT + 1}-{last}"}
-            options = ["--publish", f"127.0.0.1::{DEFAULT_PORT}"]  # where it does not mind it
+            if not alone:  # where it does not mind it
+                options = ("--publish", f"127.0.0.1::{DEFAULT_PORT}")
         how = Start(
             f"conformance{self.lives + 1}",
             self.lines.append,
@@ -138,7 +125,7 @@ class Subject:
             self.settings.model,
             models,
             self.limits.stop_s,
-            () if alone else tuple(options),
+            options,
         )
         self.container: Container = (
             IsolatedImage(self.what, how) if alone else container_of(self.what, how)
@@ -174,14 +161,13 @@ class Subject:
 
     def look_elsewhere(self) -> None:
         """Use another port that the container listens on, where that one answers pings."""
-        mine, found = self.address, None
+        mine = self.address
         for port in self.other_ports():
             self.container.address = Address("127.0.0.1", port)
             if not self.ping_fault(1.0):
-                found = port
-                break
-            self.container.address = mine
-        self.wrong_port = found or 0
+                self.wrong_port = True
+                return
+        self.container.address = mine
 
     def other_ports(self) -> list[int]:
         """Return where it may answer that does not mind SAGEMAKER_BIND_TO_PORT."""
@@ -189,8 +175,7 @@ class Subject:
             found = docker("port", self.container.name, str(DEFAULT_PORT), may_fail=True)
             return [int(line.rpartition(":")[2]) for line in found.splitlines()[:1]]
         if isinstance(self.container, LocalProgram) and self.pid:
-            first = self.address.port
-            given = range(first, first + NEEDED_PORTS)
+            given = range(self.given_port, self.given_port + NEEDED_PORTS)
             return sorted(processes.listening(processes.tree(self.pid)) - set(given))
         return []
 
@@ -234,12 +219,7 @@ class Subject:
         headers: Mapping[str, str] | None = None,
         seconds: float = 0,
     ) -> Reply:
-        """Send a request and read the whole answer.
-
-        Raises:
-            NoAnswer: it does not come, or not within `seconds` (60, unless said otherwise).
-
-        """
+        """Send a request and read the whole answer; raise NoAnswer where none comes in time."""
         begin = time.monotonic()
         until = begin + (seconds or self.limits.answer_s)
         pieces, first = [], 0.0
@@ -251,9 +231,7 @@ class Subject:
         except NoAnswer as error:
             raise NoAnswer(f"{method} {path}: {error}") from error
         took = time.monotonic() - begin
-        return Reply(
-            answer.status, answer.headers, b"".join(pieces), first or took, took, len(pieces)
-        )
+        return Reply(answer.status, answer.headers, b"".join(pieces), first or took, took)
 
     def invoke(
         self, request: Request, headers: Mapping[str, str] | None = None, seconds: float = 0
@@ -281,12 +259,7 @@ class Subject:
         return f"POST /invocations is answered with {reply}, not {self.usual_status} as before"
 
     def must_be_well(self) -> None:
-        """See that it still answers; a process that is replaced may take some seconds.
-
-        Raises:
-            Failed: it does not.
-
-        """
+        """Raise Failed where it answers no more; to replace a process may take some seconds."""
         until = time.monotonic() + PATIENT_S
         while fault := self.container.ended() or self.ping_fault() or self.usual_fault():
             if self.container.ended() or time.monotonic() > until:
@@ -294,12 +267,7 @@ class Subject:
             time.sleep(AGAIN_S)
 
     def good_request(self) -> Request:
-        """Return a request that was answered well.
-
-        Raises:
-            NotApplicable: none is known.
-
-        """
+        """Return a request that was answered well; raise NotApplicable where none is known."""
         if self.request is None or not 200 <= self.usual_status < 300:
             raise NotApplicable(
                 "no request is known that is answered with 2xx; give one with --body FILE "
@@ -308,21 +276,13 @@ class Subject:
         return self.request
 
     def any_request(self) -> Request:
-        """Return a request that is answered, well or not.
-
-        Raises:
-            NotApplicable: none is known.
-
-        """
+        """Return a request that is answered, well or not; raise NotApplicable where none is."""
         if not self.usual_status:
             raise NotApplicable("POST /invocations is not answered at all")
         return self.usual
 
     def learn(self) -> None:
-        """Find an example, and send the first request until it is answered well."""
-        example = self.example() if self.request is None else None
-        if example is not None:
-            self.request = self.usual = json_request(example)
+        """Send the first request until it is answered well."""
         begin = time.monotonic()
         self.first = self.later = self.tried()
         while self.request and not (isinstance(self.later, Reply) and self.later.good):
@@ -333,14 +293,6 @@ class Subject:
             time.sleep(AGAIN_S)
             self.later = self.tried()
         self.usual_status = self.later.status if isinstance(self.later, Reply) else 0
-        if example is not None:
-            each = self.later.last_s if isinstance(self.later, Reply) else MANY_S
-            number = round(min(max(MANY_S / max(each, 0.001), MANY), MOST))
-            many = json_request({"requests": [example] * number})
-            self.slow = self.slow or many
-            self.stream = self.stream or Request(
-                many.body, "application/json", "application/jsonlines"
-            )
 
     def tried(self, request: Request | None = None) -> Reply | str:
         """Return the answer to a request, the usual one if none is given, or why none came."""
@@ -348,27 +300,3 @@ class Subject:
             return self.invoke(request or self.usual)
         except NoAnswer as error:
             return str(error)
-
-    def example(self) -> Any:
-        """Return the smallest example in /openapi.json for /invocations; None where none is."""
-        try:
-            document = json.loads(self.ask("GET", "/openapi.json", seconds=PATIENT_S).body)
-            media = followed(document, ("paths", "/invocations", "post", "requestBody"))
-            media = media["content"]["application/json"]
-            found = [one["value"] for one in media.get("examples", {}).values()]
-            found += [media["example"]] if "example" in media else []
-            return min(found, key=lambda one: len(json.dumps(one)))
-        except (NoAnswer, ValueError, KeyError, TypeError, AttributeError):
-            return None
-
-
-def followed(document: Any, path: Sequence[str]) -> Any:
-    """Return a part of an OpenAPI document; a reference there is followed."""
-    part = document
-    for name in path:
-        part = part[name]
-    return followed(document, part["$ref"].split("/")[1:]) if "$ref" in part else part
-
-
-def json_request(value: Any) -> Request:
-    return Request(json.dumps(value).encode(), "application/json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -10,55 +11,36 @@ from functools import partial
 from typing import Any
 
 from sagemaker_emulator.emulate.contract import PREFIX, Refused, validation_error
-from sagemaker_emulator.emulate.endpoint import Endpoint, Variant
-from sagemaker_emulator.emulate.places import bucket_and_key, carried_out, read_object
+from sagemaker_emulator.emulate.endpoint import Endpoint
+from sagemaker_emulator.emulate.s3 import call_s3, read_object, split_url
 from sagemaker_emulator.host.calls import NoAnswer
 from sagemaker_emulator.trouble import Trouble
 
 INVOCATION_S, QUEUE_S = 900, 21_600  # the service's defaults
 MAX_INLINE = 128_000
+say = logging.getLogger(__name__).info
 OUTPUT_LOCATION, FAILURE_LOCATION = f"{PREFIX}OutputLocation", f"{PREFIX}FailureLocation"
 
 
 class AsyncCalls:
-    """Takes requests and answers them one after another, some at a time.
+    """Takes requests and answers them, some `at_once`, below `s3://bucket/prefix`.
 
-    Args:
-        endpoint: that answers them.
-        client: boto3's, for S3.
-        output: `s3://bucket/prefix` for answers.
-        failure: the same for failures; may be empty.
-        at_once: requests that a container gets at the same time.
-        say: takes a line for each request.
-
+    Without a place for failures these are only shown.
     """
 
-    def __init__(  # noqa: PLR0917  all of it is needed
-        self,
-        endpoint: Endpoint,
-        client: Any,
-        output: str,
-        failure: str,
-        at_once: int,
-        say: Callable[[str], None],
-    ) -> None:
-        self.endpoint, self.client, self.say = endpoint, client, say
-        self.output = bucket_and_key(output)
-        self.failure = bucket_and_key(failure) if failure else None
+    def __init__(self, client: Any, output: str, failure: str, at_once: int) -> None:
+        self.client = client
+        self.output = split_url(output)
+        self.failure = split_url(failure) if failure else None
         self.workers = ThreadPoolExecutor(at_once, "async")
 
     def close(self) -> None:
         self.workers.shutdown(wait=False, cancel_futures=True)
 
     def submit(
-        self, name: str, call: Mapping[str, str], body: bytes
+        self, endpoint: Endpoint, name: str, call: Mapping[str, str], body: bytes
     ) -> tuple[dict[str, str], dict[str, str]]:
-        """Take a request; return the body and the headers of the service's answer.
-
-        Raises:
-            Refused: it has no input, or two; or its location is not in S3.
-
-        """
+        """Take a request, or raise Refused; return the service's answer, and its headers."""
         location = call.get("InputLocation", "")
         if bool(location) == bool(body):
             raise validation_error("Provide exactly one of InputLocation and Body")
@@ -66,17 +48,16 @@ class AsyncCalls:
             raise validation_error(f"Body must have length less than or equal to {MAX_INLINE}")
         if location:
             try:
-                bucket_and_key(location)
+                split_url(location)
             except Trouble as error:
                 raise validation_error(f"InputLocation {error}") from error
+        endpoint.refuse_wrong(name, call)
         inference_id = call.get("InferenceId") or str(uuid.uuid4())
         extension = call.get("S3OutputPathExtension", "")
-        file_name = call.get("Filename", f"{inference_id}.out")
-        output = below(self.output, extension, file_name)
+        output = below(self.output, extension, call.get("Filename", f"{inference_id}.out"))
         failure = self.failure and below(self.failure, extension, f"{inference_id}-error.out")
-        variant = self.endpoint.choose(name, call)
-        wait = partial(self.answer, name, variant, call, body, time.monotonic())
-        self.workers.submit(self.run, wait, output, failure)
+        answer = partial(self.answer, endpoint, name, call, body, time.monotonic())
+        self.workers.submit(self.run, answer, output, failure)
         headers = {OUTPUT_LOCATION: url_of(output)}
         if failure:
             headers[FAILURE_LOCATION] = url_of(failure)
@@ -89,36 +70,34 @@ class AsyncCalls:
         failure: tuple[str, str] | None,
     ) -> None:
         """Answer a request, and write the output, or why there is none."""
-        begin, where = time.monotonic(), output
+        begin = time.monotonic()
+        where: tuple[str, str] | None = output
         try:
             content, content_type = answer()
-            outcome = f"output in {url_of(where)}"
+            outcome = "output"
         except (Refused, Trouble, NoAnswer) as error:
-            outcome = f"failed: {error}"
+            outcome, where = f"failed: {error}", failure
             content, content_type = f"{error}".encode(), "text/plain"
-            if failure is None:
-                self.say(f"InvokeEndpointAsync {outcome}")
-                return
-            where = failure
-            outcome += f"; in {url_of(where)}"
-        try:
-            bucket, key = where
-            more = {"Body": content, "ContentType": content_type}
-            carried_out(self.client.put_object, Bucket=bucket, Key=key, **more)
-        except Trouble as error:
-            outcome = f"cannot be written to {url_of(where)}: {error}"
-        self.say(f"InvokeEndpointAsync {outcome} ({time.monotonic() - begin:.2f} s)")
+        if where:
+            outcome += f" in {url_of(where)}"
+            try:
+                bucket, key = where
+                more = {"Body": content, "ContentType": content_type}
+                call_s3(self.client.put_object, Bucket=bucket, Key=key, **more)
+            except Trouble as error:
+                outcome = f"cannot be written to {url_of(where)}: {error}"
+        say(f"InvokeEndpointAsync {outcome} ({time.monotonic() - begin:.2f} s)")
 
     def answer(
-        self, name: str, variant: Variant, call: Mapping[str, str], body: bytes, came: float
+        self, endpoint: Endpoint, name: str, call: Mapping[str, str], body: bytes, came: float
     ) -> tuple[bytes, str]:
         """Return the content and the type of the container's answer to a request."""
         begin = time.monotonic()
         if begin - came > int(call.get("RequestTTLSeconds", QUEUE_S)):
             raise Trouble(f"the request expired: it waited {begin - came:.0f} s")
         seconds = float(call.get("InvocationTimeoutSeconds", INVOCATION_S))
-        body = body or read_object(self.client, *bucket_and_key(call["InputLocation"]))
-        answer = self.endpoint.ask(name, variant, body, call, seconds)
+        body = body or read_object(self.client, *split_url(call["InputLocation"]))
+        answer = endpoint.ask(name, body, call, seconds)
         content_type = answer.headers.get("Content-Type", "application/octet-stream")
         return answer.read(begin + seconds), content_type
 

@@ -6,14 +6,12 @@ The shapes come from botocore's description of `sagemaker-runtime`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 from botocore.loaders import Loader
 from botocore.model import ServiceModel, Shape
-
-from sagemaker_emulator.trouble import Trouble
 
 REGION, ACCOUNT = "us-east-1", "000000000000"
 MAX_MESSAGE = 2048  # characters of a container's error that are passed on
@@ -33,48 +31,11 @@ TO_CONTAINER = {
     "SessionId": SESSION_ID,
 }
 NOT_EMULATED = ("TargetContainerHostname", "EnableExplanations", "InferenceComponentName")
-FIRST_VARIANT = "AllTraffic"
-VARIANT_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
 JAVA_CLASSES = {r"\p{ASCII}": r"[\x00-\x7f]", r"[\p{Print}]": "[ -~]", r"\z": r"\Z"}
 
 
-def variants_of(first: str, given: Iterable[Sequence[str]]) -> list[tuple[str, float, str]]:
-    """Return the production variants' names, weights and containers.
-
-    Args:
-        first: the container of FIRST_VARIANT, which has weight 1.
-        given: name, weight and container of each `--variant`.
-
-    Raises:
-        Trouble: a name or a weight is not allowed.
-
-    """
-    found = [(FIRST_VARIANT, 1.0, first)]
-    for name, text, what in given:
-        if not VARIANT_NAME.fullmatch(name) or any(name == one for one, *_ in found):
-            raise Trouble(
-                f"--variant is named {name!r}; expected another name than the others', of at most "
-                "63 letters, digits and '-'"
-            )
-        try:
-            weight = float(text)
-        except ValueError:
-            weight = 0.0
-        if not 0 < weight < float("inf"):
-            raise Trouble(f"the weight of --variant {name} is {text!r}; expected a number above 0")
-        found.append((name, weight, what))
-    return found
-
-
 class Refused(Exception):
-    """The service answers with an error.
-
-    Args:
-        name: of the error, such as ValidationError.
-        message: what the caller reads.
-        fields: further members of the error.
-
-    """
+    """The service answers with an error, such as ValidationError, and its further fields."""
 
     def __init__(self, name: str, message: str, **fields: Any) -> None:
         super().__init__(message)
@@ -124,16 +85,10 @@ def runtime() -> ServiceModel:
 def members(operation: str, headers: Mapping[str, str]) -> dict[str, str]:
     """Return what the headers of a call say, by the names that boto3 has for it.
 
-    Args:
-        operation: such as InvokeEndpoint.
-        headers: by their names in small letters.
-
-    Raises:
-        Refused: a value is longer than allowed, or has another form.
-
+    Their own names are in small letters. Raises Refused where a value is too long, or has
+    another form.
     """
-    found = {}
-    faults = []
+    found, faults = {}, []
     for name, shape in runtime().operation_model(operation).input_shape.members.items():
         if shape.serialization.get("location") != "header":
             continue

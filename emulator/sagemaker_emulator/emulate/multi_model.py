@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import shutil
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path, PurePosixPath
 
@@ -27,60 +28,32 @@ from sagemaker_emulator.host.limits import Limits
 from sagemaker_emulator.trouble import Trouble
 
 PACKED = ".tar.gz"
+say = logging.getLogger(__name__).info
 
 
 @dataclass
 class Loaded:
-    """A model that the container has loaded.
+    """A model that the container has loaded."""
 
-    Args:
-        target: what callers name it by.
-        key: the opaque name that the container knows.
-        folder: of its files, on this machine.
-        size: of its files, in bytes.
-        users: requests that it is answering.
-
-    """
-
-    target: str
-    key: str
-    folder: Path
-    size: int
-    users: int = field(default=0)
+    target: str  # what callers name it by
+    key: str  # the opaque name that the container knows
+    folder: Path  # of its files, on this machine
+    users: int = 0  # requests that it is answering
 
 
 class Models:
     """Loads and unloads the models of one container.
 
-    Args:
-        source: the folder with the models, packed as `NAME.tar.gz`, or a folder for each.
-        work: the folder that the container sees; each model is unpacked into it.
-        container: that serves them.
-        limits: of the service.
-        memory: bytes of files that may be loaded at once; 0 for no limit.
-        say: takes what is loaded and unloaded.
-
+    In `source` they are packed as `NAME.tar.gz`, or a folder each; the container sees `work`.
     """
 
-    def __init__(  # noqa: PLR0917  all of it is needed
-        self,
-        source: Path,
-        work: Path,
-        container: Container,
-        limits: Limits,
-        memory: int,
-        say: Callable[[str], None],
-    ) -> None:
+    def __init__(self, source: Path, work: Path, container: Container, limits: Limits) -> None:
         self.source, self.work, self.container = source, work, container
-        self.limits, self.memory, self.say = limits, memory, say
+        self.load_s = limits.load_s
         self.table: OrderedDict[str, Loaded] = OrderedDict()  # the least recently asked first
         self.guard = threading.Lock()  # of the table and of `loading`
         self.loading: dict[str, Future[Loaded]] = {}
         self.loader = ThreadPoolExecutor(1, "loads models")
-
-    def names(self) -> list[str]:
-        with self.guard:
-            return list(self.table)
 
     def close(self) -> None:
         self.loader.shutdown(wait=False, cancel_futures=True)
@@ -88,13 +61,7 @@ class Models:
     def ask(
         self, endpoint: str, target: str, body: bytes, headers: Mapping[str, str], until: float
     ) -> Answer:
-        """Ask a model, which is loaded first if it is not.
-
-        Raises:
-            NoAnswer: the container does not answer.
-            Refused: there is no such model, or it cannot be loaded, or not in time.
-
-        """
+        """Ask a model; load it first, or raise Refused where it cannot be, or not in time."""
         again = True
         while True:
             model = self.loaded(endpoint, target, until)
@@ -106,8 +73,10 @@ class Models:
                     model.users -= 1
             if answer.status == HTTPStatus.NOT_FOUND and again:
                 again = False  # the container may have been restarted
-                self.say(f"{target}: the container has not loaded it (404); loading it once more")
-                self.forget(model)
+                say(f"{target}: the container has not loaded it (404); loading it once more")
+                with self.guard:
+                    if self.table.get(target) is model:
+                        del self.table[target]
             elif answer.status != HTTPStatus.INSUFFICIENT_STORAGE or not self.unload_one(target):
                 return answer
             answer.close()
@@ -134,15 +103,13 @@ class Models:
         return model
 
     def load(self, endpoint: str, target: str) -> Loaded:
-        """Unpack a model and load it; unload others while there is no room for it."""
+        """Unpack a model and load it."""
         key = hashlib.sha256(f"{self.source}/{target}".encode()).hexdigest()[:32]
         folder = self.work / key / "model"
         shutil.rmtree(folder.parent, ignore_errors=True)
         try:
-            model = Loaded(target, key, folder, self.fetch(target, folder))
-            while self.memory and self.used() + model.size > self.memory:
-                if not self.unload_one(target):
-                    break
+            self.fetch(target, folder)
+            model = Loaded(target, key, folder)
             self.post(endpoint, model)
         except BaseException:
             shutil.rmtree(folder.parent, ignore_errors=True)
@@ -151,13 +118,8 @@ class Models:
             self.table[target] = model
         return model
 
-    def fetch(self, target: str, folder: Path) -> int:
-        """Put the files of a model into a folder; return their size in bytes.
-
-        Raises:
-            Refused: there is no such model, or its archive is damaged.
-
-        """
+    def fetch(self, target: str, folder: Path) -> None:
+        """Put the files of a model into a folder; raise Refused where there are none to be read."""
         path = PurePosixPath(target.lstrip("/"))
         packed = self.source / path
         plain = packed.with_name(packed.name.removesuffix(PACKED))
@@ -176,7 +138,6 @@ class Models:
                 raise validation_error(f"Failed to extract model data archive: {error}") from error
         else:
             shutil.copytree(plain, folder, copy_function=link, dirs_exist_ok=True)
-        return sum(one.stat().st_size for one in folder.rglob("*") if one.is_file())
 
     def post(self, endpoint: str, model: Loaded) -> None:
         """Let the container load a model."""
@@ -185,7 +146,7 @@ class Models:
         ).encode()
         begin = time.monotonic()
         while True:
-            until = time.monotonic() + self.limits.load_s
+            until = time.monotonic() + self.load_s
             try:
                 status, text = ask_text(
                     self.container.address, "POST", "/models", until=until, body=body
@@ -194,9 +155,9 @@ class Models:
                 raise model_error(endpoint, 0, f"POST /models: {error}") from error
             if status in (HTTPStatus.OK, HTTPStatus.CONFLICT):  # 409: it is loaded already
                 took = time.monotonic() - begin
-                self.say(f"loaded {model.target} as {model.key} in {took:.1f} s")
+                say(f"loaded {model.target} as {model.key} in {took:.1f} s")
                 return
-            self.say(f"{model.target}: POST /models is answered with {status}: {text[:200]}")
+            say(f"{model.target}: POST /models is answered with {status}: {text[:200]}")
             if status != HTTPStatus.INSUFFICIENT_STORAGE or not self.unload_one(model.target):
                 raise model_error(endpoint, status, text)
 
@@ -207,7 +168,7 @@ class Models:
             if not free:
                 return False
             model = self.table.pop(free[0].target)
-        until = time.monotonic() + self.limits.load_s
+        until = time.monotonic() + self.load_s
         try:
             status, text = ask_text(
                 self.container.address, "DELETE", f"/models/{model.key}", until=until
@@ -215,19 +176,11 @@ class Models:
             fault = "" if status == HTTPStatus.OK else f"{status}: {text[:200]}"
         except NoAnswer as error:
             fault = str(error)
-        bad = f", but DELETE /models/{model.key} is answered with {fault}" * bool(fault)
-        self.say(f"unloaded {model.target}{bad}")
+        if fault:
+            fault = f", but DELETE /models/{model.key} is answered with {fault}"
+        say(f"unloaded {model.target}{fault}")
         shutil.rmtree(model.folder.parent, ignore_errors=True)
         return True
-
-    def forget(self, model: Loaded) -> None:
-        with self.guard:
-            if self.table.get(model.target) is model:
-                del self.table[model.target]
-
-    def used(self) -> int:
-        with self.guard:
-            return sum(one.size for one in self.table.values())
 
 
 def link(source: str, target: str) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from typing import Any
 
@@ -25,10 +26,11 @@ from sagemaker_emulator.emulate.contract import (
     too_large,
     validation_error,
 )
-from sagemaker_emulator.emulate.endpoint import Endpoint, Variant, as_model_errors
+from sagemaker_emulator.emulate.endpoint import Endpoint, as_model_errors, failure_reason
 from sagemaker_emulator.emulate.event_stream import CONTENT_TYPE, model_stream_error, payload_part
 from sagemaker_emulator.host.calls import Answer, NoAnswer, TooLate
 from sagemaker_emulator.host.health import FAILED
+from sagemaker_emulator.host.limits import VARIANT
 
 OPERATIONS = {
     "invocations": "InvokeEndpoint",
@@ -38,151 +40,103 @@ OPERATIONS = {
 NO_ASYNC = "The endpoint is not asynchronous: start `emulate` with --async-output s3://…"
 PIECE = 2**20
 SHOWN = 500
+say = logging.getLogger(__name__).info
 
 
 class Service:
-    """Answers calls of boto3.
+    """Answers calls of boto3 to an endpoint, which has any name."""
 
-    Args:
-        endpoint: that is asked; any name is its name.
-        async_calls: takes InvokeEndpointAsync, where there is an output for it.
-        say: takes a line for each call.
-
-    """
-
-    def __init__(
-        self, endpoint: Endpoint, async_calls: AsyncCalls | None, say: Callable[[str], None]
-    ) -> None:
-        self.endpoint, self.async_calls, self.say = endpoint, async_calls, say
+    def __init__(self, endpoint: Endpoint, async_calls: AsyncCalls | None) -> None:
+        self.endpoint, self.async_calls = endpoint, async_calls
 
     def app(self) -> Flask:
         app = Flask(__name__, static_folder=None)
-
-        @app.post("/endpoints/<name>/<path>")
-        def call(name: str, path: str) -> Response:
-            return self.call(name, path)
-
-        @app.post("/")
-        def control() -> Response:
-            return self.control()
-
-        @app.errorhandler(404)
-        @app.errorhandler(405)
-        def unknown(_: Exception) -> Response:
-            return unknown_operation()
-
+        app.post("/endpoints/<name>/<path>")(self.call)
+        app.post("/")(self.control)
+        app.register_error_handler(404, answer_unknown)
+        app.register_error_handler(405, answer_unknown)
         return app
 
     def call(self, name: str, path: str) -> Response:
         """Answer one call of `sagemaker-runtime`."""
         operation = OPERATIONS.get(path, "")
         if not operation:
-            drained(0)
-            return unknown_operation()
+            drain(0)
+            return answer_unknown()
         begin = time.monotonic()
+        limits = self.endpoint.limits
         try:
-            body = drained(self.endpoint.limits.max_body)
+            body = drain(limits.max_body)
             given = {name.lower(): in_utf_8(value) for name, value in request.headers}
             call = members(operation, given)
             if operation == "InvokeEndpointAsync":
-                response = self.asynchronously(name, call, body)
-                self.note(operation, call, None, 202, begin)
-                return response
-            variant = self.endpoint.choose(name, call)
-            limits = self.endpoint.limits
-            answer = self.endpoint.ask(name, variant, body, call, limits.answer_s)
+                if self.async_calls is None:
+                    raise validation_error(NO_ASYNC)
+                content, headers = self.async_calls.submit(self.endpoint, name, call, body)
+                say_answered(operation, call, 202, begin)
+                return Response(json.dumps(content), 202, headers, mimetype="application/json")
+            self.endpoint.refuse_wrong(name, call)
+            answer = self.endpoint.ask(name, body, call, limits.answer_s)
             if operation == "InvokeEndpoint":
-                response = whole(name, answer, begin + limits.answer_s)
-                self.note(operation, call, variant, 200, begin)
+                response = read_whole(name, answer, begin + limits.answer_s)
+                say_answered(operation, call, 200, begin)
             else:
-                response = Response(
-                    self.streamed(answer, begin, call, variant), mimetype=CONTENT_TYPE
-                )
+                pieces = stream(answer, begin, begin + limits.stream_s, call)
+                response = Response(pieces, mimetype=CONTENT_TYPE)
                 content_type = answer.headers.get("Content-Type", "")
                 response.headers[f"{PREFIX}Content-Type"] = content_type
         except Refused as error:
-            self.say(f"{operation} {error.name}: {error.message[:SHOWN]}")
-            return refused(error)
+            say(f"{operation} {error.name}: {error.message[:SHOWN]}")
+            return answer_refused(error)
         if CUSTOM_ATTRIBUTES in answer.headers:
             response.headers[CUSTOM_ATTRIBUTES] = answer.headers[CUSTOM_ATTRIBUTES]
-        response.headers[INVOKED_VARIANT] = variant.name
+        response.headers[INVOKED_VARIANT] = VARIANT
         response.headers["x-amzn-RequestId"] = str(uuid.uuid4())
         return response
 
-    def streamed(
-        self, answer: Answer, begin: float, call: Mapping[str, str], variant: Variant
-    ) -> Iterator[bytes]:
-        """Yield the frames of an answer as it comes."""
-        count = 0
-        limits = self.endpoint.limits
-        try:
-            with closing(answer.pieces(begin + limits.stream_s)) as pieces:
-                for piece in pieces:
-                    count += 1
-                    yield payload_part(piece)
-        except NoAnswer as error:
-            code = "ModelInvocationTimeExceeded" if isinstance(error, TooLate) else "StreamBroken"
-            self.say(f"InvokeEndpointWithResponseStream: ModelStreamError {code}: {error}")
-            yield model_stream_error(code, str(error))
-            return
-        name = f"InvokeEndpointWithResponseStream ({count} parts)"
-        self.note(name, call, variant, 200, begin)
-
-    def asynchronously(self, name: str, call: Mapping[str, str], body: bytes) -> Response:
-        if self.async_calls is None:
-            raise validation_error(NO_ASYNC)
-        content, headers = self.async_calls.submit(name, call, body)
-        return Response(json.dumps(content), 202, headers, mimetype="application/json")
-
-    def note(
-        self,
-        operation: str,
-        call: Mapping[str, str],
-        variant: Variant | None,
-        status: int,
-        begin: float,
-    ) -> None:
-        """Say that a call was answered."""
-        words = [operation, call.get("TargetModel", ""), variant.name if variant else ""]
-        took = f"{1000 * (time.monotonic() - begin):.0f} ms"
-        self.say(" ".join(filter(None, [*words, str(status), "in", took])))
-
     def control(self) -> Response:
         """Answer DescribeEndpoint of `sagemaker`, which waiters and the SDK ask."""
-        body = drained(self.endpoint.limits.max_body)
+        body = drain(self.endpoint.limits.max_body)
         if request.headers.get("X-Amz-Target") != "SageMaker.DescribeEndpoint":
-            return unknown_operation()
+            return answer_unknown()
         try:
             name = str(json.loads(body)["EndpointName"])
         except (ValueError, KeyError, TypeError):
-            return refused(validation_error("EndpointName is missing"))
-        return Response(json.dumps(self.description(name)), mimetype="application/x-amz-json-1.1")
-
-    def description(self, name: str) -> dict[str, Any]:
+            return answer_refused(validation_error("EndpointName is missing"))
         endpoint = self.endpoint
-        arn = f"arn:aws:sagemaker:{REGION}:{ACCOUNT}"
         described = {
             "EndpointName": name,
-            "EndpointArn": f"{arn}:endpoint/{name}",
+            "EndpointArn": f"arn:aws:sagemaker:{REGION}:{ACCOUNT}:endpoint/{name}",
             "EndpointConfigName": name,
             "EndpointStatus": endpoint.status,
             "CreationTime": endpoint.begin,
             "LastModifiedTime": endpoint.begin,
-            "ProductionVariants": [
-                {
-                    "VariantName": one.name,
-                    "CurrentWeight": one.weight,
-                    "DesiredWeight": one.weight,
-                    "CurrentInstanceCount": 1,
-                    "DesiredInstanceCount": 1,
-                }
-                for one in endpoint.variants
-            ],
+            "ProductionVariants": [{"VariantName": VARIANT, "CurrentInstanceCount": 1}],
         }
-        for one in endpoint.variants:
-            if one.health.state == FAILED:
-                described["FailureReason"] = failure_reason(one)
-        return described
+        if endpoint.status == FAILED:
+            described["FailureReason"] = failure_reason(endpoint.health)
+        return Response(json.dumps(described), mimetype="application/x-amz-json-1.1")
+
+
+def stream(answer: Answer, begin: float, until: float, call: Mapping[str, str]) -> Iterator[bytes]:
+    """Yield the frames of an answer as it comes."""
+    count = 0
+    try:
+        with closing(answer.pieces(until)) as pieces:
+            for piece in pieces:
+                count += 1
+                yield payload_part(piece)
+    except NoAnswer as error:
+        code = "ModelInvocationTimeExceeded" if isinstance(error, TooLate) else "StreamBroken"
+        say(f"InvokeEndpointWithResponseStream: ModelStreamError {code}: {error}")
+        yield model_stream_error(code, str(error))
+        return
+    say_answered(f"InvokeEndpointWithResponseStream ({count} parts)", call, 200, begin)
+
+
+def say_answered(operation: str, call: Mapping[str, str], status: int, begin: float) -> None:
+    took = f"{1000 * (time.monotonic() - begin):.0f} ms"
+    say(" ".join(filter(None, [operation, call.get("TargetModel", ""), str(status), "in", took])))
 
 
 def in_utf_8(value: str) -> str:
@@ -192,21 +146,8 @@ def in_utf_8(value: str) -> str:
     return value
 
 
-def failure_reason(variant: Variant) -> str:
-    """Return in the service's words, and in ours, why a variant did not get into service."""
-    return (
-        f"The primary container for production variant {variant.name} did not pass the ping health "
-        f"check. Please check CloudWatch logs for this endpoint. {variant.health.reason}"
-    )
-
-
-def whole(name: str, answer: Answer, until: float) -> Response:
-    """Return a container's answer in one piece.
-
-    Raises:
-        Refused: it does not come to its end in time.
-
-    """
+def read_whole(name: str, answer: Answer, until: float) -> Response:
+    """Return a container's answer in one piece; raise Refused where it does not end in time."""
     with as_model_errors(name):
         response = Response(answer.read(until), answer.status)
     response.headers.pop("Content-Type")
@@ -215,15 +156,9 @@ def whole(name: str, answer: Answer, until: float) -> Response:
     return response
 
 
-def drained(limit: int) -> bytes:
-    """Return the body of the current request, which is read to its end in any case.
-
-    Raises:
-        Refused: it is longer than the limit, if there is one.
-
-    """
-    kept = bytearray()
-    size = 0
+def drain(limit: int) -> bytes:
+    """Read the body of the request to its end; raise Refused where it is longer than a limit."""
+    kept, size = bytearray(), 0
     while piece := request.stream.read(PIECE):
         size += len(piece)
         if size <= limit:
@@ -233,14 +168,14 @@ def drained(limit: int) -> bytes:
     return bytes(kept)
 
 
-def refused(error: Refused) -> Response:
+def answer_refused(error: Refused) -> Response:
     response = Response(json.dumps(error.body()), error.status, mimetype="application/json")
     response.headers["x-amzn-ErrorType"] = error.name
     response.headers["x-amzn-RequestId"] = str(uuid.uuid4())
     return response
 
 
-def unknown_operation() -> Response:
+def answer_unknown(_: Exception | None = None) -> Response:
     asked = request.headers.get("X-Amz-Target") or f"{request.method} {request.path}"
     text = (
         f"`emulate` does not answer {asked[:100]}; it answers "
@@ -258,7 +193,7 @@ class Quiet(WSGIRequestHandler):
         pass
 
 
-def server(app: Flask, listening: socket.socket) -> BaseWSGIServer:
+def make_web_server(app: Flask, listening: socket.socket) -> BaseWSGIServer:
     """Return a server with a thread for each connection."""
     host, port = listening.getsockname()[:2]
     return make_server(host, port, app, threaded=True, request_handler=Quiet, fd=listening.fileno())

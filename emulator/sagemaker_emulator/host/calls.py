@@ -36,12 +36,7 @@ class Address:
 
 
 def address_of(url: str) -> Address:
-    """Return the address in a URL.
-
-    Raises:
-        Trouble: it has none, or a path.
-
-    """
+    """Return the address in a URL; raise Trouble where it has none, or a path."""
     try:
         parts = urlsplit(url)
         host, secure = parts.hostname, parts.scheme == "https"
@@ -65,13 +60,7 @@ class Answer:
         self.headers = response.headers
 
     def pieces(self, until: float) -> Generator[bytes]:
-        """Yield the body as it comes; `until` is of `time.monotonic`.
-
-        Raises:
-            NoAnswer: it ends too early.
-            TooLate: it does not end in time.
-
-        """
+        """Yield the body as it comes; raise NoAnswer where it ends too early, or too late."""
         length = self._response.length  # None where it is chunked, or ends with the connection
         got = 0
         try:
@@ -124,18 +113,8 @@ def ask(
 ) -> Answer:
     """Send a request on a connection of its own; return the begin of the answer.
 
-    Args:
-        address: of the container.
-        method: of HTTP.
-        path: with its query.
-        body: of the request.
-        headers: of the request.
-        until: the time of `time.monotonic` by which it must have answered.
-
-    Raises:
-        NoAnswer: it does not accept a connection, or closes it.
-        TooLate: it does not answer in time.
-
+    Raises TooLate where it has not answered by `until`, of `time.monotonic`, and NoAnswer where it
+    does not accept the connection, or closes it.
     """
     kind = http.client.HTTPSConnection if address.secure else http.client.HTTPConnection
     connection = kind(address.host, address.port, timeout=CONNECT_S)

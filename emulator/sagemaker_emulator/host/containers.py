@@ -8,7 +8,6 @@ import socket
 import subprocess
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -27,31 +26,21 @@ NO_SERVE = (
     'ENTRYPOINT in exec form (["program"]) that takes this word'
 )
 OWN_ADDRESS = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
+OTHERWISE = "give the URL of a running server, or `.` for this checkout"
 ENGINE_S = 60.0  # for a command of Docker that is not a pull
 
 
 @dataclass(frozen=True)
 class Start:
-    """How to start a container.
+    """How to start a container."""
 
-    Args:
-        name: of the production variant.
-        log: takes each line that the container writes.
-        environment: as the model's `Environment`.
-        model: the folder that becomes /opt/ml/model.
-        models: the folder with the models of a multi-model endpoint.
-        stop_s: between SIGTERM and SIGKILL.
-        options: further ones of `docker create`.
-
-    """
-
-    name: str
-    log: Callable[[str], None]
-    environment: Mapping[str, str] = field(default_factory=dict)
-    model: Path | None = None
-    models: Path | None = None
-    stop_s: float = 30.0
-    options: tuple[str, ...] = ()
+    name: str  # the end of the container's name
+    log: Callable[[str], None]  # takes each line that the container writes
+    environment: Mapping[str, str] = field(default_factory=dict)  # as the model's `Environment`
+    model: Path | None = None  # the folder that becomes /opt/ml/model
+    models: Path | None = None  # the folder with the models of a multi-model endpoint
+    stop_s: float = 30.0  # between SIGTERM and SIGKILL
+    options: tuple[str, ...] = ()  # further ones of `docker create`
 
     @property
     def variables(self) -> dict[str, str]:
@@ -60,27 +49,21 @@ class Start:
         return {**own, **self.environment}
 
 
-class Container(ABC):
+class Container:
     """One container of an endpoint."""
 
     address: Address
 
-    @abstractmethod
     def start(self) -> None:
-        """Start it; return before it is ready.
+        """Start it, and return before it is ready; raise Trouble where it cannot be started."""
 
-        Raises:
-            Trouble: it cannot be started.
-
-        """
-
-    @abstractmethod
     def ended(self) -> str:
         """Return how it ended; empty while it runs."""
+        return ""
 
-    @abstractmethod
     def stop(self) -> str:
         """Stop it; return how, or nothing where there was nothing to stop."""
+        return ""
 
     def path_of(self, folder: Path) -> str:
         """Return how the container sees a folder of the models."""
@@ -92,15 +75,6 @@ class Remote(Container):
 
     def __init__(self, url: str) -> None:
         self.address = address_of(url)
-
-    def start(self) -> None:
-        pass
-
-    def ended(self) -> str:
-        return ""
-
-    def stop(self) -> str:
-        return ""
 
 
 class Program(Container):
@@ -215,6 +189,7 @@ class Image(Program):
         options += self.how.options
         if not docker("image", "inspect", "--format", "{{.Id}}", self.image, may_fail=True):
             self.how.log("the image is not here; pulling it")
+            docker("pull", self.image, seconds=None)
         self.created = True  # even if Ctrl-C comes before Docker's answer
         docker("create", *options, self.image, "serve", seconds=None)
         self.launch(["docker", "start", "--attach", self.name], os.environ)
@@ -276,12 +251,7 @@ class IsolatedImage(Image):
 
 
 def docker(*arguments: str, seconds: float | None = ENGINE_S, may_fail: bool = False) -> str:
-    """Run a command of Docker; return what it prints.
-
-    Raises:
-        Trouble: it fails, with its own words; not if it `may_fail`.
-
-    """
+    """Run a command of Docker; return what it prints, or raise Trouble with its last words."""
     try:
         done = subprocess.run(
             ["docker", *arguments],
@@ -293,33 +263,18 @@ def docker(*arguments: str, seconds: float | None = ENGINE_S, may_fail: bool = F
             start_new_session=True,
         )
     except FileNotFoundError as error:
-        raise Trouble(
-            "there is no `docker` here, which starts images; install it, or give the URL of a "
-            "running server, or `.` for this checkout"
-        ) from error
+        raise Trouble(f"there is no `docker` here, which starts images; {OTHERWISE}") from error
     except subprocess.TimeoutExpired as error:
         raise Trouble(f"`docker {arguments[0]}` did not end within {seconds} s") from error
-    if done.returncode and not may_fail:
-        raise Trouble(in_plain_words(arguments, done.stderr))
-    return done.stdout if not done.returncode else ""
-
-
-def in_plain_words(arguments: tuple[str, ...], errors: str) -> str:
-    """Return why a command of Docker failed, and what to do."""
-    lines = [line for line in errors.splitlines() if line.strip()]
-    why = lines[-1].removeprefix("Error response from daemon: ") if lines else "it says nothing"
-    if "docker daemon" in errors or "docker.sock" in errors:
-        return (
-            f"no Docker engine answers ({why}); start it, or set DOCKER_HOST, or give the URL of a "
-            "running server, or `.` for this checkout"
-        )
-    if arguments[0] == "pull" or "Unable to find image" in errors:
-        image = arguments[-1] if arguments[0] == "pull" else arguments[-2]
-        return (
-            f"there is no image {image!r} here, and it cannot be pulled ({why}); build it, "
-            "or look up its name with `docker images`"
-        )
-    return f"`docker {arguments[0]}` failed: {why}"
+    if not done.returncode:
+        return done.stdout
+    if may_fail:
+        return ""
+    lines = [line for line in done.stderr.splitlines() if line.strip()] or ["it says nothing"]
+    why = lines[-1].removeprefix("Error response from daemon: ")
+    if "docker daemon" in done.stderr or "docker.sock" in done.stderr:
+        raise Trouble(f"no Docker engine answers ({why}); start it, or {OTHERWISE}")
+    raise Trouble(f"`docker {arguments[0]}` of {arguments[-1]!r} failed: {why}")
 
 
 def free_ports(count: int) -> int:
@@ -338,12 +293,7 @@ def free_ports(count: int) -> int:
 
 
 def container_of(what: str, how: Start) -> Container:
-    """Return what was named: a URL, a folder, or else an image.
-
-    Raises:
-        Trouble: it cannot be one.
-
-    """
+    """Return what was named: a URL, a folder, or else an image; raise Trouble if it is none."""
     if "://" in what:
         return Remote(what)
     if Path(what).is_dir():

@@ -2,97 +2,76 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Callable
 from http import HTTPStatus
 
 from sagemaker_emulator.host.calls import CONNECT_S, NoAnswer, ask_text
 from sagemaker_emulator.host.containers import Container
-from sagemaker_emulator.host.limits import Limits
+from sagemaker_emulator.host.limits import VARIANT, Limits
 
 CREATING, IN_SERVICE, UNHEALTHY, FAILED = "Creating", "InService", "Unhealthy", "Failed"
 FIRST_S = 1.0  # between pings before the first good one
 SHOWN = 200
+say = logging.getLogger(__name__).info
 
 
 class Health:
-    """The state of a container.
+    """The state of a container, which a thread pings.
 
-    Args:
-        container: to ping.
-        paths: that must be answered with 200: /ping, and before the first good ping the others.
-        say: takes each change of the state.
-        limits: on the start and on pings.
-
+    Before the first good ping all paths must be answered with 200, later the first one.
     """
 
-    def __init__(
-        self,
-        container: Container,
-        paths: tuple[str, ...],
-        say: Callable[[str], None],
-        limits: Limits,
-    ) -> None:
-        self.container, self.paths, self.say, self.limits = container, paths, say, limits
+    def __init__(self, container: Container, paths: tuple[str, ...], limits: Limits) -> None:
+        self.container, self.paths, self.limits = container, paths, limits
         self.state, self.reason = CREATING, ""
-        self.was_in_service = False
         self.changed = threading.Event()  # it is in service, or has failed
         self.done = threading.Event()
         self.thread = threading.Thread(target=self.run, daemon=True)
-
-    def start(self) -> None:
-        self.thread.start()
-
-    def stop(self) -> None:
-        self.done.set()
 
     def run(self) -> None:
         """Ping until the container has failed or is to stop."""
         begin = time.monotonic()
         while not self.done.is_set():
             if ended := self.container.ended():
-                self.reason = ended
-                self.become(FAILED, ended)
+                self.become(FAILED, ended, ended)
                 return
-            paths = self.paths[:1] if self.was_in_service else self.paths
-            fault = next(filter(None, map(self.fault, paths)), "")
+            creating = self.state == CREATING
+            paths = self.paths if creating else self.paths[:1]
+            fault = next(filter(None, map(self.find_fault, paths)), "")
             if self.done.is_set():
                 return
-            if fault and not self.container.ended():
-                if self.state == CREATING and time.monotonic() - begin > self.limits.start_s:
-                    self.reason = fault
-                    self.become(FAILED, f"no good ping within {self.limits.start_s:.0f} s: {fault}")
-                    return
+            took = time.monotonic() - begin
+            if not fault:
+                self.become(IN_SERVICE, f"after {took:.1f} s" if creating else "", "")
+            elif creating and took > self.limits.start_s and not self.container.ended():
+                said = f"no good ping within {self.limits.start_s:.0f} s: {fault}"
+                self.become(FAILED, said, fault)
+                return
+            elif not self.container.ended():
                 self.notice(fault)
-            elif not fault:
-                after = f"after {time.monotonic() - begin:.1f} s" * (self.state == CREATING)
-                self.reason = ""
-                self.become(IN_SERVICE, after)
-            self.done.wait(
-                min(FIRST_S, self.limits.ping_every_s)
-                if self.state == CREATING
-                else self.limits.ping_every_s
-            )
+            every = self.limits.ping_every_s
+            self.done.wait(min(FIRST_S, every) if self.state == CREATING else every)
 
-    def become(self, state: str, why: str) -> None:
+    def become(self, state: str, said: str, reason: str) -> None:
+        self.reason = reason
         if state != self.state:
             self.state = state
-            self.was_in_service |= state == IN_SERVICE
-            self.say(f"{state} {why}".rstrip())
+            say(f"{VARIANT}: {state} {said}".rstrip())
         if state in (IN_SERVICE, FAILED):
             self.changed.set()
 
     def notice(self, fault: str) -> None:
         """Say why a ping was not good, once for each reason."""
         if self.state == IN_SERVICE:
-            self.reason = fault
-            self.become(UNHEALTHY, f"{fault}; the service would replace the instance")
+            said = f"{fault}; the service would replace the instance"
+            self.become(UNHEALTHY, said, fault)
         elif fault != self.reason:
             self.reason = fault
-            self.say(f"not ready: {fault}")
+            say(f"{VARIANT}: not ready: {fault}")
 
-    def fault(self, path: str) -> str:
+    def find_fault(self, path: str) -> str:
         """Return why the answer to a path is not good; empty if it is."""
         until = time.monotonic() + CONNECT_S + self.limits.ping_s
         try:

@@ -28,20 +28,14 @@ def tree(pid: int) -> list[int]:
 def memory(pid: int) -> int:
     """Return the bytes of a process in memory; 0 where it has ended."""
     try:
-        return (
-            int((PROC / str(pid) / "statm").read_text(encoding="utf-8").split()[1]) * mmap.PAGESIZE
-        )
+        pages = (PROC / str(pid) / "statm").read_text(encoding="utf-8").split()[1]
+        return int(pages) * mmap.PAGESIZE
     except OSError:
         return 0
 
 
 def listening(pids: Iterable[int]) -> set[int]:
-    """Return the TCP ports that some processes listen on.
-
-    Raises:
-        PermissionError: they are another user's.
-
-    """
+    """Return the TCP ports that processes listen on; raise PermissionError for another user's."""
     found = set()
     for pid in pids:
         sockets = set()
@@ -51,9 +45,8 @@ def listening(pids: Iterable[int]) -> set[int]:
                     sockets.add(str(one.readlink()).removeprefix("socket:[").removesuffix("]"))
         for table in ("tcp", "tcp6"):
             with suppress(OSError):
-                for line in (
-                    (PROC / str(pid) / "net" / table).read_text(encoding="utf-8").splitlines()[1:]
-                ):
+                lines = (PROC / str(pid) / "net" / table).read_text(encoding="utf-8").splitlines()
+                for line in lines[1:]:
                     fields = line.split()
                     host, _, port = fields[1].partition(":")
                     if fields[3] == LISTENS and fields[9] in sockets and host != DOCKERS_OWN:

@@ -12,7 +12,7 @@ import pytest
 from sagemaker_emulator.__main__ import main
 
 from tests.support.docker import docker, skip_without_engine
-from tests.support.emulate import begin, emulated, end
+from tests.support.emulate import emulated, end
 
 pytestmark = pytest.mark.image
 
@@ -86,23 +86,10 @@ def test_an_image_is_started_as_the_service_does(image: str, tmp_path: Path) -> 
         assert "stopped within" in running.lines
 
 
-def test_a_container_that_is_deaf_to_sigterm_is_killed(image: str, tmp_path: Path) -> None:
-    with emulated(tmp_path, image, "--env", "DEAF=1", "--stop-timeout=1") as running:
-        end(running)
-        assert "killed after 1 s: it does not end at SIGTERM" in running.lines
-
-
-def test_ctrl_c_while_it_starts(image: str, tmp_path: Path) -> None:
-    running = begin(tmp_path, image, "--stop-timeout=2")
-    while not left() and running.process.poll() is None:
-        pass
-    assert end(running) == 130
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("no-such-image-here:1", "there is no image 'no-such-image-here:1' here"),
+        ("no-such-image-here:1", "`docker pull` of 'no-such-image-here:1' failed"),
         ("debian:bookworm-slim", "the image needs a program `serve` on PATH"),
     ],
 )

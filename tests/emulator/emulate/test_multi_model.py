@@ -1,4 +1,4 @@
-"""Multi-model endpoints: models come and go, by the container's answers and by --memory."""
+"""Multi-model endpoints: models come and go, by the container's answers."""
 
 from __future__ import annotations
 
@@ -88,16 +88,3 @@ def test_what_cannot_be_loaded_says_why(
 def test_a_call_without_a_model_is_refused(small: Emulated) -> None:
     with pytest.raises(ClientError, match="missing a target model header"):
         small.invoke()
-
-
-def test_models_are_unloaded_for_memory(container: Path, models: Path, tmp_path: Path) -> None:
-    with emulated(tmp_path, container, "--multi-model", models, "--memory=2k") as running:
-        for name in ("a", "b", "c"):
-            running.invoke(TargetModel=f"{name}.tar.gz")
-        assert re.findall(r"(unloaded|loaded) (\w)", running.lines) == [
-            ("loaded", "a"),
-            ("loaded", "b"),
-            ("unloaded", "a"),
-            ("loaded", "c"),
-        ]
-        assert "507" not in running.lines

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.emulator.emulate.test_s3_and_batch import written
+from tests.emulator.emulate.test_async import written
 from tests.support.emulate import Emulated, emulated
 from tests.support.s3 import BUCKET, S3Server
 from tests.tool.conftest import python_with
@@ -30,7 +30,7 @@ from sagemaker.predictor_async import AsyncPredictor
 from sagemaker.serializers import JSONSerializer
 
 predictor = Predictor("mine", serializer=JSONSerializer(), deserializer=JSONDeserializer())
-echo = predictor.predict({"x": 1}, target_variant="second")
+echo = predictor.predict({"x": 1}, target_variant="AllTraffic")
 text = Predictor("mine").predict(b"abc", custom_attributes="upper").decode()
 stream = predictor.predict_stream({"x": 1}, custom_attributes="stream=3")
 pieces = [piece.decode() for piece in stream]
@@ -61,7 +61,8 @@ try:
 except Exception as error:
     refused = str(error)
 endpoint.serializer, endpoint.deserializer = JSONSerializer(), JSONDeserializer()
-echo = endpoint.invoke(body={"x": 1}, content_type="application/json", target_variant="second").body
+more = {"content_type": "application/json", "target_variant": "AllTraffic"}
+echo = endpoint.invoke(body={"x": 1}, **more).body
 later = place
 pieces = None  # its invoke_with_response_stream cannot read botocore's own EventStream
 """
@@ -76,8 +77,7 @@ def service(
 ) -> Iterator[Emulated]:
     with emulated(
         tmp_path_factory.mktemp("emulate"),
-        *(container, "--variant", "second", "1", container),
-        *("--async-output", f"s3://{BUCKET}/out", "--s3-endpoint-url", s3.url),
+        *(container, "--async-output", f"s3://{BUCKET}/out", "--s3-endpoint-url", s3.url),
         environment=s3.environment(),
     ) as running:
         yield running
@@ -109,7 +109,7 @@ def test_the_sdk_works_as_it_does_with_the_service(
     echo: Any
     echo, text, pieces, later, refused = json.loads(done.stdout.splitlines()[-1])
     assert echo["headers"]["content-type"] == "application/json"
-    assert echo["headers"]["x-amzn-sagemaker-target-variant"] == "second"
+    assert echo["headers"]["x-amzn-sagemaker-target-variant"] == "AllTraffic"
     assert (echo["size"], text) == (len('{"x": 1}'), "ABC")
     if version == 2:
         assert pieces == ["part 0", "part 1", "part 2"]

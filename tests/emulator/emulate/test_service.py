@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,10 @@ from tests.support.emulate import Emulated, emulated
 
 @pytest.fixture(scope="module")
 def service(container: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulated]:
-    """Two variants: the second gets three of four requests."""
     model = tmp_path_factory.mktemp("model")
     with emulated(
         tmp_path_factory.mktemp("emulate"),
-        *(container, "--variant", "second", "3", container, "--serverless", "--timeout=1.5"),
+        *(container, "--serverless", "--timeout=1.5"),
         *("--env", "GREETING=a=b", "--model", model),
     ) as running:
         yield running
@@ -34,7 +32,7 @@ def test_a_container_gets_what_boto3_sends(service: Emulated) -> None:
         ContentType="image/x",
         Accept="text/y",
         InferenceId="an id",
-        TargetVariant="second",
+        TargetVariant="AllTraffic",
         SessionId="NEW_SESSION",
     )
     came = json.loads(body)
@@ -43,7 +41,7 @@ def test_a_container_gets_what_boto3_sends(service: Emulated) -> None:
         "content-type": "image/x",
         "accept": "text/y",
         "x-amzn-sagemaker-inference-id": "an id",
-        "x-amzn-sagemaker-target-variant": "second",
+        "x-amzn-sagemaker-target-variant": "AllTraffic",
         "x-amzn-sagemaker-session-id": "NEW_SESSION",
     }
     assert came["headers"].items() >= sent.items()
@@ -52,7 +50,7 @@ def test_a_container_gets_what_boto3_sends(service: Emulated) -> None:
     assert Path(came["variables"]["MODEL_DIR"]).is_dir()
     assert came["variables"]["MODEL_DIR_USE"] == "instead"
     assert answer["ContentType"] == "application/json"
-    assert answer["InvokedProductionVariant"] == "second"
+    assert answer["InvokedProductionVariant"] == "AllTraffic"
     assert "CustomAttributes" not in answer  # only what the container itself sets
 
 
@@ -60,16 +58,6 @@ def test_custom_attributes_come_back_where_the_container_sets_them(service: Emul
     body, answer = service.invoke(b"abc", CustomAttributes="upper")
     assert (body, answer["CustomAttributes"]) == (b"ABC", "done")
     assert "ContentType" not in answer
-
-
-def test_variants_share_requests_by_their_weights(service: Emulated) -> None:
-    """Of 200 requests 150 are expected; fewer than 120 or more than 178 come once in 10^6 runs."""
-    runtime = service.runtime
-    counts = Counter(
-        runtime.invoke_endpoint(EndpointName="mine", Body=b"")["InvokedProductionVariant"]
-        for _ in range(200)
-    )
-    assert 120 <= counts["second"] <= 178
 
 
 @pytest.mark.parametrize(("status", "side"), [(400, "client"), (507, "server"), (302, "server")])
@@ -106,7 +94,7 @@ REFUSED = {
     "attributes of more than 1024": ({"CustomAttributes": "a" * 1025}, "equal to 1024"),
     "a session of another form": ({"SessionId": "a b"}, "'sessionId' failed to satisfy"),
     "a target model": ({"TargetModel": "a"}, "not a multi-model endpoint"),
-    "an unknown variant": ({"TargetVariant": "third"}, "there are: AllTraffic, second"),
+    "an unknown variant": ({"TargetVariant": "third"}, "there is: AllTraffic"),
     "an inference component": ({"InferenceComponentName": "a"}, "leave it out of the call"),
 }
 
@@ -169,10 +157,7 @@ def test_waiters_find_the_endpoint_in_service(service: Emulated) -> None:
     sagemaker = service.client("sagemaker")
     sagemaker.get_waiter("endpoint_in_service").wait(EndpointName="mine")
     described = sagemaker.describe_endpoint(EndpointName="mine")
-    assert [one["VariantName"] for one in described["ProductionVariants"]] == [
-        "AllTraffic",
-        "second",
-    ]
+    assert [one["VariantName"] for one in described["ProductionVariants"]] == ["AllTraffic"]
     with pytest.raises(ClientError, match=r"does not answer SageMaker\.ListModels"):
         sagemaker.list_models()
 
@@ -190,9 +175,9 @@ def test_the_line_for_boto3_is_all_that_it_needs(service: Emulated) -> None:
 
 
 def test_the_terminal_shows_what_happens(service: Emulated) -> None:
-    service.invoke(TargetVariant="second")
+    service.invoke()
     lines = service.lines
     assert "AllTraffic | the container starts" in lines
-    assert "second: InService after" in lines
-    assert "InvokeEndpoint second 200 in" in lines
+    assert "AllTraffic: InService after" in lines
+    assert "InvokeEndpoint 200 in" in lines
     assert "\x1b" not in lines  # it is no terminal
