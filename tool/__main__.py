@@ -12,7 +12,6 @@ import sys
 import threading
 from collections.abc import Sequence
 from importlib import import_module
-from pathlib import Path
 
 from container.trouble import Trouble
 from dispatcher.version import described
@@ -87,7 +86,8 @@ WRONG = 2  # the exit code of a command that was called wrongly, or could not be
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    mend_streams()
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a file's name may be none of UTF-8
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         return called(given)
     except BrokenPipeError:  # `dispatcher models | head` reads no more
@@ -104,18 +104,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return WRONG
     except KeyboardInterrupt:
         return INTERRUPTED
-
-
-def mend_streams() -> None:
-    """Open the standard streams that are closed, and let standard output show any name.
-
-    A file's name may be none of UTF-8, and standard output may have another coding.
-    """
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # such as with `<&-`
-            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def missing(module: str) -> str:

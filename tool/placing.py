@@ -24,9 +24,6 @@ def put(place: Path, root: Path, paths: Sequence[Path]) -> None:
         root: where it belongs; made with its parents where it is not there.
         paths: the files and folders, relative to both.
 
-    Raises:
-        OSError: one cannot be moved.
-
     """
     with ExitStack() as undo:
         for path in paths:

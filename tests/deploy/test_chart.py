@@ -50,11 +50,26 @@ def test_the_server_takes_the_settings_of_the_pod(
 ) -> None:
     """Each is a setting of the table, or AWS's own, and has a value that the server reads."""
     environment = render(name).environment()
+    ports = [one["containerPort"] for one in render(name).server()["ports"]]
     assert set(environment) <= VARIABLES
     for variable in ("MODEL_REPOSITORY", "CLIENTS_PATH"):  # folders that only the pod has
         if environment.get(variable, "").startswith("/"):
             environment[variable] = str(tmp_path)
-    read_settings(environment)
+    assert ports[0] == read_settings(environment).port
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_folder_of_a_setting_is_mounted(render: Render, name: str) -> None:
+    """Each volume is mounted, and none as a part, of which a change would never arrive."""
+    rendered = render(name)
+    pod, server = rendered.pod(), rendered.server()
+    mounts = [m for one in (server, *pod.get("initContainers", ())) for m in one["volumeMounts"]]
+    assert {one["name"] for one in mounts} == {one["name"] for one in pod["volumes"]}
+    assert not [one for one in mounts if "subPath" in one]
+    places = [one["mountPath"] for one in server["volumeMounts"]]
+    for value in rendered.environment().values():
+        if value.startswith("/"):
+            assert any(Path(value).is_relative_to(place) for place in places), value
 
 
 def test_a_large_number_is_written_as_the_server_reads_it(render: Render) -> None:
@@ -154,13 +169,6 @@ def test_only_what_the_server_writes_to_can_be_written(render: Render, name: str
         assert environment["MODEL_CACHE"] == "/cache"
 
 
-def test_shared_memory_is_memory_and_as_large_as_said(render: Render) -> None:
-    volume = render("", "sharedMemory=2Gi").volume("shared-memory")
-    assert volume["emptyDir"] == {"medium": "Memory", "sizeLimit": "2Gi"}
-    assert render().volume("tmp")["emptyDir"] == {"sizeLimit": "8Gi"}
-    assert render("all").volume("tmp")["emptyDir"] == {"medium": "Memory", "sizeLimit": "2Gi"}
-
-
 def test_models_come_from_s3(render: Render) -> None:
     rendered = render("s3")
     environment = rendered.environment()
@@ -174,58 +182,6 @@ def test_models_come_from_s3(render: Render) -> None:
     (role,) = account.values()
     assert role == "arn:aws:iam::123456789012:role/triton-dispatcher"
     assert render("all").server()["envFrom"] == [{"secretRef": {"name": "s3-credentials"}}]
-
-
-def test_models_come_from_a_volume(render: Render) -> None:
-    rendered = render("volume")
-    assert rendered.environment()["MODEL_REPOSITORY"] == "/models/models"
-    claim = rendered.volume("models")["persistentVolumeClaim"]
-    assert claim == {"claimName": "models", "readOnly": True}
-    assert render("volume", "models.folder=").environment()["MODEL_REPOSITORY"] == "/models"
-
-
-def test_models_come_from_an_image(render: Render) -> None:
-    rendered = render("image")
-    (copies,) = rendered.pod()["initContainers"]
-    assert copies["image"] == "registry.example/team/models:7"
-    assert copies["command"] == ["cp", "-R", "/models/.", "/copied"]
-    assert copies["volumeMounts"] == [{"name": "models", "mountPath": "/copied"}]
-    assert rendered.volume("models")["emptyDir"] == {"sizeLimit": "20Gi"}
-    assert rendered.environment()["MODEL_REPOSITORY"] == "/models"
-    (mount,) = [m for m in rendered.server()["volumeMounts"] if m["name"] == "models"]
-    assert mount == {"name": "models", "mountPath": "/models", "readOnly": True}
-
-
-def test_the_models_of_the_image_need_no_volume(render: Render) -> None:
-    rendered = render()
-    assert rendered.environment() == {}
-    assert [one["name"] for one in rendered.pod()["volumes"]] == ["tmp", "shared-memory"]
-
-
-def test_keys_come_from_a_secret(render: Render) -> None:
-    rendered = render("all")
-    assert rendered.environment()["API_KEYS_FILE"] == "/keys/keys"
-    secret = rendered.one("Secret")
-    assert rendered.volume("keys")["secret"]["secretName"] == secret["metadata"]["name"]
-    assert secret["stringData"]["keys"].startswith("inference shop e9dcf27f8a06")
-    # With `subPath` a changed Secret would never arrive.
-    (mount,) = [m for m in rendered.server()["volumeMounts"] if m["name"] == "keys"]
-    assert mount == {"name": "keys", "mountPath": "/keys", "readOnly": True}
-    other = render("", "apiKeys.secret=mine", "apiKeys.key=file")
-    assert "Secret" not in other.kinds()
-    assert other.environment()["API_KEYS_FILE"] == "/keys/file"
-    assert other.volume("keys")["secret"]["secretName"] == "mine"
-
-
-def test_ports_follow_the_settings(render: Render) -> None:
-    ports = [one["containerPort"] for one in render("all").server()["ports"]]
-    assert ports == [9000, 9001]
-    assert [one["containerPort"] for one in render().server()["ports"]] == [8080]
-    service = render("all").one("Service")["spec"]
-    assert [(one["name"], one["port"], one["targetPort"]) for one in service["ports"]] == [
-        ("http", 80, "http"),
-        ("triton-grpc", 9001, "triton-grpc"),
-    ]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -253,17 +209,6 @@ def test_everything_points_at_the_same_pods(render: Render, name: str) -> None:
         if one["kind"] == "ServiceMonitor":
             assert one["spec"]["selector"]["matchLabels"].items() <= service.items()
             assert one["spec"]["endpoints"][0]["path"] == "/metrics"
-
-
-def test_a_gpu_is_asked_for_and_its_taint_tolerated(render: Render) -> None:
-    rendered = render("gpu")
-    assert rendered.server()["resources"]["limits"]["nvidia.com/gpu"] == 1
-    assert rendered.pod()["nodeSelector"] == {"nvidia.com/gpu.present": "true"}
-    assert rendered.pod()["tolerations"] == [
-        {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
-    ]
-    assert "tolerations" not in render().pod()
-    assert "nvidia.com/gpu" not in render().server()["resources"]["limits"]
 
 
 def test_an_autoscaler_alone_decides_how_many_pods_there_are(render: Render) -> None:
@@ -331,13 +276,6 @@ def test_a_rate_is_of_four_scrapes(render: Render) -> None:
     assert "[240s]" in trigger["metadata"]["query"]
 
 
-def test_prometheus_sends_a_key_as_the_server_takes_it(render: Render) -> None:
-    """`Authorization: Bearer KEY`, as tests/end_to_end/test_keys.py sends it."""
-    (endpoint,) = render("all").one("ServiceMonitor")["spec"]["endpoints"]
-    assert endpoint["authorization"]["type"] == "Bearer"
-    assert "authorization" not in render("keda").one("ServiceMonitor")["spec"]["endpoints"][0]
-
-
 def test_a_network_policy_lets_in_what_asks_and_out_what_is_needed(render: Render) -> None:
     policy = render("s3").one("NetworkPolicy")["spec"]
     assert policy["policyTypes"] == ["Ingress", "Egress"]
@@ -383,17 +321,6 @@ def test_a_network_policy_that_closes_what_a_setting_needs_is_refused(
     assert f"port: {port}," in done.stderr or not port
     opened = "networkPolicy.egress[0].ports[0].port=4318"
     assert helm("template", "r", str(CHART), *values, "--set", opened).returncode == 0
-
-
-def test_routes_from_outside_leave_the_limits_to_the_server(render: Render) -> None:
-    (rule,) = render("all").one("HTTPRoute")["spec"]["rules"]
-    assert rule["timeouts"]["request"] == "0s", "no limit: the server has its own"
-    (back,) = rule["backendRefs"]
-    service = render("all").one("Service")
-    assert back["name"] == service["metadata"]["name"]
-    assert back["port"] == service["spec"]["ports"][0]["port"]
-    (host,) = render("all").one("Ingress")["spec"]["rules"]
-    assert host["host"] == "models.example.com"
 
 
 def test_the_manifest_for_those_without_helm_is_what_helm_renders(helm: Helm) -> None:

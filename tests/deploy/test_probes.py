@@ -113,21 +113,3 @@ def test_a_pod_that_is_full_is_alive_and_ready(
     for caller in callers:
         caller.join()
     assert set(statuses) == {200, 429}
-
-
-@pytest.mark.slow
-def test_a_pod_that_stops_is_not_ready_and_answers_what_it_has(
-    server: Endpoint, probe: Callable[[str], bool], go: Path
-) -> None:
-    """On a connection that is open already: new ones are refused."""
-    go.touch()  # this test may run without those above
-    wait_for(lambda: probe("readiness"), 60, "the model")
-    statuses: list[int] = []
-    caller = threading.Thread(target=lambda: statuses.append(ask(server, 1.5)))
-    caller.start()
-    time.sleep(0.3)
-    server.process.terminate()
-    wait_for(lambda: not probe("readiness"), 2, "/ping to be 503, or no answer")
-    caller.join()
-    assert statuses == [200]
-    assert server.process.wait(30) == 0

@@ -80,15 +80,6 @@ def test_kubernetes_takes_it(environment: Path, render: Render, tmp_path: Path, 
     assert not validate(environment, tmp_path, core)
 
 
-@slow
-def test_what_kubernetes_does_not_know_is_found(
-    environment: Path, render: Render, tmp_path: Path
-) -> None:
-    deployment = json.loads(json.dumps(render().one("Deployment")))
-    deployment["spec"]["template"]["spec"]["containers"][0]["livenessprobe"] = {}
-    assert "livenessprobe" in validate(environment, tmp_path, Rendered([deployment]))
-
-
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the packages of NPM."""
@@ -139,24 +130,6 @@ def test_the_operators_take_it(node: Path, render: Render) -> None:
     documents = [one for name in NAMES for one in render(name) if one["kind"] in OTHERS]
     assert {one["kind"] for one in documents} == set(OTHERS)
     assert not complaints(node, documents)
-
-
-@slow
-@pytest.mark.parametrize(
-    ("kind", "right", "wrong"),
-    [
-        ("ServiceMonitor", '"path"', '"pth"'),
-        ("PrometheusRule", '"for": "2m"', '"for": 2'),
-        ("ScaledObject", '"pollingInterval": 15', '"pollingInterval": "15s"'),
-        ("HTTPRoute", '"request": "0s"', '"request": "0 s"'),
-    ],
-)
-def test_what_the_operators_would_refuse_is_found(
-    node: Path, render: Render, kind: str, right: str, wrong: str
-) -> None:
-    text = json.dumps(render("keda" if kind == "ScaledObject" else "all").one(kind))
-    assert right in text
-    assert complaints(node, [json.loads(text.replace(right, wrong))])
 
 
 # KServe

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, numpy_helper
 
 from backends import engine_choice
 from tests.support.quantize import (
@@ -204,44 +204,6 @@ def test_payloads_of_tensors_are_samples_of_a_model_without_a_client(
     assert asked(here, "--json", "--keep", samples="bodies") == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["kind"], report["calibrated_on"], report["compared_on"]) == ("tensors", 6, 2)
-
-
-def test_inputs_of_any_length_are_calibrated_on(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A product of two activations, and one with weights, as in a transformer."""
-    folder, random = here / "models" / "net", np.random.default_rng(5)
-    (folder / "dispatch.toml").unlink()
-    sides = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", "length", 16])
-        for name in ("in", "out")
-    ]
-    nodes = [
-        helper.make_node("MatMul", ["in", "w"], ["k"]),
-        helper.make_node("Transpose", ["k"], ["t"], perm=[0, 2, 1]),
-        helper.make_node("MatMul", ["in", "t"], ["s"]),
-        helper.make_node("Softmax", ["s"], ["p"]),
-        helper.make_node("MatMul", ["p", "in"], ["out"]),
-    ]
-    weights = numpy_helper.from_array(random.normal(0, 0.1, (16, 16)).astype(np.float32), "w")
-    graph = helper.make_graph(nodes, "attention", sides[:1], sides[1:], [weights])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.save(model, folder / "1" / "model.onnx")
-    (folder / "config.pbtxt").write_text('backend: "onnxruntime"\nmax_batch_size: 4\n')
-    bodies = []
-    for length in range(2, 18):
-        tensor = random.normal(size=(1, length, 16)).clip(-2, 2).astype(np.float32)
-        shown = {"name": "in", "shape": [1, length, 16], "datatype": "FP32"}
-        bodies.append({"inputs": [{**shown, "data": tensor.ravel().tolist()}]})
-    (here / "bodies").mkdir()
-    (here / "bodies" / "all.json").write_text(json.dumps(bodies))
-    assert asked(here, "--json", "--keep", samples="bodies") == 0
-    report = json.loads(capsys.readouterr().out)
-    assert (report["calibrated_on"], report["compared_on"]) == (12, 4)
-    assert {one["sample"] for one in report["differences"]} == {
-        "all.json[3]", "all.json[7]", "all.json[11]", "all.json[15]"
-    }  # fmt: skip
-    assert 0 < report["differences"][0]["difference"] < 5, "a twentieth of the spread at most"
 
 
 def test_texts_are_samples_line_by_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

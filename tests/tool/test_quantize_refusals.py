@@ -10,17 +10,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import helper
 from PIL import Image
 
 from clients.tensors.agreement import Agreement
 from tests.conftest import PICTURES, PROJECT
-from tests.support.quantize import CONFIG, SIZE, asked, conv_net
+from tests.support.quantize import SIZE, asked, conv_net
 from tool.__main__ import main
 from tool.engines import int8, quantize
 
@@ -31,14 +28,6 @@ def left(here: Path) -> list[str]:
 
 def broken_picture(here: Path) -> None:
     (here / "samples" / "01.png").write_bytes(b"\x89PNG no more")
-
-
-def broken_json(here: Path) -> None:
-    (here / "samples" / "a.json").write_text("{oh")
-
-
-def other_json(here: Path) -> None:
-    (here / "samples" / "a.json").write_text("[1]")
 
 
 def no_samples(here: Path) -> None:
@@ -53,19 +42,6 @@ def torch_model(here: Path) -> None:
 
 def no_onnx(here: Path) -> None:
     (here / "models" / "net" / "1" / "model.onnx").write_bytes(b"<html>")
-
-
-def nothing_to_do(here: Path) -> None:
-    file = here / "models" / "net" / "1" / "model.onnx"
-    model = onnx.load(file)
-    del model.graph.node[:], model.graph.initializer[:]
-    model.graph.node.append(helper.make_node("GlobalAveragePool", ["in"], ["p"]))
-    model.graph.node.append(helper.make_node("Flatten", ["p"], ["out"]))
-    model.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 3
-    onnx.save(model, file)
-    config = here / "models" / "net" / "config.pbtxt"
-    config.write_text(CONFIG.replace("[ 5 ]", "[ 3 ]"))
-    (here / "models" / "net" / "labels.txt").write_text("a\nb\nc\n")
 
 
 def plain(here: Path) -> None:
@@ -88,12 +64,9 @@ def broken_client(here: Path) -> None:
     ("change", "options", "words"),
     [
         (broken_picture, [], "the client refuses the sample 01.png: "),
-        (broken_json, [], "the sample a.json cannot be read: "),
-        (other_json, [], "the sample a.json cannot be read: it holds no payload"),
         (no_samples, [], "there are no samples in "),
         (torch_model, [], "net is no ONNX model: there is no file 1/model.onnx"),
         (no_onnx, [], "is no ONNX file that can be read"),
-        (nothing_to_do, [], "nothing to be computed in int8: no Conv, MatMul, Gemm"),
         (plain, [], "has no version folders; move its model.onnx into"),
         (locked, [], "Permission denied: "),
         (broken_client, [], "the client of 'net' does not work: "),
@@ -214,22 +187,6 @@ def test_what_is_not_worth_serving_is_written_only_on_demand(
     assert asked(here, "--keep") == 0
 
 
-def test_what_somebody_makes_meanwhile_stays(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    theirs = here / "models" / "net" / "2" / "model.onnx"
-
-    def measured(*_: Any) -> list[float]:
-        theirs.parent.mkdir()
-        theirs.write_text("theirs")
-        return [1.0, 1.0]
-
-    monkeypatch.setattr(quantize, "medians", measured)
-    assert asked(here) == 2
-    assert "Directory not empty" in capsys.readouterr().err
-    assert theirs.read_text() == "theirs"
-
-
 def program(here: Path, code: str, **variables: str) -> subprocess.Popen[str]:
     given = ["quantize", "net", "--samples", here / "samples", "--repository", here / "models"]
     arguments = [str(one) for one in given]
@@ -295,10 +252,6 @@ def test_what_is_missing_is_named_with_the_command_that_installs_it(here: Path) 
     assert "needs the package onnx, which is not installed" in err
     assert f"`{sys.executable} -m pip install --require-hashes -r {extra}`" in err
     assert extra.is_file()
-
-
-def test_the_image_does_not_install_it() -> None:
-    assert "quantize.txt" not in (PROJECT / "Dockerfile").read_text()
 
 
 @pytest.mark.slow

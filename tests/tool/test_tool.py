@@ -100,25 +100,6 @@ def test_a_name_that_is_none_of_utf_8_is_shown(called: Call, tmp_path: Path) -> 
     assert "a\\udcff.onnx" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("stream", "arguments", "said"),
-    [
-        ("stdin", ["invoke", "m", "--json", "-"], "dispatcher invoke: "),
-        ("stdout", ["new-key", "inference", "me"], ""),
-        ("stderr", ["check", "nowhere"], ""),
-    ],
-)
-def test_a_closed_stream_is_an_empty_one(
-    called: Call, monkeypatch: pytest.MonkeyPatch, stream: str, arguments: list[str], said: str
-) -> None:
-    """As with `<&-`, where Python has None for it."""
-    monkeypatch.setattr(sys, stream, None)
-    done = called(*arguments)
-    getattr(sys, stream).close()
-    assert done.returncode == (0 if stream == "stdout" else 2)
-    assert said in done.stderr
-
-
 # new-client
 
 

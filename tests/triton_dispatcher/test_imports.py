@@ -181,10 +181,3 @@ def test_the_contract_loads_neither_opencv_nor_the_server(
         tmp_path,
     )
     assert said == "\n"
-
-
-def test_the_package_has_no_other_attribute() -> None:
-    import triton_dispatcher  # noqa: PLC0415  the tests of other folders do without its finders
-
-    with pytest.raises(AttributeError, match="has no attribute 'version'"):
-        _ = triton_dispatcher.version

@@ -111,12 +111,7 @@ def report(findings: Findings, models: Sequence[str]) -> str:
 
 @contextmanager
 def folder_of(path: Path) -> Iterator[Findings]:
-    """Yield the folder to check and its findings; unpack an archive first.
-
-    Raises:
-        Trouble: there is no such path, or it is no archive.
-
-    """
+    """Yield the folder to check and its findings; unpack an archive first."""
     if path.is_dir():
         if not can_be_read(path):
             raise Trouble(f"{str(path)!r} cannot be read; let all users read it: {CHMOD}")

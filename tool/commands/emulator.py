@@ -12,12 +12,7 @@ NAME = "sagemaker-emulator"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run that package's command line; return its exit code.
-
-    Raises:
-        Trouble: it is not installed.
-
-    """
+    """Run that package's command line; return its exit code."""
     for found in entry_points(group="console_scripts", name=NAME):
         return int(found.load()(arguments))
     folder = PROJECT / "emulator"

@@ -95,13 +95,7 @@ def run(options: argparse.Namespace) -> int:
 def call(
     options: argparse.Namespace, path: str, data: bytes | None, accept: str = "application/json"
 ) -> bytes:
-    """Send a request to the endpoint; return the answer.
-
-    Raises:
-        HTTPError: the status is not 200.
-        Trouble: the endpoint does not answer.
-
-    """
+    """Send a request to the endpoint; return the answer."""
     headers = {"Content-Type": "application/json", "Accept": accept}
     if options.api_key:
         headers["x-api-key"] = options.api_key
@@ -122,12 +116,7 @@ def call(
 
 
 def read_json(options: argparse.Namespace, answer: bytes) -> Any:
-    """Return the JSON of an answer.
-
-    Raises:
-        Trouble: it is no JSON.
-
-    """
+    """Return the JSON of an answer."""
     try:
         return json.loads(answer)
     except ValueError as error:
@@ -159,12 +148,7 @@ def body(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def payload(options: argparse.Namespace) -> Any:
-    """Return the payload.
-
-    Raises:
-        Trouble: a file cannot be read, or holds no JSON.
-
-    """
+    """Return the payload."""
     if options.example is not None:
         return example(options)
     if options.text is not None:
@@ -189,13 +173,7 @@ def payload(options: argparse.Namespace) -> Any:
 
 
 def example(options: argparse.Namespace) -> Any:
-    """Return one of the model's own examples, which the endpoint lists.
-
-    Raises:
-        Trouble: it has no such example.
-        HTTPError: there is no such model, or the endpoint refuses to show it.
-
-    """
+    """Return one of the model's own examples, which the endpoint lists."""
     path = f"/models/{urllib.parse.quote(options.model, safe='')}"
     found = read_json(options, call(options, path, None)).get("examples", [])
     if not 1 <= options.example <= len(found):

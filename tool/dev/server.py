@@ -101,12 +101,7 @@ class Server:
         self.port, self.address = port, f"http://127.0.0.1:{port}"
 
     def start(self) -> None:
-        """Start it; return before it is ready.
-
-        Raises:
-            Trouble: it cannot be started.
-
-        """
+        """Start it; return before it is ready."""
         try:
             self.process = subprocess.Popen(
                 [self.program, "serve"],

@@ -52,9 +52,6 @@ def quantize(source: Path, target: Path, inputs: Iterator[Arrays], exclude: Sequ
         inputs: the model's, from which the ranges of its activations are read.
         exclude: patterns for the names of nodes that stay as they are.
 
-    Raises:
-        Trouble: nothing in it can be computed in int8, or a node of a name is not there.
-
     """
     prepared = target.with_name("prepared.onnx")
     is_large = sum(one.stat().st_size for one in source.parent.iterdir()) > LARGEST
@@ -102,12 +99,7 @@ def quantize(source: Path, target: Path, inputs: Iterator[Arrays], exclude: Sequ
 
 
 def left_out(graph: Any, exclude: Sequence[str]) -> list[str]:
-    """Return the names of the nodes that stay as they are.
-
-    Raises:
-        Trouble: a pattern fits no node, or none is left to be computed in int8.
-
-    """
+    """Return the names of the nodes that stay as they are."""
     names = [node.name for node in graph.node if node.op_type in WEIGHTED]
     for pattern in exclude:
         if not any(fnmatchcase(name, pattern) for name in names):
@@ -157,12 +149,7 @@ def with_strides_apart(graph: Any) -> None:
 
 
 def is_int8(file: Path) -> bool:
-    """Whether a model has integer weights or operators already.
-
-    Raises:
-        Trouble: it is no ONNX file.
-
-    """
+    """Whether a model has integer weights or operators already."""
     try:
         graph = onnx.load(file, load_external_data=False).graph
     except Exception as error:  # protobuf's own, which has no base that is documented

@@ -142,12 +142,7 @@ class Chosen:
     tap: RecordingSession
 
     def answers(self, samples: Sequence[Sample], by: Run) -> Iterator[tuple[list[Arrays], Answer]]:
-        """Yield the model's inputs for each sample, and the client's answer, as `by` runs it.
-
-        Raises:
-            Trouble: the client refuses a sample, or does not ask the model.
-
-        """
+        """Yield the model's inputs for each sample, and the client's answer, as `by` runs it."""
         self.tap.by = by
         for sample in samples:
             result = ask(self.client, sample, parameters(self.client), self.version)
@@ -163,12 +158,7 @@ class Chosen:
 
 @contextmanager
 def chosen(options: argparse.Namespace) -> Iterator[Chosen]:
-    """Give the model of a name, or an alias.
-
-    Raises:
-        Trouble: there is no such model, or no such version, or it is no ONNX model.
-
-    """
+    """Give the model of a name, or an alias."""
     name = options.model
     named = {} if options.repository is None else {"MODEL_DIR": options.repository}
     found = settings_here(**named)
@@ -200,12 +190,7 @@ def chosen(options: argparse.Namespace) -> Iterator[Chosen]:
 
 
 def file_of(folder: Path, author: Path, version: str) -> tuple[str, Path]:
-    """Return a version, or the latest, and its file.
-
-    Raises:
-        Trouble: there is none, or it is in int8 already.
-
-    """
+    """Return a version, or the latest, and its file."""
     from tool.engines.int8 import is_int8
 
     versions = {path.name: path for path in version_folders(folder) if (path / FILE).is_file()}
@@ -225,12 +210,7 @@ def file_of(folder: Path, author: Path, version: str) -> tuple[str, Path]:
 
 
 def target_of(model: Chosen, output: Path | None) -> Path:
-    """Return the folder to be written.
-
-    Raises:
-        Trouble: it is there already, or the model has no folders for versions.
-
-    """
+    """Return the folder to be written."""
     if output is None:
         if not has_versions(model.folder):
             raise Trouble(

@@ -33,27 +33,19 @@ def write_archive(contents: Contents, place: Path) -> int:
     return place.stat().st_size
 
 
-def write_tar(
-    contents: Contents, out: BinaryIO | IO[bytes] | gzip.GzipFile, prefix: str = ""
-) -> None:
-    """Write a tar file; names begin with `prefix`."""
+def write_tar(contents: Contents, out: BinaryIO | gzip.GzipFile) -> None:
     progress = Progress("packing", contents.size)
     try:
         with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as tar:
             for entry in contents.entries:
-                add(tar, entry, prefix, progress)
+                add(tar, entry, progress)
     finally:
         progress.close()
 
 
-def add(tar: tarfile.TarFile, entry: ArchiveMember, prefix: str, progress: Progress) -> None:
-    """Add a file or folder that belongs to root and has no date.
-
-    Raises:
-        Trouble: the file has changed since it was listed.
-
-    """
-    about = tarfile.TarInfo(f"{prefix}{entry.name}")
+def add(tar: tarfile.TarFile, entry: ArchiveMember, progress: Progress) -> None:
+    """Add a file or folder that belongs to root and has no date."""
+    about = tarfile.TarInfo(entry.name)
     if entry.is_folder:
         about.type, about.mode = tarfile.DIRTYPE, FOLDER_MODE
         tar.addfile(about)

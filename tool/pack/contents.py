@@ -67,9 +67,6 @@ def contents_of(folder: Path, without: Path | None = None, exclude: Sequence[str
         without: a file that is not packed: the archive that is written.
         exclude: patterns of names and paths that are not packed either.
 
-    Raises:
-        Trouble: it holds what cannot be packed.
-
     """
     found, archive = Contents(), without and without.resolve()
 
@@ -122,12 +119,7 @@ def is_never_read(path: Path) -> bool:
 
 
 def kind_of(path: Path, name: str) -> os.stat_result:
-    """Return what a path is, behind links.
-
-    Raises:
-        Trouble: it cannot be packed.
-
-    """
+    """Return what a path is, behind links."""
     try:
         name.encode()
     except UnicodeEncodeError as error:

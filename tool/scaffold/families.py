@@ -43,9 +43,6 @@ def plans(source: ModelSource, family: str) -> list[FamilyPlan]:
         source: the model.
         family: its name; empty for one that the files prove, else plain tensors.
 
-    Raises:
-        Trouble: the family cannot serve it; the text says which can.
-
     """
     if not family:
         return shown_by(source)

@@ -82,12 +82,7 @@ def beginning(name: str, most: int) -> str:
 
 
 def completion(name: str, source: ModelSource, most: int) -> tuple[Mapping[str, Any], str]:
-    """Return what the file adds to a configuration, and why requests do not share runs.
-
-    Raises:
-        Trouble: the file does not say enough.
-
-    """
+    """Return what the file adds to a configuration, and why requests do not share runs."""
     text = beginning(name, most)
     try:
         found = completed(config_dictionary(text), read(text), source.opened)

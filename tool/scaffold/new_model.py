@@ -38,7 +38,7 @@ TOKENIZER = "tokenizer"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="the name that callers use")
-    add_source(parser, required=True)
+    add_source(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -57,12 +57,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def source_of(options: argparse.Namespace) -> ModelSource:
-    """Return the model that the options name, with the labels that they name.
-
-    Raises:
-        Trouble: one of them cannot be read.
-
-    """
+    """Return the model that the options name, with the labels that they name."""
     source = opened(options.source)
     return replace(source, given=labels_in(options.labels)) if options.labels else source
 
@@ -79,9 +74,6 @@ def laid_out(
 
     Returns:
         the plan, and lines about what was done for it.
-
-    Raises:
-        Trouble: there is none; the text is why the likeliest one fails.
 
     """
     notes: list[str] = []
@@ -121,12 +113,7 @@ def laid_out(
 
 
 def tokenizer_for(options: argparse.Namespace, source: ModelSource, folder: Path) -> str:
-    """Make the tokenizer of a model that takes tokens; return a line about it.
-
-    Raises:
-        Trouble: none is named, or it cannot be read.
-
-    """
+    """Make the tokenizer of a model that takes tokens; return a line about it."""
     if not options.tokenizer:
         raise Trouble(
             f"{source.file} takes tokens: name the files of its tokenizer, --tokenizer FILE (a "

@@ -19,13 +19,13 @@ KINDS: Mapping[str, str] = {
 """What callers send to a model of each family."""
 
 
-def add_source(parser: argparse.ArgumentParser, *, required: bool) -> None:
+def add_source(parser: argparse.ArgumentParser) -> None:
     """Add the options for a model's file, and for what it may leave open."""
     parser.add_argument(
         "--from",
         dest="source",
         type=Path,
-        required=required,
+        required=True,
         metavar="FILE",
         help="the model: a file of ONNX, or an exported folder with one",
     )
@@ -50,6 +50,10 @@ def add_source(parser: argparse.ArgumentParser, *, required: bool) -> None:
         help="the tokenizer, as for `dispatcher tokenizer`; a model of texts needs one",
     )
     add_wanted(parser)
+    add_into(parser)
+
+
+def add_into(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--into",
         type=Path,

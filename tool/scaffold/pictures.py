@@ -59,12 +59,7 @@ class Pixels(NamedTuple):
 
 
 def pixels(source: ModelSource) -> Pixels:
-    """Return the input that takes pictures.
-
-    Raises:
-        Misfit: there is none, or more than one input.
-
-    """
+    """Return the input that takes pictures."""
     if len(source.inputs) != 1:
         raise Misfit(f"it takes {several(source.inputs)}, not one picture")
     (spec,) = source.inputs
@@ -93,10 +88,6 @@ def classification(source: ModelSource) -> Iterator[FamilyPlan]:
 
     It is sure to be one if its pictures are, with their size, and its scores: a vector for a
     picture looks the same.
-
-    Raises:
-        Misfit: it is none.
-
     """
     taken = pixels(source)
     found = [one for one in source.outputs if is_row(one, taken)]
@@ -155,13 +146,7 @@ def prepared(source: ModelSource, taken: Pixels) -> Iterator[str]:
 
 
 def detection(source: ModelSource) -> Iterator[FamilyPlan]:
-    """Yield how the model would be served as a detector, the likeliest layout first.
-
-    Raises:
-        Misfit: it is none.
-        AskAuthor: only its author knows its classes.
-
-    """
+    """Yield how the model would be served as a detector, the likeliest layout first."""
     taken = pixels(source)
     if taken.layout != "NCHW" or taken.channels != 3:
         raise Misfit(f"{shown(taken.spec)} is no picture of three channels, in the layout NCHW")
@@ -265,12 +250,7 @@ def by_likelihood(taken: Pixels, sizes: Sequence[int], labels: int) -> Iterator[
 
 
 def picture_file(source: ModelSource) -> Iterator[FamilyPlan]:
-    """Yield how the model would be served as one that decodes pictures itself.
-
-    Raises:
-        Misfit: it does not.
-
-    """
+    """Yield how the model would be served as one that decodes pictures itself."""
     if len(source.inputs) != 1 or not source.inputs[0].is_file:
         raise Misfit(f"{several(source.inputs)} takes no file of a picture")
     (spec,) = source.inputs

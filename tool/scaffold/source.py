@@ -100,10 +100,6 @@ class ModelSource:
         """Return the outputs for made-up inputs of these shapes.
 
         Floats are between 0 and 1, as pixels are; whole numbers are 1, as words and masks may be.
-
-        Raises:
-            Trouble: the model cannot be run with them.
-
         """
         numbers = np.random.default_rng(0)
         made: dict[str, npt.NDArray[Any]] = {}
@@ -148,12 +144,7 @@ class ModelSource:
 
 
 def labels_in(path: Path) -> tuple[str, ...]:
-    """Return the lines of a file of labels.
-
-    Raises:
-        Trouble: it cannot be read.
-
-    """
+    """Return the lines of a file of labels."""
     try:
         return tuple(text_of(path).rstrip("\n").split("\n"))
     except OSError as error:
@@ -173,12 +164,7 @@ def as_spec(spec: model_config.FileTensor) -> TensorSpec:
 
 
 def opened(given: Path) -> ModelSource:
-    """Open a file of ONNX, or that of an exported folder.
-
-    Raises:
-        Trouble: there is none, or ONNX Runtime cannot read it.
-
-    """
+    """Open a file of ONNX, or that of an exported folder."""
     file = file_of(given)
     with file.open("rb") as start:
         if start.read(len(LFS)) == LFS:
@@ -202,12 +188,7 @@ def opened(given: Path) -> ModelSource:
 
 
 def cut_zipmaps(file: Path) -> bytes:
-    """Return a model whose probabilities are a tensor, where the file makes a map of each row.
-
-    Raises:
-        Trouble: the package that it takes is not installed.
-
-    """
+    """Return a model whose probabilities are a tensor, where the file makes a map of each row."""
     try:
         onnx: Any = import_module("onnx")
     except ImportError as error:
@@ -236,12 +217,7 @@ def cut_zipmaps(file: Path) -> bytes:
 
 
 def file_of(given: Path) -> Path:
-    """Return the file of ONNX that is meant.
-
-    Raises:
-        Trouble: there is none.
-
-    """
+    """Return the file of ONNX that is meant."""
     if given.is_dir():
         for place in (given, given / "onnx", given / "1"):
             if (place / "model.onnx").is_file():

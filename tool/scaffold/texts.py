@@ -24,12 +24,7 @@ def takes_tokens(source: ModelSource) -> bool:
 
 
 def answers(source: ModelSource) -> list[tuple[TensorSpec, tuple[int, ...]]]:
-    """Return the outputs, and the sizes of each for a text of `TRIED` tokens.
-
-    Raises:
-        Misfit: the model takes no tokens.
-
-    """
+    """Return the outputs, and the sizes of each for a text of `TRIED` tokens."""
     for spec in source.inputs:
         if spec.name not in PARTS or spec.datatype not in DTYPES or len(spec.shape) not in (1, 2):
             raise Misfit(
@@ -57,12 +52,7 @@ def named(source: ModelSource, plan: FamilyPlan, output: TensorSpec) -> FamilyPl
 
 
 def fill_mask(source: ModelSource) -> Iterator[FamilyPlan]:
-    """Yield how the model would fill in words.
-
-    Raises:
-        Misfit: it has no score for each word.
-
-    """
+    """Yield how the model would fill in words."""
     found = [(one, sizes) for one, sizes in answers(source) if len(sizes) == 2]
     if not found:
         raise Misfit(f"{several(source.outputs)} has no score per token and word")
@@ -73,12 +63,7 @@ def fill_mask(source: ModelSource) -> Iterator[FamilyPlan]:
 
 
 def embedding(source: ModelSource) -> Iterator[FamilyPlan]:
-    """Yield how the model would make vectors: that of a text first, if it makes it itself.
-
-    Raises:
-        Misfit: it makes none.
-
-    """
+    """Yield how the model would make vectors: that of a text first, if it makes it itself."""
     found = answers(source)
     whole = [one for one, sizes in found if len(sizes) == 1]
     whole.sort(key=lambda one: "sentence" not in one.name)
@@ -107,12 +92,7 @@ def is_vector(output: TensorSpec) -> bool:
 
 
 def text_classification(source: ModelSource) -> Iterator[FamilyPlan]:
-    """Yield how the model would classify texts.
-
-    Raises:
-        Misfit: it has no score for each class.
-
-    """
+    """Yield how the model would classify texts."""
     found = [(one, sizes) for one, sizes in answers(source) if len(sizes) == 1]
     if not found:
         raise Misfit(f"{several(source.outputs)} has no score per class")

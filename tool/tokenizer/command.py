@@ -7,19 +7,20 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from clients.model_files.files import text_of
-from clients.text.tokenizer import ALONE, UNBOUNDED, TokenizerNotReadable, load_tokenizer, refusal
+from clients.text.tokenizer import ALONE, TokenizerNotReadable, load_tokenizer, refusal
 from container.trouble import Trouble
 from tool.placing import beside, put
 from tool.tokenizer.options import Wanted, add_wanted, wanted
 
-CONFIG, WHOLE, MODEL = "tokenizer_config.json", "tokenizer.json", "config.json"
-NAMES = (WHOLE, CONFIG, MODEL, "special_tokens_map.json", "added_tokens.json")
-VOCABULARIES = ("vocab.txt", "vocab.json", "merges.txt")
+CONFIG, WHOLE, WORDS = "tokenizer_config.json", "tokenizer.json", "vocab.txt"
+SPECIAL = "special_tokens_map.json"
+DESCRIBING = (CONFIG, "config.json", SPECIAL, "added_tokens.json")
+NAMES = (WHOLE, WORDS, "vocab.json", "merges.txt", *DESCRIBING)
 SAMPLE = "The world has many people."
 EXPECTED = (
     "expected a folder that has one, or tokenizer.json, vocab.txt, vocab.json with merges.txt, or "
@@ -58,21 +59,15 @@ def run(options: argparse.Namespace) -> int:
 
 
 def make(given: Sequence[Path], to: Path, says: Wanted) -> str:
-    """Write a tokenizer folder; return a line about it.
-
-    Raises:
-        Trouble: the files are none of a tokenizer, do not say how they are read, or cannot be
-            served; or something is there already.
-
-    """
+    """Write a tokenizer folder; return a line about it."""
     if to.exists():
         raise Trouble(f"{to} is there already; choose another folder")
-    files = found(given)
+    files = find_files(given)
     with beside(to.parent) as place:
         folder, source = place / to.name, place / "source"
         source.mkdir()
-        for name, path in files.items():
-            shutil.copyfile(path, source / name)
+        for path in files:
+            shutil.copyfile(path, source / path.name)
         write_config(source, says)
         whole = read(source, given[0], says)
         whole.save_pretrained(folder)
@@ -89,79 +84,47 @@ def make(given: Sequence[Path], to: Path, says: Wanted) -> str:
     )
 
 
-def found(given: Sequence[Path]) -> dict[str, Path]:
-    """Return the files of a tokenizer by the names that transformers gives them.
-
-    Raises:
-        Trouble: there is no such file, or it is none of a tokenizer.
-
-    """
-    files: dict[str, Path] = {}
+def find_files(given: Sequence[Path]) -> list[Path]:
+    """Return the files of a tokenizer that are named, or are in a folder."""
+    files = []
     for path in given:
         if not path.exists():
             raise Trouble(f"there is no {str(path)!r}; {EXPECTED}")
         inside = sorted(path.iterdir()) if path.is_dir() else [path]
-        known = {
-            name: one
-            for one in inside
-            # In a folder another name may be that of another model's file.
-            if one.is_file() and (name := called(one)) and (one is path or name == one.name)
-        }
+        known = [one for one in inside if one.name in NAMES or one.suffix == ".model"]
         if not known:
             raise Trouble(f"{str(path)!r} is no file of a tokenizer; {EXPECTED}")
-        files |= known
-    for name, other in (("merges.txt", "vocab.json"), ("vocab.json", "merges.txt")):
-        if name in files and other not in files:
-            files[other] = files[name].with_name(other)
-            if not files[other].is_file():
-                raise Trouble(f"{files[name]} needs {other}; name both")
-    if files.keys() <= {*NAMES[1:]}:
+        files += known
+    if all(one.name in DESCRIBING for one in files):
         raise Trouble(f"{given[0]} has no vocabulary; {EXPECTED}")
-    # `.` and `..` have no name; a link to a file is not followed, such as into a cache's store.
-    place = given[0] if given[0].name not in {"", ".."} else given[0].resolve()
-    if (neighbour := place.parent / MODEL).is_file():
-        files.setdefault(MODEL, neighbour)
     return files
-
-
-def called(path: Path) -> str:
-    """Return the usual name of a tokenizer's file; empty for any other file."""
-    if path.name in NAMES or path.suffix == ".model":
-        return path.name
-    # Such as roberta-base-merges.txt.
-    return next((end for end in VOCABULARIES if path.name.endswith(end)), "")
 
 
 def write_config(folder: Path, says: Wanted) -> None:
     """Add to tokenizer_config.json what the author says, and what only other files say."""
-    config = dictionary(folder / CONFIG)
+    config = read_object(folder / CONFIG)
     if says.kind:
         config["tokenizer_class"] = says.kind
     if says.lowercase is not None:
         config["do_lower_case"] = says.lowercase
-    elif (folder / VOCABULARIES[0]).is_file() and not (folder / WHOLE).is_file():
-        words = lines(folder / VOCABULARIES[0])
+    elif (folder / WORDS).is_file() and not (folder / WHOLE).is_file():
+        words = read_lines(folder / WORDS)
         config.setdefault(
             "do_lower_case", all(one == one.lower() or one[0] == "[" for one in words)
         )
-    added = dictionary(folder / WHOLE).get("added_tokens") or []
+    added = read_object(folder / WHOLE).get("added_tokens") or []
     masks = [one["content"] for one in added if "mask" in str(one.get("content", "")).lower()]
-    if len(masks) == 1 and not (folder / "special_tokens_map.json").is_file():
+    if len(masks) == 1 and not (folder / SPECIAL).is_file():
         config.setdefault("mask_token", masks[0])
-    if longest := says.longest or longest_of(config, dictionary(folder / MODEL)):
-        config["model_max_length"] = longest
+    if says.longest:
+        config["model_max_length"] = says.longest
     if config:
         text = json.dumps(config, indent=2, ensure_ascii=False)
         (folder / CONFIG).write_text(f"{text}\n", encoding="utf-8")
 
 
 def read(folder: Path, given: Path, says: Wanted) -> Any:
-    """Return the tokenizer that transformers makes of a folder's files.
-
-    Raises:
-        Trouble: it cannot make one.
-
-    """
+    """Return the tokenizer that transformers makes of a folder's files."""
     os.environ |= ALONE
     import transformers
 
@@ -178,40 +141,15 @@ def read(folder: Path, given: Path, says: Wanted) -> Any:
         raise Trouble(f"the tokenizer of {given}, {reason}, is not read; {NAME_IT}") from error
 
 
-def lines(path: Path) -> list[str]:
-    """Return the lines of a vocabulary.
-
-    Raises:
-        Trouble: it is no text.
-
-    """
+def read_lines(path: Path) -> list[str]:
     try:
         return [line for line in text_of(path).split("\n") if line]
     except ValueError as error:
         raise Trouble(f"{path.name} is no vocabulary: {error}; fetch it again") from error
 
 
-def longest_of(config: Mapping[str, Any], model: Mapping[str, Any]) -> int:
-    """Return the most tokens of a text that the files state; 0 where none does."""
-    places = model.get("max_position_embeddings")
-    if isinstance(places, int) and any(
-        kind in str(model.get("model_type", ""))
-        for kind in ("roberta", "camembert", "mpnet", "bart")
-    ):
-        places -= 2  # which are no tokens
-    for value in (config.get("model_max_length"), places):
-        if isinstance(value, int | float) and 1 <= value < UNBOUNDED:
-            return int(value)
-    return 0
-
-
-def dictionary(path: Path) -> dict[str, Any]:
-    """Return the content of a JSON file; empty where there is none.
-
-    Raises:
-        Trouble: it is no JSON object.
-
-    """
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the content of a JSON file; empty where there is none."""
     if not path.is_file():
         return {}
     try:

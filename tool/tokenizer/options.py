@@ -44,12 +44,7 @@ def add_wanted(parser: argparse.ArgumentParser) -> None:
 
 
 def wanted(options: argparse.Namespace) -> Wanted:
-    """Return what the options of `add_wanted` say.
-
-    Raises:
-        Trouble: the longest text has no tokens.
-
-    """
+    """Return what the options of `add_wanted` say."""
     if options.max_tokens < 0:
         raise Trouble(f"--max-tokens is {options.max_tokens}; expected a whole number from 1")
     return Wanted(options.tokenizer_class, options.lowercase, options.max_tokens)

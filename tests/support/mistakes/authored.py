@@ -35,28 +35,13 @@ IN_TOML: dict[str, tuple[Callable[[Path], object], str]] = {
         toml('family = "clasification"'),
         '`family` is "clasification"; did you mean `classification`?',
     ),
-    "key": (toml('label = "labels.txt"'), "`label` is no key of the family classification; did"),
-    "unlabelled": (
-        toml('labels = "names.txt"'),
-        "`labels` is names.txt, which cannot be read (FileNotFoundError); put a file of that name",
-    ),
     "miscounted": (
         lambda folder: (folder / "labels.txt").write_text("a\nb\nc\nd\n"),
         "`labels` names a file of 4 lines, but `y` FP32 [-1, 3] has 3 classes; give it 3 lines",
     ),
-    "crop": (toml("crop = 16"), "`crop` is 16×16, but `x` takes 8×8 (height×width); write [8, 8]"),
-    "tokenizer": (toml('family = "embedding"'), "`tokenizer` is "),
-    "boxes": (
-        toml('family = "detection"\noutput_layout = "yolov8"'),
-        '`family` is "detection", but `y` FP32 [-1, 3] is no table of boxes',
-    ),
     "example": (
         toml('example = { image = "x" }'),
         "the client of 'example' fails on its own example: `img` is missing; the payload has",
-    ),
-    "picture": (
-        toml('examples = ["cup.jpg"]'),
-        "`examples` has 'cup.jpg', which cannot be read; put a picture of that name beside",
     ),
 }
 """How to make each mistake in the folder of a classifier, and words of what is said."""
@@ -79,18 +64,6 @@ IN_CLASS: dict[str, tuple[str, str]] = {
     "no_box": (
         CLASS,
         "the client of 'no_box' fails on its own examples[1]: ValueError: zero-size array to",
-    ),
-    "array": (
-        RIGHT_CLASS.replace("boxes.tolist()", "boxes"),
-        "what JSON cannot represent: a value of the type ndarray, in boxes",
-    ),
-    "method": (
-        RIGHT_CLASS.replace("inference", "answer"),
-        "Mine in method.py: it lacks the",
-    ),
-    "no_example": (
-        RIGHT_CLASS.replace("examples", "sample"),
-        "Mine in no_example.py: it has no",
     ),
     "imports": (
         RIGHT_CLASS.replace("import Client", "import Clint"),

@@ -41,16 +41,6 @@ def test_an_archive_is_checked_as_its_folder_is(tmp_path: Path, check: Check) ->
     assert check(tmp_path / "model.tar.gz") == check(tmp_path / "root")
 
 
-def test_what_new_client_writes_has_no_mistake(
-    tmp_path: Path, check: Check, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["new-client", "double", "--into", str(tmp_path / "mine")]) == 0
-    capsys.readouterr()
-    with tarfile.open(tmp_path / "model.tar.gz", "w:gz") as archive:
-        archive.add(tmp_path / "mine", ".")
-    assert check(tmp_path / "mine") == check(tmp_path / "model.tar.gz") == (0, [])
-
-
 @pytest.mark.parametrize(
     ("member", "words"),
     [

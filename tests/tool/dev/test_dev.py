@@ -194,17 +194,6 @@ def test_models_come_and_go(dev: Dev) -> None:
     wait_for(lambda: dev.ask("more", payload).status == 404, 10, "the end of the model")
 
 
-def test_a_model_s_file_is_exchanged(dev: Dev) -> None:
-    file = dev.folder / "small" / "1" / "model.onnx"
-    good = file.read_bytes()
-    dev.after(
-        lambda: file.write_bytes(b"x"), "the model 'small' cannot be loaded", "or no file of ONNX"
-    )
-    dev.after(
-        lambda: file.write_bytes(good), "dev: changed: small/1/model.onnx", "dev: ready again"
-    )
-
-
 def test_ctrl_c_ends_all_of_it(dev: Dev) -> None:
     """The last test: nothing is left to be asked."""
     process = dev.endpoint.process

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
 import os
 import shutil
 import stat
 import tarfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +96,6 @@ def test_the_same_bytes_wherever_and_whenever(models: Path, tmp_path: Path) -> N
         os.utime(path, (1, 1))
         if path.is_file():
             path.chmod(path.stat().st_mode | stat.S_IRWXG)
-    time.sleep(1.1)  # the second in gzip's header
     assert pack(other, second) == 0
     assert first.read_bytes() == second.read_bytes()
     assert first.read_bytes()[4:8] == bytes(4), "no date"
@@ -203,50 +199,24 @@ def test_an_image_is_built_of_the_same_files(
 ) -> None:
     program = tmp_path / "bin" / "docker"
     program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\ncat > {tmp_path}/context.tar\n')
+    program.write_text('#!/bin/sh\necho "$1 $2 $3" >asked\ncp "$4"/* .\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
     options = ["--image", "mine:1", "--base", "ours:2", "--no-clients"]
     assert main(["pack", str(models), *options]) == 0
-    assert (tmp_path / "asked").read_text().split() == ["build", "--tag", "mine:1", "-"]
-    context = members(tmp_path / "context.tar")
-    with tarfile.open(tmp_path / "context.tar") as packed:
-        dockerfile = packed.extractfile("Dockerfile").read().decode()  # type: ignore[union-attr]
-    assert dockerfile.splitlines() == [
+    assert (tmp_path / "asked").read_text().split() == ["build", "--tag", "mine:1"]
+    assert (tmp_path / "Dockerfile").read_text().splitlines() == [
         "FROM ours:2",
-        "COPY model/ /opt/packed-model/",
+        "ADD model.tar /opt/packed-model/",
         "ENV MODEL_DIR=/opt/packed-model",
     ]
     out = tmp_path / "model.tar.gz"
     assert pack(models, out) == 0
-    assert set(context) == {"Dockerfile", *(f"model/{one}" for one in members(out))}
+    assert set(members(tmp_path / "model.tar")) == set(members(out))
 
     program.write_text("#!/bin/sh\necho no such base >&2\nexit 1\n")
     assert main(["pack", str(models), *options]) == 2
-
-
-# Ctrl-C may come while a file is being opened, which is closed a moment later.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_ctrl_c_ends_docker_while_it_does_not_read(
-    models: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Ctrl-C comes to this process alone, as it waits for room in the pipe."""
-    (models / "net" / "large.bin").write_bytes(bytes(2**20))
-    program = tmp_path / "bin" / "docker"
-    program.parent.mkdir()
-    done = tmp_path / "done"
-    program.write_text(
-        f"#!/bin/sh\nhead -c 1 >{tmp_path}/first\nkill -INT $PPID\nsleep 3 </dev/null\n>{done}\n"
-    )
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    options = ["--image", "mine:1", "--base", "ours:2", "--no-clients"]
-    assert main(["pack", str(models), *options]) == 130
-    assert "built" not in capsys.readouterr().out
-    assert not done.exists()
 
 
 @pytest.mark.image
@@ -263,13 +233,6 @@ def test_docker_builds_an_image_with_the_models_inside(models: Path, tmp_path: P
         docker("image", "rm", tag)
     files = sorted(f"./{name}" for name, one in members(out).items() if one.isfile())
     assert said == "\n".join(["/opt/packed-model", *files, CONFIG])
-
-
-def test_gzip_reads_it_to_its_end(models: Path) -> None:
-    out = models.parent / "model.tar.gz"
-    assert pack(models, out) == 0
-    with tarfile.open(fileobj=io.BytesIO(gzip.decompress(out.read_bytes()))) as packed:
-        assert len(packed.getmembers()) == len(members(out))
 
 
 @pytest.mark.slow

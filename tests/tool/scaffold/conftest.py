@@ -19,8 +19,8 @@ def write(
     """Write a model `new` into the folder `mine`; return what was printed."""
     monkeypatch.chdir(tmp_path)
 
-    def run(source: Path, *options: str, command: str = "new-model", code: int = 0) -> str:
-        given = [command, "new", "--from", str(source), "--into", "mine", *options]
+    def run(source: Path, *options: str, code: int = 0) -> str:
+        given = ["new-model", "new", "--from", str(source), "--into", "mine", *options]
         try:
             got = main(given)
         except SystemExit as end:  # of argparse

@@ -24,7 +24,6 @@ WORDS = ["the", "world", "has", "many", "people", ".", ",", "##s", "cafe", "caf"
 WORDS += ["na", "##ive", "##i", "##ve", "e", "##x", "x", "'", "t", "don", *"中文字"]
 CASED = ["The", "World", "People", "U", "S", "A", "é", "café"]
 BERT = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-DEBERTA = ["[CLS]", "[PAD]", "[SEP]", "[UNK]"]
 MPNET = ["<s>", "<pad>", "</s>", "<unk>", "[UNK]"]
 MERGES = ["Ġ t", "Ġt h", "Ġth e", "T h", "Th e", "p e", "o p", "l e", "pe op", "peop le", "Ġ peop"]
 MERGES += ["h a", "Ġ ha", "m a", "Ġ ma", "Ã ©", "Ġ <"]
