@@ -11,7 +11,7 @@ import importlib.util
 import re
 import shlex
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,8 +25,7 @@ CODE = "code"  # the folder of a model archive that the hosting service gives au
 PIP = "/opt/triton-dispatcher/.venv/bin/pip"  # in the image
 MOST_NAMED = 5
 
-INCLUDED = re.compile(r"(?:-r|--requirement)[ =]*(\S.*)")
-# What pip takes and names no distribution: options, and files or archives by their place.
+# What pip takes and names no distribution: options, other lists, and archives by their place.
 NOT_COMPARED = re.compile(r"-|[\w+.-]+://|[./~]|[^\s@]+\.(whl|zip|tar\.gz)$")
 
 # Distributions whose modules have another name.
@@ -100,19 +99,27 @@ def lacking(folders: Iterable[Path], models: Path | None = None) -> Iterator[str
 
 
 def lacks_of(file: Path) -> list[Lack]:
-    """Return the lines of a file, and of those that it includes, that are not satisfied."""
+    """Return the lines of a file that are not satisfied."""
     places = [str(path) for path in (file.parent, *places_beside(file.parent))]
+    try:
+        lines = text_of(file).split("\n")
+    except (OSError, ValueError) as error:
+        return [Lack(file, 0, f"it cannot be read ({type(error).__name__})")]
     found: list[Lack] = []
-    for path, number, line in lines_of(file, file.parent, set(), found):
+    for number, whole in enumerate(lines, 1):
+        # Options may follow, as may a backslash and options in the next line.
+        line = re.sub(r"((^|\s)#.*|\s--\w.*|\\)$", "", whole).strip()
+        if not line or NOT_COMPARED.match(line):
+            continue
         try:
             wanted = Requirement(line)
         except InvalidRequirement:
-            found.append(Lack(path, number, f"`{line[:60]}` is no requirement"))
+            found.append(Lack(file, number, f"`{line[:60]}` is no requirement"))
             continue
         applies = wanted.marker is None or wanted.marker.evaluate()
         if applies and (what := lack_of(wanted, places)):
             wanted.marker = None
-            found.append(Lack(path, number, what, str(wanted)))
+            found.append(Lack(file, number, what, str(wanted)))
     return found
 
 
@@ -121,62 +128,14 @@ def places_beside(folder: Path) -> list[Path]:
     return [path for depth in ("*", "clients/*") for path in folder.glob(depth) if path.is_dir()]
 
 
-def lines_of(
-    file: Path, root: Path, seen: set[Path], found: list[Lack]
-) -> Iterator[tuple[Path, int, str]]:
-    """Yield the lines that name distributions, with their files and numbers."""
-    seen.add(file)
-    try:
-        text = text_of(file)
-    except (OSError, ValueError) as error:
-        found.append(Lack(file, 0, f"it cannot be read ({type(error).__name__})"))
-        return
-    # A line may go on after a backslash, as before `--hash`.
-    joined = re.sub(r"\\\n", lambda _: "\0", text)
-    number = 0
-    for whole in joined.split("\n"):
-        number += 1 + whole.count("\0")
-        line = re.sub(r"(^|\s)#.*", "", whole.replace("\0", " ")).strip()
-        line = re.split(r"\s--\w", line, maxsplit=1)[0].strip()
-        if match := INCLUDED.match(line):
-            other = (file.parent / match[1].strip()).resolve()
-            if other.is_relative_to(root.resolve()) and other not in seen:
-                yield from lines_of(other, root, seen, found)
-        elif line and not NOT_COMPARED.match(line):
-            yield file, number - whole.count("\0"), line
-
-
 def lack_of(wanted: Requirement, places: Sequence[str]) -> str:
     """Return what is missing of a requirement, in words; empty where it is there."""
-    there = installed(wanted.name, places)
+    name, there = f"{wanted.name}{wanted.specifier}", installed(wanted.name, places)
     if there is None:
-        return f"{bare(wanted)} is not installed"
+        return f"{name} is not installed"
     if not wanted.specifier.contains(there.version, prereleases=True):
-        return f"{bare(wanted)} is wanted, and {wanted.name} {there.version} is installed"
-    for name in of_extras(there, wanted.extras):
-        if not installed(name, places):
-            return f"{bare(wanted)} wants {name}, which is not installed"
+        return f"{name} is wanted, and {wanted.name} {there.version} is installed"
     return ""
-
-
-def of_extras(there: importlib.metadata.Distribution, extras: Collection[str]) -> Iterator[str]:
-    """Yield the distributions that an installed one wants for its extras."""
-    for line in there.requires or ():
-        try:
-            inner = Requirement(line)
-        except InvalidRequirement:  # an old distribution
-            continue
-        marker = inner.marker
-        if marker is None or marker.evaluate({"extra": ""}):  # wanted without extras
-            continue
-        if any(marker.evaluate({"extra": one}) for one in extras):
-            yield inner.name
-
-
-def bare(wanted: Requirement) -> str:
-    """Return a requirement without its marker and address."""
-    extras = f"[{','.join(sorted(wanted.extras))}]" if wanted.extras else ""
-    return f"{wanted.name}{extras}{wanted.specifier}"
 
 
 def installed(name: str, places: Sequence[str]) -> importlib.metadata.Distribution | None:

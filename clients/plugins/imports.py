@@ -7,14 +7,13 @@ Python finds without this, such as installed packages, come first.
 
 from __future__ import annotations
 
-import ast
 import builtins
 import importlib
 import importlib.util
 import itertools
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
@@ -22,6 +21,7 @@ from types import ModuleType
 from typing import Any
 
 PREFIX = "client_"  # of the names of authors' modules
+IMPORTS = re.compile(r"^[ \t]*(?:from|import)[ \t]+([\w., \t]+)", re.MULTILINE)
 
 count = itertools.count(1)
 
@@ -118,42 +118,19 @@ def is_found(name: str) -> bool:
 
 
 def imports_beside(path: Path) -> set[Path]:
-    """Return the files beside an author's file that it imports by bare names.
-
-    The files that these import are included.
-    """
+    """Return the files beside an author's file that it imports by bare names, and what they do."""
     is_package = path.name == "__init__.py"
     folder = path.parent.parent if is_package else path.parent
     todo = list(path.parent.rglob("*.py")) if is_package else [path]
     found: set[Path] = set()
     while todo:
-        for name in bare_names(file := todo.pop(), file_state(file)):
+        try:
+            text = todo.pop().read_text(errors="replace")
+        except OSError:  # importing it reports the mistake
+            continue
+        for name in set(re.findall(r"\w+", " ".join(IMPORTS.findall(text)))):
             for one in (folder / f"{name}.py", *(folder / name).rglob("*.py")):
                 if one.is_file() and one not in found and one != path:
                     found.add(one)
                     todo.append(one)
     return found
-
-
-def file_state(path: Path) -> tuple[int, int]:
-    try:
-        status = path.stat()
-    except OSError:
-        return 0, 0
-    return status.st_mtime_ns, status.st_size
-
-
-@lru_cache(maxsize=1024)
-def bare_names(path: Path, state: tuple[int, int]) -> frozenset[str]:  # noqa: ARG001  a key
-    """Return the top-level names of the modules that a file imports."""
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return frozenset()  # importing it reports the mistake
-    names: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names.add(node.module)
-    return frozenset(name.partition(".")[0] for name in names)
