@@ -74,10 +74,6 @@ def decode_base64(text: str, name: str) -> bytes:
 
     The URL-safe alphabet with `-` and `_` is allowed too. The padding may be missing: Go's
     RawStdEncoding and Java's withoutPadding() write none.
-
-    Raises:
-        BadPayload: it is not base64.
-
     """
     if text.startswith("data:"):
         _, comma, text = text.partition(",")
@@ -170,12 +166,7 @@ def decode_picture(
 
 
 def checked_header(data: bytes, name: str, max_pixels: int, expected: str) -> Header:
-    """Return the header of a picture that may be decoded; the arguments are as above.
-
-    Raises:
-        BadPayload: the data are no picture, or it is too large.
-
-    """
+    """Return the header of a picture that may be decoded; the arguments are as above."""
     if expected == EXPECTED_BYTES and lost_its_line_ends(data):  # a GIF might be decoded
         raise BadPayload(
             f"`{name}` is not a picture: {len(data)} bytes that begin with {data[:8]!r}",
@@ -255,11 +246,6 @@ class Room:
     @contextmanager
     def taken(self, pixels: int, max_pixels: int, each: float = 7.5) -> Iterator[None]:
         """Wait until there is room for a picture, in the order of arrival.
-
-        Args:
-            pixels: of the picture.
-            max_pixels: the largest picture allowed; twice as many are decoded at a time.
-            each: bytes that it takes for each pixel.
 
         Raises:
             BadPayload: there is never memory for it.

@@ -60,24 +60,16 @@ Mark: TypeAlias = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Source:
-    """Something that may hold client classes.
+    """Something that may hold client classes."""
 
-    Args:
-        where: its path, or the entry point in words.
-        mark: the state of its files when it was found.
-        classes: imports it; returns the classes, or raises whatever the import raises.
-        foreign: it is not in `clients/`, and is tried in a process of its own first.
-        installed: it belongs to an installed package, of which a process sees one state only.
-        model: the model that it serves, where that is known before the import.
-
-    """
-
-    where: str
-    mark: Mark
+    where: str  # its path, or the entry point in words
+    mark: Mark  # the state of its files when it was found
+    # Imports it; returns the classes, or raises whatever the import raises
     classes: Callable[[], list[type[Client]]]
-    foreign: bool = False
+    foreign: bool = False  # it is not in `clients/`, and is tried in a process of its own first
+    # It belongs to an installed package, of which a process sees one state only
     installed: bool = False
-    model: str = ""
+    model: str = ""  # the model that it serves, where that is known before the import
 
 
 def sources(repository: Path, folders: Iterable[Path] = ()) -> Iterator[Source]:

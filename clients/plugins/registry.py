@@ -32,20 +32,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Loaded:
-    """The clients that were made from one source.
+    """The clients that were made from one source."""
 
-    Args:
-        mark: the source's, when it was loaded.
-        clients: by model name.
-        broken: the reasons why other clients could not be made; by model name where it is known,
-            else by source.
-        absent: missing model folders, without which some clients cannot be made; by model name.
-
-    """
-
-    mark: Mark
-    clients: dict[str, Client] = field(default_factory=dict)
+    mark: Mark  # the source's, when it was loaded
+    clients: dict[str, Client] = field(default_factory=dict)  # by model name
+    # The reasons why other clients could not be made; by model name where it is known, else by
+    # source
     broken: dict[str, str] = field(default_factory=dict)
+    # Missing model folders, without which some clients cannot be made; by model name
     absent: dict[str, Path] = field(default_factory=dict)
 
     def is_all(self, source: Source) -> bool:
@@ -60,19 +54,12 @@ class Registry:
 
     A reload replaces each of these mappings and never changes one, so a thread that reads them
     meanwhile sees either the old clients or the new ones.
-
-    Args:
-        clients: by model name.
-        broken: why clients are disabled, by model name.
-        loaded: what was made from each source.
-        aliases: model names by alias.
-
     """
 
-    clients: dict[str, Client] = field(default_factory=dict)
-    broken: dict[str, str] = field(default_factory=dict)
-    loaded: dict[str, Loaded] = field(default_factory=dict)
-    aliases: dict[str, str] = field(default_factory=dict)
+    clients: dict[str, Client] = field(default_factory=dict)  # by model name
+    broken: dict[str, str] = field(default_factory=dict)  # why clients are disabled, by model name
+    loaded: dict[str, Loaded] = field(default_factory=dict)  # what was made from each source
+    aliases: dict[str, str] = field(default_factory=dict)  # model names by alias
 
     def name(self, asked: str) -> str:
         """Return the model name for a model name or an alias."""
@@ -122,20 +109,7 @@ def found_in(
     until: float,  # noqa: ARG001  as all that find clients
     others: Iterable[str] = (),
 ) -> Client:
-    """Return the client of a model or alias; for a model without one, a client for its tensors.
-
-    Args:
-        registry: the clients that were made.
-        environment: what they are made with.
-        asked: the name.
-        until: the deadline for loading the model, where that is needed.
-        others: names of clients that are made when they are asked.
-
-    Raises:
-        UnknownModel: there is no such model; the hint lists all clients and models.
-        ClientDisabled: its client could not be made.
-
-    """
+    """Return the client of a model or alias; for a model without one, a client for its tensors."""
     name = registry.name(asked)
     if client := registry.clients.get(name):
         return client
@@ -158,13 +132,6 @@ def take(
 
     A source that has clients already is replaced as a whole or not at all. The clients of one that
     is not found are removed.
-
-    Args:
-        registry: which.
-        environment: what the clients are made with.
-        found: the sources at present.
-        changed: those to make clients of, by their places.
-
     """
     before = registry.loaded
     loaded = {where: one for where, one in before.items() if where not in changed}
@@ -190,14 +157,7 @@ def load(
     environment: Environment,
     taken: Mapping[str, str],
 ) -> Loaded:
-    """Import a source and make its clients; log and note the reasons of failures.
-
-    Args:
-        source: which.
-        environment: what the clients are made with.
-        taken: the names that belong to other clients, with their sources.
-
-    """
+    """Import a source and make its clients; log and note the reasons of failures."""
     loaded = Loaded(source.mark)
     try:
         found = source.classes()
