@@ -125,7 +125,7 @@ def imports_beside(path: Path) -> set[Path]:
     found: set[Path] = set()
     while todo:
         try:
-            text = todo.pop().read_text(errors="replace")
+            text = todo.pop().read_text(encoding="utf-8", errors="replace")
         except OSError:  # importing it reports the mistake
             continue
         for name in set(re.findall(r"\w+", " ".join(IMPORTS.findall(text)))):
