@@ -356,7 +356,7 @@ def make_telemetry(
     settings: Settings, registry: Registry, environment: Mapping[str, str]
 ) -> Telemetry:
     """Return the metrics, the log of requests and their traces, where there are any."""
-    metrics = Metrics(registry.clients, environment)
+    metrics = Metrics(registry.clients, environment, settings.workers)
     traces = None
     if settings.traces_url:
         # Imported only here: without traces nothing of OpenTelemetry is loaded.

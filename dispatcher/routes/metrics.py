@@ -7,10 +7,8 @@ import json
 import math
 import os
 import shutil
-import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,52 +42,6 @@ OK = 200
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 
-# With 50 models it takes the kernel some 150 ms of processor time to count the pages of their
-# processes, and 60 ms to list what each of Triton's threads has started.
-FRESH_S = 10.0
-
-
-class RecentProcesses:
-    """The processes of models and the memory of processes, looked up again after some seconds.
-
-    Args:
-        clock: in seconds.
-
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._lock = threading.Lock()  # who asks at the same time need not look it up as well
-        self._memory: dict[int, tuple[float, int]] = {}
-        self._models: list[tuple[str, int]] = []
-        self._listed: object = None
-        self._listed_at = -math.inf
-
-    def of_models(self, triton: int, ready: Mapping[str, int]) -> list[tuple[str, int]]:
-        """Return the model and the process id of each process that runs a model.
-
-        Args:
-            triton: Triton's process id.
-            ready: the numbers of versions that are ready, by model. Where they change, or a process
-                has ended, the processes are listed again at once.
-
-        """
-        with self._lock:
-            now, wanted = self._clock(), (triton, dict(ready))
-            alive = all(Path(f"/proc/{pid}").exists() for _, pid in self._models)
-            if wanted != self._listed or now >= self._listed_at + FRESH_S or not alive:
-                self._models = list(model_processes(triton))
-                self._listed, self._listed_at = wanted, now
-            return self._models
-
-    def memory(self, pids: Iterable[int]) -> dict[int, int]:
-        """Return the bytes of each process; what was asked for others is forgotten."""
-        with self._lock:
-            now = self._clock()
-            kept = {pid: one for pid, one in self._memory.items() if one[0] > now - FRESH_S}
-            self._memory = {pid: kept.get(pid) or (now, process_memory(pid)) for pid in pids}
-            return {pid: size for pid, (_, size) in self._memory.items()}
-
 
 @dataclass(eq=False)
 class CurrentState(Collector):
@@ -99,7 +51,6 @@ class CurrentState(Collector):
         readiness: whether the container and its models are ready.
         keys: the API keys; `None` where none are needed.
         listing: knows which engine runs a model.
-        recent: of the models' processes.
         triton_up: whether Triton answers.
         statistics: Triton's, of each version of a model.
         settings: say where files are written, and how many jobs may wait.
@@ -109,7 +60,6 @@ class CurrentState(Collector):
     readiness: Readiness
     keys: KeyFile | None
     listing: ModelListing
-    recent: RecentProcesses
     triton_up: bool
     statistics: list[dict[str, Any]]
     settings: Settings
@@ -198,14 +148,13 @@ class CurrentState(Collector):
         pids = {("gunicorn", ""): [os.getppid(), *workers]}
         if triton:
             pids["triton", ""] = [triton]
-        for model, pid in self.recent.of_models(triton, self.readiness.prober().ready()):
+        for model, pid in model_processes(triton):
             pids.setdefault(("triton", model), []).append(pid)
-        sizes = self.recent.memory({pid for found in pids.values() for pid in found})
         for key, found in pids.items():
             # Triton's ended children were models, whose seconds have been counted as theirs.
             children = key != ("triton", "")
             cpu.add_metric(key, sum(process_cpu(pid, children=children) for pid in found))
-            memory.add_metric(key, sum(sizes[pid] for pid in found))
+            memory.add_metric(key, sum(map(process_memory, found)))
         return cpu, memory
 
     def runs(self) -> Iterator[Metric]:
@@ -338,7 +287,6 @@ def metrics_routes(
 ) -> Blueprint:
     """Return `/metrics`."""
     routes = Blueprint("metrics", __name__)
-    recent = RecentProcesses()
 
     @routes.get("/metrics")
     def show() -> Response:
@@ -348,9 +296,7 @@ def metrics_routes(
         statistics = triton and read(settings.triton_http_port, "/v2/models/stats")
         up = not readiness.prober().fault if settings.triton_url else bool(triton)
         registry = CollectorRegistry()
-        state = CurrentState(
-            readiness, keys, listing, recent, up, versions_in(statistics), settings
-        )
+        state = CurrentState(readiness, keys, listing, up, versions_in(statistics), settings)
         registry.register(state)
         page = metrics.page() + generate_latest(registry) + triton
         return Response(page, content_type=CONTENT_TYPE_PLAIN_0_0_4)

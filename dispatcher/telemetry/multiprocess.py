@@ -18,11 +18,11 @@ from pathlib import Path
 
 DIR_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 SEAT_VARIABLE = "TRITON_DISPATCHER_SEAT"
+GAUGES = "gauge_livesum_{}.db"
 FILES = {
     "counter_{}.db": 2**20,
     "histogram_{}.db": 2**21,
-    "gauge_livesum_{}.db": 2**16,
-    "gauge_liveall_{}.db": 2**16,
+    GAUGES: 2**16,
 }
 ROOM = 2**18  # for the series of new labels, of which each thread may add some at once
 
@@ -76,6 +76,4 @@ def extend(folder: Path, seat: int) -> None:
 
 def remove_gauges(folder: Path, seat: int) -> None:
     """Remove what a dead worker's seat says of the present; its counts stay."""
-    for name in FILES:
-        if name.startswith("gauge"):
-            (folder / name.format(seat)).unlink(missing_ok=True)
+    (folder / GAUGES.format(seat)).unlink(missing_ok=True)

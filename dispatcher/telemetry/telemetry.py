@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from flask import Request, Response
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
-from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
-from prometheus_client.registry import Collector
 
 from dispatcher.codecs.responses import OK, SentResult
 from dispatcher.errors import ANSWERS, CallerGone
@@ -30,31 +28,9 @@ log = logging.getLogger(__name__)
 MAX_MODELS = 200
 OTHER = "other"
 SEVERAL = "several"
-SATURATION = "dispatcher_saturation_ratio"
 
 REQUEST_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 QUEUE_S = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)
-
-
-class AllWorkers(Collector):
-    """Yields what all web workers count, and the mean of their saturations.
-
-    Args:
-        source: has the saturation of each worker.
-
-    """
-
-    def __init__(self, source: Collector) -> None:
-        self._source = source
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the families."""
-        for family in self._source.collect():
-            if family.name == SATURATION and family.samples:
-                mean = sum(sample.value for sample in family.samples) / len(family.samples)
-                yield GaugeMetricFamily(SATURATION, family.documentation, mean)
-            else:
-                yield family
 
 
 class Metrics:
@@ -64,12 +40,17 @@ class Metrics:
         models: the names that exist from the beginning.
         environment: where several processes count, has the folder, which it had at the import of
             prometheus_client too, and this worker's seat in it; else it may be empty.
+        workers: the number of web workers.
 
     """
 
     def __init__(
-        self, models: Iterable[str] = (), environment: Mapping[str, str] = MappingProxyType({})
+        self,
+        models: Iterable[str] = (),
+        environment: Mapping[str, str] = MappingProxyType({}),
+        workers: int = 1,
     ) -> None:
+        self.workers = workers
         given = environment.get(DIR_VARIABLE)
         self.folder = folder = Path(given) if given else None
         self.seat = int(environment.get(SEAT_VARIABLE, "0"))
@@ -118,9 +99,9 @@ class Metrics:
             registry=registry,
         )
         self._saturation = Gauge(
-            SATURATION,
+            "dispatcher_saturation_ratio",
             "Share of its slots that the busiest model uses, 0 to 1; the mean of all web workers.",
-            multiprocess_mode="liveall",
+            multiprocess_mode="livesum",
             registry=registry,
         )
         # Cached: the library looks labels up for each call.
@@ -152,7 +133,7 @@ class Metrics:
 
     def note_saturation(self, share: float) -> None:
         """Set the saturation of this web worker."""
-        self._saturation.set(share)
+        self._saturation.set(share / self.workers)  # the mean is the sum of these
 
     def _new_child(self, family: Any, *labels: object) -> Any:
         """Return what counts for some labels.
@@ -174,9 +155,9 @@ class Metrics:
     def page(self) -> bytes:
         """Return the counts of all processes in Prometheus' text format."""
         if self.folder is None:
-            return generate_latest(AllWorkers(self._registry))
+            return generate_latest(self._registry)
         collector = MultiProcessCollector(None, str(self.folder))  # type: ignore[no-untyped-call]
-        return generate_latest(AllWorkers(collector))
+        return generate_latest(collector)
 
     def _label(self, record: RequestRecord) -> str:
         if len(record.models) > 1:

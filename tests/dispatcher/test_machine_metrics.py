@@ -13,7 +13,8 @@ from typing import Any, cast
 
 import pytest
 
-from dispatcher.routes.metrics import CurrentState, RecentProcesses, files_of, limits
+from dispatcher.routes import metrics
+from dispatcher.routes.metrics import CurrentState, files_of, limits
 from dispatcher.settings import read_settings
 from dispatcher.status.instances import process_cpu
 
@@ -60,18 +61,12 @@ def reap(process: subprocess.Popen[str]) -> float:
     return float(next_line(process))
 
 
-def state(triton: int, models: list[tuple[str, int]]) -> CurrentState:
-    readiness: Any = SimpleNamespace(
-        supervisor=lambda: SimpleNamespace(triton_pid=triton),
-        prober=lambda: SimpleNamespace(ready=dict),
-    )
-    recent = cast(Any, RecentProcesses())
-    recent.of_models = lambda *_: models
-    return CurrentState(readiness, None, cast(Any, None), recent, True, [], read_settings({}))  # noqa: FBT003
-
-
-def cpu(shown: CurrentState) -> dict[tuple[str, str], float]:
-    family, _ = shown.processes()
+def cpu(triton: int, models: list[tuple[str, int]]) -> dict[tuple[str, str], float]:
+    readiness: Any = SimpleNamespace(supervisor=lambda: SimpleNamespace(triton_pid=triton))
+    shown = CurrentState(readiness, None, cast(Any, None), True, [], read_settings({}))  # noqa: FBT003
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(metrics, "model_processes", lambda _: models)
+        family, _ = shown.processes()
     return {(one.labels["program"], one.labels["model"]): one.value for one in family.samples}
 
 
@@ -91,10 +86,10 @@ def test_an_ended_models_seconds_do_not_count_again_as_tritons(
     parent: subprocess.Popen[str],
 ) -> None:
     model = int(next_line(parent))
-    while_it_lived = cpu(state(parent.pid, [("m", model)]))
+    while_it_lived = cpu(parent.pid, [("m", model)])
     assert while_it_lived["triton", "m"] >= ALMOST
     reap(parent)
-    after = cpu(state(parent.pid, []))
+    after = cpu(parent.pid, [])
     assert after["triton", ""] == pytest.approx(while_it_lived["triton", ""], abs=0.1)
     assert ("triton", "m") not in after
 
@@ -105,7 +100,7 @@ def test_what_a_models_process_has_started_counts_as_the_models(
     """At its first load its engines are compared, in processes of their own."""
     next_line(parent)
     used = reap(parent)
-    assert cpu(state(0, [("m", parent.pid)]))["triton", "m"] >= used
+    assert cpu(0, [("m", parent.pid)])["triton", "m"] >= used
 
 
 def shown(machine: Path, group: Path) -> dict[str, float]:
