@@ -17,28 +17,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModelRequest:
-    """A request to one model.
+    """A request to one model."""
 
-    Args:
-        modelname: the name of the client, or an alias.
-        payloads: one payload, or the payloads of a list; `Media` for a file that came as it is.
-        is_list: whether the payload came as a list, so that the result is one too.
-        parameters: those in the body; the client checks them.
-        modelversion: the requested version; empty means the latest.
-        tensors: whether the payload is a V2 body or a NumPy file, for the model itself.
-        shared: whether other models get the same payload.
-        output: where the answer is stored: the object of the body, until `Step` has made an
-            `Output` of it; `None` for nowhere.
-
-    """
-
-    modelname: str
+    modelname: str  # the name of the client, or an alias
+    # One payload, or the payloads of a list; `Media` for a file that came as it is.
     payloads: list[Payload | Media | Stored]
-    is_list: bool = False
+    is_list: bool = False  # whether the payload came as a list, so that the result is one too
+    # Those in the body; the client checks them.
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    modelversion: str = ""
-    tensors: bool = False
-    shared: bool = False
+    modelversion: str = ""  # the requested version; empty means the latest
+    tensors: bool = False  # whether the payload is a V2 body or a NumPy file, for the model itself
+    shared: bool = False  # whether other models get the same payload
+    # Where the answer is stored: the object of the body, until `Step` has made an `Output` of it;
+    # `None` for nowhere.
     output: Mapping[str, Any] | Output | None = None
 
 

@@ -43,18 +43,11 @@ class BadKeys(ValueError):
 
 @dataclass(frozen=True)
 class Key:
-    """An accepted key.
+    """An accepted key."""
 
-    Args:
-        scope: inference or management.
-        name: its owner, for the log.
-        digest: SHA-256 of its text, 32 bytes.
-
-    """
-
-    scope: str
-    name: str
-    digest: bytes
+    scope: str  # inference or management
+    name: str  # its owner, for the log
+    digest: bytes  # SHA-256 of its text, 32 bytes
 
 
 def read_keys(text: str) -> tuple[Key, ...]:

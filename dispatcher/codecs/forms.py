@@ -97,20 +97,12 @@ def read_form(request: Request, metadata: Metadata) -> InferenceRequest:
 
 @dataclass
 class FormPart:
-    """A part of a form.
+    """A part of a form."""
 
-    Args:
-        name: of its field.
-        filename: `None` where it has none.
-        content_type: the header as it came; empty where there is none.
-        content: its bytes.
-
-    """
-
-    name: str
-    filename: str | None
-    content_type: str
-    content: bytes = b""
+    name: str  # of its field
+    filename: str | None  # `None` where it has none
+    content_type: str  # the header as it came; empty where there is none
+    content: bytes = b""  # its bytes
 
     @property
     def media_type(self) -> str:

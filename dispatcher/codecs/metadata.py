@@ -37,16 +37,10 @@ RESERVED_NAMES = (*MODEL_NAMES, "modelversion", TIMEOUT_PARAMETER, "traceparent"
 
 @dataclass(frozen=True)
 class TimeLimit:
-    """The time for one request: for its body, the queue, the model and what follows.
+    """The time for one request: for its body, the queue, the model and what follows."""
 
-    Args:
-        ends: when all of it is used up, on the clock of `time.monotonic()`.
-        each: seconds for each of several results that are sent as they are made.
-
-    """
-
-    ends: float
-    each: float = math.inf
+    ends: float  # when all of it is used up, on the clock of `time.monotonic()`
+    each: float = math.inf  # seconds for each of several results that are sent as they are made
 
     def deadline(self) -> float:
         """Return the deadline of a result that is begun now."""
@@ -55,35 +49,21 @@ class TimeLimit:
 
 @dataclass(frozen=True)
 class Metadata:
-    """The parts of a request around its body.
+    """The parts of a request around its body."""
 
-    Args:
-        path_model: the model in the path.
-        other_model: the model that headers, query or settings name.
-        modelversion: the version that attributes or query name.
-        texts: parameters from attributes and query, unchecked; attributes take precedence. A
-            repeated parameter has both values, as `1,5`, which is no number.
-        attributes: the custom attributes.
-        request_id: of the request, in the log and the response.
-        timeout: the caller's own time limit, in seconds.
-        time_limit: of the request.
-        accept: the media types that the caller accepts.
-        session: the session of the hosting service, or NEW_SESSION.
-        owner: the name of the caller's API key; empty where none is needed.
-
-    """
-
-    path_model: str = ""
-    other_model: str = ""
-    modelversion: str = ""
+    path_model: str = ""  # the model in the path
+    other_model: str = ""  # the model that headers, query or settings name
+    modelversion: str = ""  # the version that attributes or query name
+    # Parameters from attributes and query, unchecked; attributes take precedence. A repeated
+    # parameter has both values, as `1,5`, which is no number.
     texts: Mapping[str, str] = field(default_factory=dict)
-    attributes: Mapping[str, str] = field(default_factory=dict)
-    request_id: str = ""
-    timeout: float = math.inf
-    time_limit: TimeLimit = TimeLimit(math.inf)
-    accept: str = ""
-    session: str = ""
-    owner: str = ""
+    attributes: Mapping[str, str] = field(default_factory=dict)  # the custom attributes
+    request_id: str = ""  # of the request, in the log and the response
+    timeout: float = math.inf  # the caller's own time limit, in seconds
+    time_limit: TimeLimit = TimeLimit(math.inf)  # of the request
+    accept: str = ""  # the media types that the caller accepts
+    session: str = ""  # the session of the hosting service, or NEW_SESSION
+    owner: str = ""  # the name of the caller's API key; empty where none is needed
 
     def modelname(self, in_body: str | None) -> str:
         """Return the requested model; empty where none is named."""

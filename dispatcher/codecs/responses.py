@@ -126,20 +126,12 @@ def json_response(document: Any) -> Response:
 
 
 class SentResult(NamedTuple):
-    """One of several results, as it is sent.
+    """One of several results, as it is sent."""
 
-    Args:
-        text: its JSON.
-        non_finite: how many of its numbers are not finite.
-        modelname: the model.
-        status: the status that it would have alone.
-
-    """
-
-    text: str
-    non_finite: int
-    modelname: str
-    status: int
+    text: str  # its JSON
+    non_finite: int  # how many of its numbers are not finite
+    modelname: str  # the model
+    status: int  # the status that it would have alone
 
 
 def results_response(items: Iterable[SentResult]) -> Response:

@@ -44,29 +44,17 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 @dataclass(frozen=True)
 class JobRequest:
-    """A request to be answered later, without its body.
+    """A request to be answered later, without its body."""
 
-    Args:
-        identity: by which its caller asks for it.
-        owner: the name of the caller's API key; empty where none is needed.
-        path: as WSGI has it.
-        query: the same.
-        headers: those that matter to the answer, by WSGI's names.
-        result: where the answer will be.
-        created: in seconds since 1970.
-        digest: of what it asks for.
-        trace: headers that name the trace that the answer becomes a part of.
-
-    """
-
-    identity: str
-    owner: str
-    path: str
-    query: str
-    headers: Mapping[str, str]
-    result: str
-    created: float = 0.0
-    digest: str = ""
+    identity: str  # by which its caller asks for it
+    owner: str  # the name of the caller's API key; empty where none is needed
+    path: str  # as WSGI has it
+    query: str  # the same
+    headers: Mapping[str, str]  # those that matter to the answer, by WSGI's names
+    result: str  # where the answer will be
+    created: float = 0.0  # in seconds since 1970
+    digest: str = ""  # of what it asks for
+    # Headers that name the trace that the answer becomes a part of.
     trace: Mapping[str, str] = field(default_factory=dict)
 
     @property

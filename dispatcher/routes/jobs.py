@@ -39,17 +39,11 @@ OWN_HEADERS = {"content-length", "x-request-id", "server-timing"}  # of the answ
 
 @dataclass(frozen=True)
 class Later:
-    """Accepts requests that are answered later.
-
-    Args:
-        store: of the jobs.
-        settings: of the container.
-        s3: finds out where the answer is stored in S3; `None` where no bucket is configured.
-
-    """
+    """Accepts requests that are answered later."""
 
     store: JobStore
     settings: Settings
+    # Finds out where the answer is stored in S3; `None` where no bucket is configured.
     s3: Step | None
 
     def accept(self, metadata: Metadata) -> Response:

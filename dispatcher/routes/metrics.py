@@ -45,24 +45,14 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 @dataclass(eq=False)
 class CurrentState(Collector):
-    """The current state, as this worker knows it.
+    """The current state, as this worker knows it."""
 
-    Args:
-        readiness: whether the container and its models are ready.
-        keys: the API keys; `None` where none are needed.
-        listing: knows which engine runs a model.
-        triton_up: whether Triton answers.
-        statistics: Triton's, of each version of a model.
-        settings: say where files are written, and how many jobs may wait.
-
-    """
-
-    readiness: Readiness
-    keys: KeyFile | None
-    listing: ModelListing
-    triton_up: bool
-    statistics: list[dict[str, Any]]
-    settings: Settings
+    readiness: Readiness  # whether the container and its models are ready
+    keys: KeyFile | None  # the API keys; `None` where none are needed
+    listing: ModelListing  # knows which engine runs a model
+    triton_up: bool  # whether Triton answers
+    statistics: list[dict[str, Any]]  # Triton's, of each version of a model
+    settings: Settings  # say where files are written, and how many jobs may wait
 
     def collect(self) -> Iterable[Metric]:
         """Yield the families of metrics."""

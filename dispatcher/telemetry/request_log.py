@@ -43,68 +43,37 @@ FIRST_ERROR = 400
 
 @dataclass(slots=True)
 class RequestRecord:
-    """One request, without anything of its body, and no header but its id.
+    """One request, without anything of its body, and no header but its id."""
 
-    Args:
-        since: when NGINX had all of it, on the clock of `time.monotonic()`; so the next three.
-        began: when a web worker had it.
-        entering: when it began to wait for a slot; 0 where it did not.
-        answered: when its answer was made, which may be sent as it is made.
-        request_id: its id in the log and the response.
-        method: GET, POST and so on.
-        route: the URL rule that its path matched; empty where it matched none.
-        path: without the query.
-        bytes_in: of the body, as it arrived.
-        queue: seconds until it left the queue; before that, until a web worker had it.
-        modelname: the model that it names, once that is read.
-        key: the name of its API key.
-        models: the models that it asked.
-        version: the requested version.
-        known: whether those models exist, so that the metrics may name them.
-        status: of the answer.
-        code: the error's, if it is one.
-        message: the error's, unless it quotes from the body.
-        bytes_out: of the body, before NGINX compresses it.
-        items: how many results the body has, where there may be several.
-        failed: how many of those are errors.
-        at: when NGINX had all of it, in seconds since 1970.
-        total: seconds until the response was sent.
-        timings: of the model's client.
-        s3: seconds that it waited for S3.
-        reported: whether it was counted and logged already.
-        trace_id: of its trace, 32 digits; empty where there is none.
-        trace: to which its phases are added.
-
-    """
-
+    # When NGINX had all of it, by `time.monotonic()`, as are `began`, `entering` and `answered`.
     since: float
-    request_id: str
-    method: str
-    route: str
-    path: str
-    bytes_in: int
-    queue: float = 0.0
-    modelname: str = ""
-    key: str = ""
-    models: list[str] = field(default_factory=list)
-    version: str = ""
-    known: bool = False
-    status: int = 0
-    code: str = ""
-    message: str = ""
-    bytes_out: int = 0
-    items: int = 0
-    failed: int = 0
-    at: float = 0.0
-    total: float = 0.0
-    timings: Timings | None = None
-    s3: float = 0.0
-    reported: bool = False
-    began: float = 0.0
-    entering: float = 0.0
-    answered: float = 0.0
-    trace_id: str = ""
-    trace: RequestTrace | None = None
+    request_id: str  # its id in the log and the response
+    method: str  # GET, POST and so on
+    route: str  # the URL rule that its path matched; empty where it matched none
+    path: str  # without the query
+    bytes_in: int  # of the body, as it arrived
+    queue: float = 0.0  # seconds until it left the queue; before that, until a web worker had it
+    modelname: str = ""  # the model that it names, once that is read
+    key: str = ""  # the name of its API key
+    models: list[str] = field(default_factory=list)  # the models that it asked
+    version: str = ""  # the requested version
+    known: bool = False  # whether those models exist, so that the metrics may name them
+    status: int = 0  # of the answer
+    code: str = ""  # the error's, if it is one
+    message: str = ""  # the error's, unless it quotes from the body
+    bytes_out: int = 0  # of the body, before NGINX compresses it
+    items: int = 0  # how many results the body has, where there may be several
+    failed: int = 0  # how many of those are errors
+    at: float = 0.0  # when NGINX had all of it, in seconds since 1970
+    total: float = 0.0  # seconds until the response was sent
+    timings: Timings | None = None  # of the model's client
+    s3: float = 0.0  # seconds that it waited for S3
+    reported: bool = False  # whether it was counted and logged already
+    began: float = 0.0  # when a web worker had it
+    entering: float = 0.0  # when it began to wait for a slot; 0 where it did not
+    answered: float = 0.0  # when its answer was made, which may be sent as it is made
+    trace_id: str = ""  # of its trace, 32 digits; empty where there is none
+    trace: RequestTrace | None = None  # to which its phases are added
 
     def begin_waiting(self) -> None:
         """Note that it waits for a slot from now on."""

@@ -98,14 +98,9 @@ class Traces:
 
 @dataclass
 class Whole:
-    """What the spans of one request have in common.
+    """What the spans of one request have in common."""
 
-    Args:
-        tracer: makes them.
-
-    """
-
-    tracer: Tracer
+    tracer: Tracer  # makes them
     parts: list[RequestSpan] = field(default_factory=list)
     # One difference for all, so that a clock that is set meanwhile does not matter.
     epoch: int = field(default_factory=lambda: time.time_ns() - time.monotonic_ns())
@@ -117,16 +112,10 @@ class Whole:
 
 @dataclass
 class RequestSpan(Span):
-    """A span of a request.
+    """A span of a request."""
 
-    Args:
-        span: the SDK's.
-        whole: of the request.
-
-    """
-
-    span: RecordedSpan
-    whole: Whole
+    span: RecordedSpan  # the SDK's
+    whole: Whole  # of the request
 
     @property
     def recorded(self) -> bool:
