@@ -80,12 +80,7 @@ def read_keys(text: str) -> tuple[Key, ...]:
 
 
 def load_keys(path: Path) -> tuple[Key, ...]:
-    """Read a file.
-
-    Raises:
-        BadKeys: it cannot be read or used.
-
-    """
+    """Read a file."""
     try:
         return read_keys(text_of(path))
     except OSError as error:

@@ -59,14 +59,7 @@ def is_foreign(headers: Headers, origins: Collection[str]) -> bool:
 
 
 class Authorizer:
-    """Checks requests.
-
-    Args:
-        keys: the keys; `None` where none are needed.
-        management: whether the management routes are switched on.
-        origins: the sites whose pages may manage models and jobs, as CORS_ORIGINS has them.
-
-    """
+    """Checks requests."""
 
     def __init__(
         self, keys: KeyFile | None, origins: Collection[str] = (), *, management: bool
@@ -104,13 +97,7 @@ class Authorizer:
         return name
 
     def name(self, request: Request, needed: tuple[str, ...]) -> str:
-        """Return the name of a request's key.
-
-        Raises:
-            Unauthorized: it has no key, or an unknown one.
-            WrongScope: its key has another scope.
-
-        """
+        """Return the name of a request's key."""
         given = request.headers.get(HEADER) or bearer(request.headers.get("Authorization", ""))
         matching = self.keys.matching(given) if self.keys and given else []
         if not matching:

@@ -29,11 +29,6 @@ EXPECTED: Final = 'expected {"inputs": [{"name": "…", "shape": […], "datatyp
 def read_header_length(stated: str | None, body: bytes, where: str) -> int | None:
     """Return the length of the JSON header in bytes; `None` where all of the body is JSON.
 
-    Args:
-        stated: the length, as it came.
-        body: of the request.
-        where: what states it, for the message.
-
     Raises:
         BadHeader: it is no whole number, or larger than the body.
 

@@ -236,12 +236,6 @@ def content_encoding(request: Request) -> str:
 def decompress_body(request: Request, limit: int, bodies: LargeBodies) -> None:
     """Replace a body that is compressed with gzip or deflate by the uncompressed one.
 
-    Args:
-        request: whose stream is replaced.
-        limit: of the uncompressed body, in bytes.
-        bodies: where it is counted until the request is over, or until who takes it as a file has
-            closed it.
-
     Raises:
         TooManyRequests: there is no room for it now.
         UnsupportedType: it has another content encoding.

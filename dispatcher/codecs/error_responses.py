@@ -57,16 +57,7 @@ BUG_MESSAGE: Final = "the server raised an unexpected exception"
 def error_body(
     record: RequestRecord | None, code: str, message: str, hint: str = "", modelname: str = ""
 ) -> dict[str, Any]:
-    """Return the value of `error`.
-
-    Args:
-        record: of the request, if there is one.
-        code: of the error.
-        message: what was wrong.
-        hint: how to mend it.
-        modelname: the model; by default the one of the record.
-
-    """
+    """Return the value of `error`."""
     error = {"code": code, "message": shorten(message), "hint": shorten(hint)}
     if record:
         if name := modelname or record.modelname:
@@ -80,13 +71,7 @@ def shorten(text: str) -> str:
 
 
 def hosting_service_error(status: int, text: str) -> str:
-    """Return the body of an error in the hosting service's form.
-
-    Args:
-        status: of the error itself.
-        text: its body.
-
-    """
+    """Return the body of an error in the hosting service's form."""
     text = text[:MAX_ORIGINAL_MESSAGE]
     side = "client" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "server"
     return dumps(

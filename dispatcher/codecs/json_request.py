@@ -118,13 +118,7 @@ def parsed_size(body: bytes) -> int:
 
 
 def check_memory(needed: int) -> None:
-    """Check that there is memory for a body.
-
-    Raises:
-        BadBody: there is never as much for one.
-        TooManyRequests: there is not as much now.
-
-    """
+    """Check that there is memory for a body."""
     hint = "send fewer values in one request; tensors take the least in binary"
     if needed > total_memory() * PARSED_SHARE:
         raise BadBody(
@@ -142,11 +136,6 @@ def parse_object(
     body: bytes, deadline: float = math.inf, *, hint: str = BODY_HINT
 ) -> dict[str, Any]:
     """Parse a body that must be a JSON object.
-
-    Args:
-        body: the JSON.
-        deadline: for a large one, on the clock of `time.monotonic()`.
-        hint: what was expected.
 
     Raises:
         BadBody: it is not one, or takes more memory than there is for one.
@@ -320,12 +309,7 @@ def check_length(items: list[Any], name: str, most: int) -> None:
 
 
 def read_version(document: Mapping[str, Any], metadata: Metadata) -> str:
-    """Return the version that the body requests, else the one of the metadata.
-
-    Raises:
-        BadBody: it is not a version.
-
-    """
+    """Return the version that the body requests, else the one of the metadata."""
     return parse_version(document.get("modelversion")) or parse_version(
         metadata.modelversion or None
     )

@@ -41,10 +41,6 @@ UNSPECIFIED_MEDIA = "file"  # a picture or a text: the caller did not say which
 def detect_media(file: Media, taken: Container[str]) -> Media:
     """Find out whether a file is a picture or a text, where its caller did not say.
 
-    Args:
-        file: as it came.
-        taken: the kinds that the model takes.
-
     Raises:
         BadBody: the model takes texts only, and the file is not one.
 

@@ -184,12 +184,7 @@ def is_sequence_id(value: object) -> bool:
 
 
 def read_flag(name: str, values: Mapping[str, Any]) -> bool:
-    """Return a boolean, from JSON or from a text; false where there is none.
-
-    Raises:
-        BadParameter: it is neither true nor false.
-
-    """
+    """Return a boolean, from JSON or from a text; false where there is none."""
     flags = {None: False, False: False, "false": False, True: True, "true": True}
     value = values[name]
     if not isinstance(value, bool | str | None) or value not in flags:

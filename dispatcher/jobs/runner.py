@@ -52,15 +52,7 @@ class JobAnswer:
 
 
 class Runner:
-    """Runs the jobs of a store.
-
-    Args:
-        store: of all workers.
-        app: the application.
-        admission: a job is begun only while no other request waits for a slot.
-        leaving: whether this worker is to end.
-
-    """
+    """Runs the jobs of a store."""
 
     def __init__(
         self, store: JobStore, app: Wsgi, admission: Admission, leaving: Callable[[], bool]

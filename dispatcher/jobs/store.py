@@ -285,12 +285,7 @@ def folder_name(owner: str, identity: str) -> str:
 
 
 def same(known: StoredJob, request: JobRequest) -> StoredJob:
-    """Return a job that was asked for again.
-
-    Raises:
-        JobConflict: it is another one.
-
-    """
+    """Return a job that was asked for again."""
     if known.request.digest != request.digest:
         raise JobConflict(
             f"the job {request.identity} asks for something else: its body, path or headers differ",

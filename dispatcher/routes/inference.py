@@ -113,19 +113,9 @@ def inference_routes(invocation: InferenceHandler) -> Blueprint:
 
 
 class InferenceHandler:
-    """Answers the current request of Flask.
+    """Answers the current request of Flask."""
 
-    Args:
-        settings: of the container.
-        executor: runs the models.
-        admission: limits concurrency.
-        telemetry: counts and logs what was requested.
-        s3: finds out what requests name in S3; `None` where no bucket is configured.
-        later: accepts what is to be answered later; `None` where that is switched off.
-
-    """
-
-    def __init__(  # noqa: PLR0917  see above
+    def __init__(  # noqa: PLR0917  the parts of the application
         self,
         settings: Settings,
         executor: Executor,

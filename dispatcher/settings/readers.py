@@ -213,16 +213,7 @@ def setting(
     *,
     secret: bool = False,
 ) -> Any:
-    """Declare a field of `Settings`, with the reader of its value.
-
-    Args:
-        variable: the environment variable.
-        default: its text where it is not set.
-        read: makes the value of the text.
-        meaning: for the documentation.
-        secret: whether the value must not be shown.
-
-    """
+    """Declare a field of `Settings`, with the reader of its value."""
     return field(
         repr=not secret,
         metadata={

@@ -184,12 +184,7 @@ def without_effect(settings: Settings) -> Iterator[str]:
 
 
 def tls_context(settings: Settings) -> ssl.SSLContext:
-    """Return the context for HTTPS to Triton; this reads and checks the files.
-
-    Raises:
-        OSError: a file cannot be read, or is not what it should be.
-
-    """
+    """Return the context for HTTPS to Triton; this reads and checks the files."""
     context = ssl.create_default_context(cafile=settings.triton_ca_file)
     if settings.triton_certificate_file:
         context.load_cert_chain(settings.triton_certificate_file)

@@ -426,12 +426,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
 
 
 def check_together(settings: Settings) -> None:
-    """Refuse settings that contradict each other.
-
-    Raises:
-        SettingError: two or more do.
-
-    """
+    """Refuse settings that contradict each other."""
     if settings.multi_model and not settings.management_routes:
         raise SettingError(
             "MANAGEMENT_ROUTES is 'false' and SAGEMAKER_MULTI_MODEL is 'true'; expected: not both, "

@@ -90,13 +90,7 @@ class RequestRecord:
 
 
 class AccessLog:
-    """Writes records to a file.
-
-    Args:
-        out: the file.
-        errors_only: whether successful requests are left out.
-
-    """
+    """Writes records to a file."""
 
     def __init__(self, out: int, *, errors_only: bool = False) -> None:
         self.out = out
@@ -197,13 +191,7 @@ def format_record(record: RequestRecord) -> bytes:
 
 
 class Lines(logging.Formatter):
-    """Formats log messages as lines: one of JSON each, or text.
-
-    Args:
-        program: the program that logs them, in JSON.
-        as_json: whether they are JSON.
-
-    """
+    """Formats log messages as lines: one of JSON each, or text."""
 
     def __init__(self, program: str = PROGRAM, *, as_json: bool) -> None:
         super().__init__()

@@ -136,12 +136,7 @@ class Metrics:
         self._saturation.set(share / self.workers)  # the mean is the sum of these
 
     def _new_child(self, family: Any, *labels: object) -> Any:
-        """Return what counts for some labels.
-
-        Raises:
-            OSError: there is no room on the disk to count for further labels.
-
-        """
+        """Return what counts for some labels."""
         if self.folder:
             extend(self.folder, self.seat)
         return family.labels(*labels)
@@ -175,14 +170,7 @@ class Metrics:
 
 
 class Telemetry:
-    """Counts and logs requests.
-
-    Args:
-        metrics: counts every request.
-        access_log: logs a line for each; `None` for no log.
-        traces: makes a trace of each; `None` for none.
-
-    """
+    """Counts and logs requests."""
 
     def __init__(
         self, metrics: Metrics, access_log: AccessLog | None = None, traces: Traces | None = None
@@ -194,15 +182,7 @@ class Telemetry:
     def begin(
         self, request: Request, request_id: str, queue: float, *, counts: bool
     ) -> RequestRecord:
-        """Return the record of a new request.
-
-        Args:
-            request: as Flask has it.
-            request_id: its id in the log and the response.
-            queue: seconds since NGINX had all of it.
-            counts: whether it is counted and logged.
-
-        """
+        """Return the record of a new request, which is not reported unless it counts."""
         if counts:
             self.metrics.in_flight.inc()
         now = time.monotonic()

@@ -27,13 +27,7 @@ WARN_S = 60.0  # between two messages of the SDK
 
 
 class BoundedProcessor(BatchSpanProcessor):
-    """Passes spans to an exporter in batches; it counts those for which there is no room.
-
-    Args:
-        url: of the collector.
-        registry: of the metrics.
-
-    """
+    """Passes spans to an exporter in batches; it counts those for which there is no room."""
 
     def __init__(self, url: str, registry: CollectorRegistry | None) -> None:
         dropped = Counter(
@@ -59,13 +53,7 @@ class BoundedProcessor(BatchSpanProcessor):
 
 
 class Exporter(OTLPSpanExporter):
-    """Sends spans to the collector; it counts those that are not taken.
-
-    Args:
-        url: of the collector.
-        failed: counts spans.
-
-    """
+    """Sends spans to the collector; it counts those that are not taken."""
 
     def __init__(self, url: str, failed: Counter) -> None:
         super().__init__(url, timeout=EXPORT_S)

@@ -42,14 +42,7 @@ propagator = TraceContextTextMapPropagator()
 
 
 class Traces:
-    """Makes a trace of each request that asks for something.
-
-    Args:
-        url: where they are sent.
-        service: the name of this service.
-        registry: of the metrics; `None` where several processes count.
-
-    """
+    """Makes a trace of each request that asks for something."""
 
     def __init__(self, url: str, service: str, registry: CollectorRegistry | None) -> None:
         own = Resource({"service.version": VERSION, "process.pid": os.getpid()})
@@ -62,14 +55,7 @@ class Traces:
         atexit.register(self._provider.shutdown)
 
     def begin(self, record: RequestRecord, request: Request, *, wanted: bool) -> None:
-        """Begin the trace of a request, or go on with the one that it names.
-
-        Args:
-            record: of the request; it gets the trace.
-            request: as Flask has it.
-            wanted: whether it comes from a caller.
-
-        """
+        """Begin the trace of a request, or go on with the one that it names."""
         current_span.set(None)  # that of the thread's last request
         if not wanted or request.method in READING:
             return

@@ -19,12 +19,7 @@ from dispatcher.settings.remote_triton import TritonMetadata, tls_context
 
 
 class TritonHttp:
-    """Asks Triton over HTTP.
-
-    Args:
-        settings: of the container.
-
-    """
+    """Asks Triton over HTTP."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -44,12 +39,6 @@ class TritonHttp:
         deadline: float = 0.0,
     ) -> bytes:
         """Return what Triton answers.
-
-        Args:
-            method: of HTTP.
-            path: below Triton's address.
-            body: of the request.
-            deadline: for the response, on the clock of `time.monotonic()`.
 
         Raises:
             InferenceError: by Triton's status; or Triton did not answer, or not in time.

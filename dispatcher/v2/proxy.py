@@ -31,16 +31,7 @@ FIELDS_EXPECTED = 'expected an object with a field for each input: {"text": "…
 
 
 class TritonProxy:
-    """Passes requests on to Triton's HTTP port.
-
-    Args:
-        settings: of the container.
-        lookup: finds models by names and aliases.
-        admission: limits concurrency.
-        using: keeps a model loaded meanwhile, until a deadline.
-        enter: waits for a slot for the current request, until a deadline.
-
-    """
+    """Passes requests on to Triton's HTTP port."""
 
     def __init__(
         self,
@@ -53,19 +44,12 @@ class TritonProxy:
         self.settings = settings
         self.lookup = lookup
         self.admission = admission
-        self.using, self.enter = using, enter
+        self.using = using  # keeps a model loaded meanwhile
+        self.enter = enter  # waits for a slot for the current request
         self.http = TritonHttp(settings)
 
     def generate(self, metadata: Metadata) -> Any:
-        """Run a model on the current request's body, in the form of Triton's `generate`.
-
-        Returns:
-            the document that Triton answers.
-
-        Raises:
-            InferenceError: the request is wrong, or the model did not answer it.
-
-        """
+        """Run a model on the current request's body, in the form of Triton's `generate`."""
         record: RequestRecord = g.record
         asked, deadline = self.begin(metadata)
         done = self.admission.bodies.take_body(request)
@@ -93,10 +77,6 @@ class TritonProxy:
 
         A slot of a job is held until what is returned as second is called. Triton is left where
         the caller is gone, or the next answer does not come in time.
-
-        Raises:
-            InferenceError: the request is wrong, or the model did not answer it.
-
         """
         asked, until = self.begin(metadata)
         limit = TimeLimit(g.record.since + self.settings.stream_timeout, until - g.record.since)
@@ -141,18 +121,7 @@ class TritonProxy:
     def send(
         self, call: str, model: str, document: Mapping[str, Any], deadline: float
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        """Check a request, and send it to Triton; return its response, which is still to be read.
-
-        Args:
-            call: of Triton's protocol.
-            model: its name.
-            document: the request.
-            deadline: for the response, on the clock of `time.monotonic()`.
-
-        Raises:
-            InferenceError: the request is wrong, or Triton does not answer.
-
-        """
+        """Check a request, and send it to Triton; return its response, which is yet to be read."""
         signature = self.signature(model, deadline)
         # Runs whose callers have given up are left out: Triton does not cancel them.
         until = time_parameters(deadline - time.monotonic())[DEADLINE]
@@ -173,12 +142,7 @@ class TritonProxy:
         return model
 
     def signature(self, model: str, deadline: float) -> Signature:
-        """Return the tensors of a model, in the version that the current request names.
-
-        Raises:
-            InferenceError: it is not served, or not now.
-
-        """
+        """Return the tensors of a model, in the version that the current request names."""
         left = max(0.0, deadline - time.monotonic())
         server = self.lookup.environment.server
         return server.signature(model, g.record.version, timeout=left)
