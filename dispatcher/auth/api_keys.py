@@ -155,13 +155,14 @@ class KeyFile:
             self._keys, self.fault = load_keys(self.path), ""
         except BadKeys as error:
             self.fault = str(error)
-            log.error("%s: %s; the previous keys stay valid", self.path, error)  # noqa: TRY400
             if self.kept is not None:
                 with suppress(BadKeys):
                     self._keys = load_keys(self.kept)
-            return
-        log.info("%s has %d keys", self.path, len(self._keys))
-        self._keep()
+        if self.fault:
+            log.error("%s: %s; the previous keys stay valid", self.path, self.fault)
+        else:
+            log.info("%s has %d keys", self.path, len(self._keys))
+            self._keep()
 
     def _keep(self) -> None:
         if self.kept is None:

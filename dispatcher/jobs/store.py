@@ -269,8 +269,8 @@ class JobStore:
 
     def entries(self, which: str, name: str = "") -> list[Entry]:
         """Return a list in order, or what it has of one job."""
-        names = sorted(os.listdir(self.folder / which))  # noqa: PTH208  of ten thousand in 5 ms
-        split = (one.split(".") for one in names)
+        with os.scandir(self.folder / which) as files:  # of ten thousand in 5 ms
+            split = [one.split(".") for one in sorted(file.name for file in files)]
         return [Entry(int(at), int(n), of) for at, n, of in split if not name or name == of]
 
     def enter(self, which: str, entry: Entry) -> None:

@@ -81,12 +81,12 @@ def inference_routes(invocation: InferenceHandler) -> Blueprint:
         return invocation.answer("")
 
     @routes.post("/endpoints/<name>/invocations")
-    def service_invocations(name: str) -> Response:  # noqa: ARG001  every endpoint is this one
+    def service_invocations(**_: str) -> Response:  # every endpoint is this one
         """Ask the model that the request names, for clients of the hosting service."""
         return invocation.answer("")
 
     @routes.post("/endpoints/<name>/<call>")
-    def service_call(name: str, call: str) -> Response:  # noqa: ARG001
+    def service_call(call: str, **_: str) -> Response:
         """Refuse calls that the hosting service itself answers."""
         raise BadRequest(
             f"{call[:100]!r} is a call that the hosting service alone answers, not a container",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from opentelemetry.exporter.otlp.proto.http import trace_exporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -58,7 +58,7 @@ class Exporter(OTLPSpanExporter):
     def __init__(self, url: str, failed: Counter) -> None:
         super().__init__(url, timeout=EXPORT_S)
         self._failed = failed
-        logging.getLogger(trace_exporter.__name__).addFilter(Seldom())
+        logging.getLogger(trace_exporter.__name__).addFilter(limit_messages())
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Send some spans."""
@@ -68,14 +68,15 @@ class Exporter(OTLPSpanExporter):
         return result
 
 
-class Seldom(logging.Filter):
-    """Lets one message in `WARN_S` seconds pass: the SDK has one or two for each failed export."""
-
+def limit_messages() -> Callable[[logging.LogRecord], bool]:
+    """Return a filter that lets one message a minute pass; the first says why an export fails."""
     silent_until = 0.0
 
-    def filter(self, record: logging.LogRecord) -> bool:  # noqa: ARG002  logging's signature
-        """Whether a message is logged: the first says why an export fails."""
-        if time.monotonic() < self.silent_until:
+    def passes(_: logging.LogRecord) -> bool:
+        nonlocal silent_until
+        if time.monotonic() < silent_until:
             return False
-        self.silent_until = time.monotonic() + WARN_S
+        silent_until = time.monotonic() + WARN_S
         return True
+
+    return passes
