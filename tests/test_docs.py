@@ -260,7 +260,7 @@ def test_what_contributors_are_pointed_at_is_there() -> None:
     for path in [*paths, *re.findall(r"`([A-Z]\w+\.md|nginx\.conf|\.ci/run)`", CONTRIBUTING)]:
         assert (PROJECT / path).exists(), path
     for file, names in (
-        ("dispatcher/settings/table.py", ["class Settings"]),
+        ("dispatcher/settings/__init__.py", ["class Settings"]),
         ("dispatcher/errors.py", ["ANSWERS"]),
         ("dispatcher/routes/openapi.py", ["ERRORS"]),
         ("clients/families/base/family.py", ["class Family", "def fit"]),

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from clients.errors import DeadlineExceeded, InferenceError
 from dispatcher.errors import ObjectTooLarge, StorageUnavailable
+from dispatcher.settings import S3_AT_A_TIME
 from dispatcher.settings.readers import S3_URI
-from dispatcher.settings.table import S3_AT_A_TIME
 
 if TYPE_CHECKING:  # the import takes half a second
     from dispatcher.settings import Settings

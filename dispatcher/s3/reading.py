@@ -18,8 +18,7 @@ from typing import Any, Generic, TypeVar
 
 from clients.errors import DeadlineExceeded, InferenceError, TooManyRequests
 from dispatcher.s3.client import S3, Location
-from dispatcher.settings import Settings
-from dispatcher.settings.table import S3_AT_A_TIME
+from dispatcher.settings import S3_AT_A_TIME, Settings
 from dispatcher.telemetry.request_log import RequestRecord
 
 GRACE_S = 0.2  # for S3's own, more specific error

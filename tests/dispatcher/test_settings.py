@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from container.serving import with_workers
-from dispatcher.settings import SettingError, gone, read_settings, rows
+from dispatcher.settings import GONE, SettingError, gone, read_settings, rows
 from dispatcher.settings.remote_triton import TritonMetadata
-from dispatcher.settings.table import GONE
 from dispatcher.settings.traces import traced_service
 
 

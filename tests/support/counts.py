@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
-from dispatcher.settings.table import rows
+from dispatcher.settings import rows
 from tests.test_architecture import CODE, EMULATOR, PROJECT, circles, files
 
 # Folders of the rooms, and the most lines that the files of each may have together.
