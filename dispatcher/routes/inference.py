@@ -21,7 +21,6 @@ from clients.errors import (
 from clients.request import Timings
 from clients.tensors.client import TensorResult
 from dispatcher.auth.authorization import OF_JOB
-from dispatcher.codecs.binary_tensors import SAGEMAKER_TYPE, read_tensors, with_tensors
 from dispatcher.codecs.content_types import LINE_TYPES, decompress_body, read_body
 from dispatcher.codecs.error_responses import encode_item
 from dispatcher.codecs.json_request import read_lines
@@ -68,6 +67,7 @@ from dispatcher.s3.step import Output, Step
 from dispatcher.settings import Settings
 from dispatcher.telemetry.request_log import RequestRecord
 from dispatcher.telemetry.telemetry import Telemetry
+from dispatcher.v2.binary_tensors import SAGEMAKER_TYPE, read_tensors, with_tensors
 
 
 def inference_routes(invocation: InferenceHandler) -> Blueprint:

@@ -10,8 +10,8 @@ import pytest
 from flask.testing import FlaskClient
 
 from clients.triton.server import Signature, TensorSpec
-from dispatcher.codecs.binary_tensors import read_header_length
 from dispatcher.errors import BadHeader
+from dispatcher.v2.binary_tensors import read_header_length
 from tests.support.fake_triton import FakeTriton
 
 NUMBERS = np.array([[1, 2, 3]], np.float32)
