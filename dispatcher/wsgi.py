@@ -176,20 +176,7 @@ def assemble(  # noqa: PLR0917  all that the routes are made of
     keys: KeyFile | None,
     jobs: JobStore | None,
 ) -> Flask:
-    """Put the routes and the application together.
-
-    Args:
-        settings: of the container.
-        registry: the clients, made in this process.
-        environment: what the clients were made with.
-        readiness: whether the container and its models are ready.
-        admission: limits concurrency; watched by the caller.
-        reloader: reloads clients.
-        telemetry: counts and logs every request.
-        keys: the API keys; `None` where none are needed.
-        jobs: what is answered later; run by the caller; `None` where that is switched off.
-
-    """
+    """Put the routes and the application together."""
     run_dir = settings.run_dir
     server, repository = environment.server, environment.model_repository
     loading = server if isinstance(server, LoadingServer) else LoadingServer(server)

@@ -42,15 +42,7 @@ Answer = tuple[ModelRequest | Exception, dict[str, Any]]
 
 @dataclass(frozen=True)
 class Job:
-    """What the calls of one request have in common.
-
-    Args:
-        time_limit: for all of them.
-        caller: of the request.
-        slot: of the request.
-        context: of the request, for the threads that the calls run in.
-
-    """
+    """What the calls of one request have in common."""
 
     time_limit: TimeLimit
     caller: Caller
@@ -59,14 +51,7 @@ class Job:
 
 
 class Executor:
-    """Answers requests with the clients of their models.
-
-    Args:
-        lookup: finds the clients.
-        calls: the slots for calls of clients.
-        patience: how many seconds beyond its deadline a call is waited for.
-
-    """
+    """Answers requests with the clients of their models."""
 
     def __init__(self, lookup: ModelLookup, calls: Slots, patience: float) -> None:
         self.lookup = lookup
@@ -78,10 +63,6 @@ class Executor:
 
     def client(self, name: str, until: float) -> Client:
         """Return the client of a model that another model's class asks, as for a caller.
-
-        Args:
-            name: of the model, or an alias.
-            until: the deadline for loading it.
 
         Raises:
             InferenceError: it is unknown, or known not to answer.

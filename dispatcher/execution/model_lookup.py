@@ -142,12 +142,7 @@ class ModelLookup:
         return sorted(named | aliases | (ready - clients.keys()))
 
     def is_served(self, asked: str) -> bool:
-        """Check whether a model of this name or alias can be asked.
-
-        Raises:
-            ModelUnavailable: Triton does not list its models.
-
-        """
+        """Check whether a model of this name or alias can be asked."""
         try:
             return asked in self.served(self.states())
         except ModelUnavailable:

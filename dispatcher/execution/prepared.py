@@ -89,12 +89,7 @@ def check_results(results: Any, expected: int) -> list[Any]:
 
 
 def check_drawing(drawn: Any) -> bytes:
-    """Check that a client has drawn a file; return its bytes.
-
-    Raises:
-        ClientBug: it is not.
-
-    """
+    """Check that a client has drawn a file; return its bytes."""
     with suppress(TypeError, ValueError):  # no buffer, or one that cannot be viewed
         view = memoryview(drawn)
         if view.ndim == 1 and view.format == "B" and view.nbytes:
@@ -139,9 +134,6 @@ class PreparedRequest:
             stream: whether an iterator of a client is returned as it is, for `steps`; else its
                 results are collected in a list.
 
-        Raises:
-            InferenceError: one of its subclasses.
-
         """
         if self.model_request.is_list:
             size = self.batch_size()
@@ -164,12 +156,7 @@ class PreparedRequest:
             return result
 
     def steps(self, results: Iterator[Any]) -> Iterator[Any]:
-        """Yield the results of a client's iterator, which finds its request in each step.
-
-        Raises:
-            InferenceError: one of its subclasses.
-
-        """
+        """Yield the results of a client's iterator, which finds its request in each step."""
         context = copy_context()
         context.run(current.set, replace(self.request, payloads=self.payloads))
 
@@ -298,12 +285,7 @@ class PreparedRequest:
         return with_position(error, position) if is_list else error
 
     def drawn(self, result: Any, media_type: str) -> bytes:
-        """Return the picture with the result drawn on it.
-
-        Raises:
-            InferenceError: one of its subclasses.
-
-        """
+        """Return the picture with the result drawn on it."""
         with self.request.active(), client_errors:
             return check_drawing(self.client.draw(self.payloads[0], result, media_type))
 
@@ -383,10 +365,6 @@ def refuse_without_bucket(asked: ModelRequest, client: Client) -> None:
     """Refuse a request with objects in S3 that nothing has read, as no bucket is configured.
 
     A class of an author may have fields of these names.
-
-    Raises:
-        BadBody: there is one.
-
     """
     by_key = isinstance(client, Family) and any(
         not FIELDS.isdisjoint(one) for one in asked.payloads if isinstance(one, dict)

@@ -158,14 +158,7 @@ class WaitingQueue:
 
 
 class Slots:
-    """The slots of one kind.
-
-    Args:
-        total: how many there are.
-        per_model: how many one model may have.
-        waiting_queue: where requests without a slot wait.
-
-    """
+    """The slots of one kind."""
 
     def __init__(self, total: int, per_model: int, waiting_queue: WaitingQueue) -> None:
         self.per_model = per_model

@@ -141,12 +141,6 @@ def send_timeout(connection: socket.socket, record: RequestRecord, modelname: st
     """Answer a caller in the place of another thread; close the connection.
 
     What the thread writes later is discarded.
-
-    Args:
-        connection: the caller's.
-        record: of the request.
-        modelname: the model that does not answer.
-
     """
     error = time_used_up()
     status, code = status_and_code(error)

@@ -56,10 +56,6 @@ class Generations:
     gunicorn ends the old workers as soon as it has forked the new ones, which import for seconds:
     until then nobody answers, not even /ping. And it waits for the old ones, so that it neither
     sees a dead worker nor a signal as long as their requests take.
-
-    Args:
-        server: gunicorn's arbiter.
-
     """
 
     def __init__(self, server: Any) -> None:

@@ -123,9 +123,6 @@ class Body(io.RawIOBase):
 class WorkerRequest:
     """A request, with the attributes that gunicorn uses.
 
-    Args:
-        head: request line and headers, without the empty line.
-
     Raises:
         InvalidRequestLine: the request line is malformed.
         UnsupportedTransferCoding: the body has no length.
@@ -268,9 +265,6 @@ class ThreadPool:
     If threads were started on demand, one that exceeds a container's limit would end the worker
     with all its requests. If the threads alternated, as in concurrent.futures, each would begin
     with cold caches.
-
-    Args:
-        count: how many.
 
     Raises:
         RuntimeError: the container's limit of processes is too low.

@@ -23,15 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class ModelControl:
-    """Loads and unloads models and their clients.
-
-    Args:
-        loader: loads and unloads models.
-        reloader: loads clients, in all web workers.
-        remote: the models in S3.
-        cache: has the copies of those.
-
-    """
+    """Loads and unloads models and their clients."""
 
     def __init__(
         self,
@@ -73,12 +65,7 @@ class ModelControl:
         return self.known_name(asked)
 
     def known_name(self, asked: str) -> str:
-        """Return the model of a name or alias, without a look into S3.
-
-        Raises:
-            UnknownModel: it is the name of a class whose model has another name.
-
-        """
+        """Return the model of a name or alias, without a look into S3."""
         registry = self.reloader.registry
         name = registry.name(asked)
         if found := self.available_name(name):
@@ -136,8 +123,8 @@ class ModelControl:
                     store.fetch(self.cache_of_s3, name, until)
                 return
 
-    def load(self, name: str, url: str, *, with_aliases: bool) -> None:
-        """Load a model from elsewhere and its client.
+    def load(self, name: str, url: str) -> None:
+        """Load a model from elsewhere and its client, which has no aliases.
 
         Raises:
             AlreadyLoaded: there is a model of this name or alias.
@@ -155,19 +142,8 @@ class ModelControl:
             raise AlreadyLoaded(
                 f"{name!r} is an alias of the model {owner!r}", hint="choose another name"
             )
-
-        def may_have(alias: str) -> bool:
-            """Check whether an alias is free: another model keeps its own."""
-            taken = {name, *registry.clients, *registry.aliases, *self.loader.aliases()}
-            is_free = alias not in taken and not (self.loader.repository / alias).exists()
-            if with_aliases and not is_free:
-                log.warning(
-                    "the model %s is loaded without its alias %s, which is taken", name, alias
-                )
-            return with_aliases and is_free
-
         try:
-            self.loader.load(name, url, lambda: self.load_client_of(name), may_have)
+            self.loader.load(name, url, lambda: self.load_client_of(name))
         finally:
             self.forget_client(name)
 
@@ -182,12 +158,7 @@ class ModelControl:
         self.load_fetched(name)
 
     def load_fetched(self, name: str) -> None:
-        """Load a model of the repository and its client, as they are on disk.
-
-        Raises:
-            BadClient: as `load_own`.
-
-        """
+        """Load a model of the repository and its client, as they are on disk."""
         was_loaded = self.loader.is_loaded(name)
         self.loader.load_own(name)
         if reason := self.load_client_of(name):

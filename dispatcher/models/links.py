@@ -11,13 +11,7 @@ from pathlib import Path
 
 
 def keep_listable(repository: Path, aside: Path) -> None:
-    """Replace each broken link by an empty folder, until its target exists again.
-
-    Args:
-        repository: the folder with the links.
-        aside: a folder for broken links, on the same disk.
-
-    """
+    """Replace each broken link by an empty folder, until its target exists again."""
     for link in aside.iterdir():
         with suppress(OSError):  # another web worker was faster
             if link.exists():

@@ -27,17 +27,7 @@ PRECISIONS = frozenset({"f32", "bf16"})
 
 
 class ModelListing:
-    """Lists the loaded models.
-
-    Args:
-        registry: the clients.
-        server: where the models run.
-        repository: the folder with one folder per model.
-        engines: the folder in which backends note which engine runs a model, if there is one.
-        url: of a Triton elsewhere.
-        available: returns the folders of the models that can be loaded by name.
-
-    """
+    """Lists the loaded models."""
 
     def __init__(  # noqa: PLR0917  all that a page is made of
         self,

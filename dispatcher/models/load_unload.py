@@ -92,13 +92,7 @@ class ModelLoader(RepositoryFolder):
         self.elsewhere = elsewhere
         self.findings = findings
 
-    def load(
-        self,
-        name: str,
-        url: str,
-        fault: Callable[[], str] = str,
-        may_have: Callable[[str], bool] = bool,
-    ) -> None:
+    def load(self, name: str, url: str, fault: Callable[[], str] = str) -> None:
         """Load the model in the folder `url` under `name`, with the models that it is made of.
 
         Args:
@@ -106,7 +100,6 @@ class ModelLoader(RepositoryFolder):
             url: its folder.
             fault: returns why the loaded model is to be unloaded again; empty where it is kept.
                 The model is locked until then.
-            may_have: returns whether the model may have an alias of its `dispatch.toml`.
 
         Raises:
             BadModel: the name or the folder cannot be used, or the model does not load or has a
@@ -124,7 +117,7 @@ class ModelLoader(RepositoryFolder):
                 source, names = models.main, models.names(name)
                 refuse_wrong_client_file(source)
                 self.refuse_too_large(source, *models.parts.values())
-                placed = until_loaded.enter_context(self.placed(source, name, url, may_have, names))
+                placed = until_loaded.enter_context(self.placed(source, name, url, names))
             if placed:
                 self._load_placed(name, url, models, until_loaded)
                 try:
@@ -140,7 +133,7 @@ class ModelLoader(RepositoryFolder):
         if self.is_loaded(name):
             raise AlreadyLoaded(f"there is a model {name!r}")
         if self.was_lost(name):
-            self.load(name, url, fault, may_have)
+            self.load(name, url, fault)
             return
         if self.is_own(name):
             raise BadModel(
@@ -155,7 +148,7 @@ class ModelLoader(RepositoryFolder):
             raise BadModel(f"{folder} would be loaded as {part[:100]!r}", hint=NAMED)
         self.was_lost(part)
         with ExitStack() as lock:
-            placed = self.placed(folder, part, str(folder), lambda _: False, names)
+            placed = self.placed(folder, part, str(folder), names)
             if not lock.enter_context(placed):
                 raise AlreadyLoaded(
                     f"there is a model {part!r}, and {folder} is another one",
@@ -208,7 +201,7 @@ class ModelLoader(RepositoryFolder):
 
         Raises:
             UnknownModel: there is none of this name.
-            BadModel: it cannot be loaded.
+            BadModel: it cannot be loaded, or is from elsewhere.
             OutOfMemory: it does not fit into memory.
             DeadlineExceeded: it takes too long; Triton goes on loading it.
 
@@ -218,7 +211,11 @@ class ModelLoader(RepositoryFolder):
             return
         if name not in (there := self.own_folders()):
             raise no_such_folder(name, there)
-        self.refuse_changed(name)
+        if (self.repository / name / URL_FILE).exists():
+            raise BadModel(
+                f"the model {name!r} came by POST /models, which copied its configuration",
+                hint=f"DELETE /models/{name}, then POST /models again",
+            )
         is_new = self.take_in(name)
         place = self.repository / name
         folder = authors_folder(place)

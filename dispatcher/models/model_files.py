@@ -72,12 +72,7 @@ def read_client_file(path: Path) -> bytes:
 
 
 def read_config(folder: Path) -> str:
-    """Return the text of a model's configuration.
-
-    Raises:
-        BadModel: it is not UTF-8.
-
-    """
+    """Return the text of a model's configuration."""
     config = folder / CONFIG
     try:
         return text_of(config)
@@ -86,12 +81,7 @@ def read_config(folder: Path) -> str:
 
 
 def refuse_other_name(text: str, name: str) -> None:
-    """Refuse a configuration whose `name` is not its folder's, as in a copied folder.
-
-    Raises:
-        ModelFailed: the names differ.
-
-    """
+    """Refuse a configuration whose `name` is not its folder's, as in a copied folder."""
     for one in read_if_right(text).all("name"):  # Triton's parser reads more than this one
         if one.value != name:
             raise ModelFailed(
@@ -114,13 +104,7 @@ def placement_error(url: str, error: OSError) -> InferenceError:
 
 
 def refuse_wrong_client_file(folder: Path) -> None:
-    """Refuse a `dispatch.toml` with a mistake that shows without the model.
-
-    Raises:
-        ClientDisabled: it has one.
-        BadModel: it is too large to be one.
-
-    """
+    """Refuse a `dispatch.toml` with a mistake that shows without the model."""
     if (file := folder / CLIENT_FILE).is_file():
         read_client_file(file)
         client_class(file)
@@ -145,14 +129,7 @@ def check_findings(folder: Path) -> list[str]:
 
 @dataclass
 class Explainer:
-    """Logs what is wrong with models that Triton could not load, once for each.
-
-    Args:
-        wanted: whether a model is to be loaded.
-        folder: returns the author's folder of a model.
-        findings: returns what is wrong with a folder.
-
-    """
+    """Logs what is wrong with models that Triton could not load, once for each."""
 
     wanted: Callable[[str], bool]
     folder: Callable[[str], Path]
@@ -189,14 +166,7 @@ def refusals(
     findings: Callable[[Path], Iterable[str]],
     places: Mapping[Path, Path] = MappingProxyType({}),
 ) -> Iterator[None]:
-    """Turn what keeps a model from being loaded into errors for the caller who named its folder.
-
-    Args:
-        url: the folder.
-        findings: returns what is wrong with it, where Triton could not load it.
-        places: the authors' folders, by their places in Triton's repository.
-
-    """
+    """Turn what keeps a model from being loaded into errors for the caller who named its folder."""
     try:
         yield
     except OSError as error:
@@ -294,12 +264,7 @@ def find_models(folder: Path) -> ModelFolders:
 
 
 def with_parts(folder: Path, models: Mapping[str, Path]) -> ModelFolders:
-    """Return which of several models is made of the others.
-
-    Raises:
-        BadModel: there is not exactly one.
-
-    """
+    """Return which of several models is made of the others."""
     named = {step.value for path in models.values() for step in steps_of(read_folder(path))}
     called = frozenset(
         name

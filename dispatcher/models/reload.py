@@ -62,12 +62,7 @@ class Report:
 
 
 class News:
-    """Tells the web workers which sources they are to load again: a line of JSON for each change.
-
-    Args:
-        folder: of the file, and of the lock of those who reload; made when it is needed.
-
-    """
+    """Names the sources that all web workers are to load again, a line of JSON for each change."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self._file = folder, folder / "news"
@@ -201,9 +196,7 @@ class Reloader:
     def load_model(self, file: Path) -> str:
         """Make the client that a loaded model's `dispatch.toml` describes, in every worker.
 
-        Returns:
-            why it does not work, and was not taken up; empty where it was.
-
+        Return why it does not work, and was not taken up; the empty text where it was.
         """
         source = model_source(file)
         others = {w: one for w, one in self.registry.loaded.items() if w != source.where}

@@ -18,8 +18,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 
-from clients.errors import ModelFailed, UnknownModel
-from clients.families.base.dispatch_toml import COPIED, Copied, aliases, note_copied
+from clients.errors import UnknownModel
+from clients.families.base.dispatch_toml import COPIED, aliases
 from clients.families.base.dispatch_toml import FILE as CLIENT_FILE
 from clients.model_files.files import locked
 from clients.model_files.model_folders import (
@@ -35,10 +35,7 @@ from clients.model_files.model_folders import (
 )
 from dispatcher.errors import BadModel
 from dispatcher.models.model_files import (
-    find_models,
     is_readable_folder,
-    load_error,
-    placement_error,
     read_client_file,
     read_config,
     with_step_names,
@@ -54,16 +51,7 @@ PARTS_FILE = "model.parts"  # the names of the models that it is made of
 
 
 class RepositoryFolder:
-    """The folder that Triton reads.
-
-    Args:
-        repository: the folder.
-        roots: the folders below which a model from elsewhere must be; empty means anywhere.
-        renamed_config: returns a `config.pbtxt` for the same model under another name.
-        folders: returns the folders in MODEL_DIR and MODEL_REPOSITORY that are models, by name.
-        adapt: whether configurations are adapted to a machine without a GPU, in copies.
-
-    """
+    """The folder that Triton reads."""
 
     def __init__(
         self,
@@ -86,20 +74,11 @@ class RepositoryFolder:
         source: Path,
         name: str,
         url: str,
-        may_have: Callable[[str], bool] = bool,
         parts: Mapping[str, str] = MappingProxyType({}),
     ) -> Iterator[bool]:
         """Add a model's folder and lock it; yield whether the name was free.
 
         The folder appears complete, by a rename: other processes list the repository meanwhile.
-
-        Args:
-            source: the model's own folder.
-            name: under which it is added.
-            url: the folder that the caller named.
-            may_have: returns whether the model may have an alias of its `dispatch.toml`.
-            parts: the names under which the steps of an ensemble are loaded.
-
         """
         folder, made = self.repository / name, self.aside()
         if self.was_deleted(name):
@@ -117,12 +96,9 @@ class RepositoryFolder:
             (made / URL_FILE).write_text(url, encoding="utf-8")
             with (made / URL_FILE).open(encoding="utf-8") as address:
                 fcntl.flock(address, fcntl.LOCK_EX)
-                with self.locked_repository():  # so that the second of two sees the first's aliases
-                    if (made / CLIENT_FILE).is_file():
-                        its = tuple(filter(may_have, aliases(source)))
-                        note_copied(made / CLIENT_FILE, Copied(source / CLIENT_FILE, its))
-                    is_placed = rename_if_absent(made, folder)
-                yield is_placed
+                if (made / CLIENT_FILE).is_file():
+                    (made / COPIED).write_text(str(source / CLIENT_FILE), encoding="utf-8")
+                yield rename_if_absent(made, folder)
         finally:
             shutil.rmtree(made, ignore_errors=True)
 
@@ -131,11 +107,6 @@ class RepositoryFolder:
         """Lock the folder of a model from elsewhere; yield whether that succeeded.
 
         The process that loads or unloads the model holds the lock. It ends with the process.
-
-        Args:
-            name: the model's.
-            until: when to give up, on the clock of `time.monotonic()`.
-
         """
         place = self.repository / name / URL_FILE
         with ExitStack() as until_done:
@@ -172,20 +143,6 @@ class RepositoryFolder:
         if not left:  # the link was moved aside, see links.py
             return (self.repository.with_name(ASIDE) / name).is_symlink()
         return all(path.is_symlink() and not path.exists() for path in left)
-
-    @contextmanager
-    def locked_repository(self) -> Iterator[None]:
-        """Keep other processes from putting a model into the repository meanwhile."""
-        repository = os.open(self.repository, os.O_RDONLY)
-        try:
-            fcntl.flock(repository, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(repository)
-
-    def aliases(self) -> set[str]:
-        """Return the aliases of all models in the repository, loaded or not."""
-        return {alias for folder in self.repository.iterdir() for alias in aliases(folder)}
 
     def aside(self) -> Path:
         """Return a new path outside the repository, on the same disk."""
@@ -268,32 +225,6 @@ class RepositoryFolder:
                 with suppress(BadModel, OSError):  # loading the model says what is wrong
                     self.take_in(name)
 
-    def refuse_changed(self, name: str) -> None:
-        """Refuse a model whose configuration has changed since it was copied.
-
-        Raises:
-            BadModel: its folder has another configuration now, or is gone.
-
-        """
-        place = self.repository / name
-        try:
-            url = (place / URL_FILE).read_bytes().decode()
-        except OSError:  # it is the repository's own
-            return
-        hint = f"DELETE /models/{name}, then POST /models again"
-        try:
-            models = find_models(self.allowed(url))
-            source = models.main
-            copy, now = place / CONFIG, source / CONFIG
-            before = copy.read_bytes().decode() if copy.is_file() else None
-            after = self.config_of(source, name, models.names(name)) if now.is_file() else None
-        except OSError as error:
-            raise placement_error(url, error) from error
-        except ModelFailed as error:
-            raise load_error(url, error) from error
-        if before != after:
-            raise BadModel(f"{now} has changed since POST /models, which copied it", hint=hint)
-
     def allowed(self, url: str) -> Path:
         """Return the folder that `url` names.
 
@@ -324,17 +255,7 @@ class RepositoryFolder:
             )
 
     def config_of(self, source: Path, name: str, parts: Mapping[str, str]) -> str:
-        """Return the configuration for a model from elsewhere, under another name.
-
-        Args:
-            source: the model's own folder.
-            name: the other name.
-            parts: the other names of the steps of an ensemble.
-
-        Raises:
-            BadModel: it is not UTF-8.
-
-        """
+        """Return the configuration for a model from elsewhere, under another name."""
         text = with_step_names(self.renamed_config(read_config(source), name), parts)
         return text_for_triton(text, source, adapt=self.adapt)
 

@@ -77,7 +77,7 @@ def management_routes(  # noqa: C901  small functions that share them
         """Load a model from a folder under a name."""
         name, url = read_load()
         g.record.modelname = name
-        control.load(name, url, with_aliases=not settings.multi_model)
+        control.load(name, url)
         g.record.known = True
         return json_response({"modelName": name, "modelUrl": url})
 

@@ -59,14 +59,7 @@ class Location:
 
 @dataclass(frozen=True)
 class StoredObject:
-    """What S3 says about an object.
-
-    Args:
-        location: of the object.
-        size: in bytes.
-        etag: changes with the content; without quotes.
-
-    """
+    """What S3 says about an object."""
 
     location: Location
     size: int

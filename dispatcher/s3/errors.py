@@ -115,15 +115,7 @@ REGION_HEADER: Final = "x-amz-bucket-region"
 def translated(
     error: Exception, location: Location, region: str, secrets: Collection[str]
 ) -> Exception:
-    """Return the error to raise for one of boto3's; any other is returned as it is.
-
-    Args:
-        error: as it was raised.
-        location: that was asked for.
-        region: that requests are signed for.
-        secrets: credentials, which no message may have.
-
-    """
+    """Return the error to raise for one of boto3's; any other is returned as it is."""
     if isinstance(error, exceptions.ClientError):
         return refused(error, location, region, secrets)
     for kinds, row in BY_CLASS.items():

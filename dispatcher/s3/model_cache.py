@@ -69,15 +69,7 @@ class StoredModel:
 
 
 class ModelCache:
-    """A folder of copies.
-
-    Args:
-        s3: reads the objects.
-        folder: made where there is none.
-        most: bytes that all copies may have.
-        say: logs a line for the operator.
-
-    """
+    """A folder of copies."""
 
     def __init__(self, s3: S3, folder: Path, most: int, say: Callable[[str], None]) -> None:
         self.s3, self.folder, self.most, self.say = s3, folder.resolve(), most, say
@@ -109,10 +101,6 @@ class ModelCache:
 
     def fetch(self, model: StoredModel, deadline: float) -> Path:
         """Return the folder of a whole copy; download what is not there.
-
-        Args:
-            model: as it was listed.
-            deadline: on the clock of `time.monotonic()`.
 
         Raises:
             OutOfMemory: there is no room for it.

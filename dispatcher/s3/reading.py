@@ -98,12 +98,7 @@ class ObjectRead(Generic[T]):
     stage: int = WAITING
 
     def result(self, deadline: float) -> T:
-        """Return its result.
-
-        Raises:
-            InferenceError: one of those of `S3`.
-
-        """
+        """Return its result."""
         left = min(deadline, self.until + GRACE_S) - time.monotonic()
         try:
             return self.future.result(max(0.0, left))
@@ -119,14 +114,7 @@ class ObjectRead(Generic[T]):
 
 @dataclass(eq=False)
 class Stored:
-    """A payload whose picture or text is in S3.
-
-    Args:
-        location: of the object.
-        others: the payload's other fields.
-        reads: of its request.
-
-    """
+    """A payload whose picture or text is in S3."""
 
     location: Location
     others: Mapping[str, Any]
@@ -134,12 +122,7 @@ class Stored:
     call: ObjectRead[bytes] | None = None
 
     def content(self, deadline: float) -> bytes:
-        """Return the object's content; begin to read it where that was not done.
-
-        Raises:
-            InferenceError: one of those of `S3`.
-
-        """
+        """Return the object's content; begin to read it where that was not done."""
         self.reads.begin([self], deadline, RUNNING, until=deadline)
         if self.call is None:
             raise DeadlineExceeded(
@@ -151,13 +134,7 @@ class Stored:
 
 @dataclass(eq=False)
 class Reads:
-    """What one request reads from S3: an object once for all payloads that need it meanwhile.
-
-    Args:
-        objects: reads them.
-        record: gets the seconds that were waited for.
-
-    """
+    """What one request reads from S3: an object once for all payloads that need it meanwhile."""
 
     objects: Objects
     record: RequestRecord

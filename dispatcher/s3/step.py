@@ -75,13 +75,7 @@ class Output:
 
 
 class Step:
-    """Finds out what requests name in S3.
-
-    Args:
-        settings: the objects that may be named; whether the answer to every request that names
-            some is stored.
-
-    """
+    """Finds out what requests name in S3."""
 
     def __init__(self, settings: Settings) -> None:
         self.places, self.objects = Places(settings), Objects(settings)
@@ -95,11 +89,6 @@ class Step:
         self, asked: InferenceRequest, reads: Reads, texts: Mapping[str, str]
     ) -> InferenceRequest:
         """Return a request with `Stored` in the place of payloads that name objects.
-
-        Args:
-            asked: as its body was read.
-            reads: those of the request.
-            texts: parameters outside of the body.
 
         Raises:
             BadRequest: an object is not named as expected.

@@ -44,13 +44,7 @@ log = logging.getLogger(__name__)
 
 
 def failures(clients: Mapping[str, Client], timeout: float) -> dict[str, str]:
-    """Return why clients fail an example of their own, by name; nothing of those that answer.
-
-    Args:
-        clients: by name.
-        timeout: seconds for each example.
-
-    """
+    """Return why clients fail an example of their own, by name; nothing of those that answer."""
     found = {name: failure(name, client, timeout) for name, client in clients.items()}
     return {name: reason for name, reason in found.items() if reason}
 
@@ -136,14 +130,7 @@ class ProbedModel:
     late_since: float | None = None
 
     def is_kept_waiting(self, result: Result, now: float, patience: float) -> bool:
-        """Whether a model that was well may be busy with a request that still has time.
-
-        Args:
-            result: of a probe that has just ended.
-            now: the time.
-            patience: the longest time of a request.
-
-        """
+        """Whether a model that was well may be busy with a request that still has time."""
         was_well = not self.result.reason and self.result.answered_in == result.tried_in
         if not (result.late and (was_well or self.late_since)):
             self.late_since = None
@@ -177,11 +164,6 @@ class ModelChecks:
 
         A model that is ready by its own name; a class of another name by that, also where it asks
         no model of Triton.
-
-        Args:
-            ready: the models that are ready.
-            listed: the models that there are.
-
         """
         for client in list(self.registry.clients.values()):
             model = client.served_by
@@ -252,9 +234,6 @@ class ModelChecks:
         Zeros may not be a valid input, so that only a model that is `known` to answer them has to.
         One that failed on them is not asked `again`: it would fail again, write that to the
         log, and might fail a batch of other callers. Of several examples `most` are asked.
-
-        Returns:
-            whether it answered.
 
         Raises:
             InferenceError: it does not answer.

@@ -62,12 +62,7 @@ class Death:
 
 
 class ModelProcesses:
-    """The children of Triton that run models, as /proc shows them.
-
-    Args:
-        proc: the folder.
-
-    """
+    """The children of Triton that run models, as /proc shows them."""
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self.proc = proc
@@ -77,12 +72,7 @@ class ModelProcesses:
         self._triton = 0
 
     def died(self, triton: int) -> dict[str, Death]:
-        """Return the models with a process that died since the last call, and how it died.
-
-        Args:
-            triton: Triton's process id.
-
-        """
+        """Return the models with a process that died since the last call, and how it died."""
         if triton != self._triton:
             self._triton, self._known = triton, {}
         pids = {int(name) for name in os.listdir(self.proc) if name.isdigit()}  # noqa: PTH208
@@ -129,11 +119,6 @@ class ModelProcesses:
 
         0 where its process is stopped. A model without a process of its own waits for others,
         which are ended before it counts as stuck.
-
-        Args:
-            model: its name.
-            longest: the time of a request.
-
         """
         pids = self.by_model().get(model, ())
         if any((self._fields(pid) or " ")[0] in {"T", "t"} for pid in pids):
@@ -192,13 +177,7 @@ class ModelProcesses:
 
 
 def model_processes(triton: int, proc: Path = Path("/proc")) -> Iterator[tuple[str, int]]:
-    """Yield the model and the process id of each process that runs a model now.
-
-    Args:
-        triton: Triton's process id; 0 where it is not known.
-        proc: the folder.
-
-    """
+    """Yield the model and the process id of each process that runs a model now."""
     for children in (proc / str(triton) / "task").glob("*/children") if triton else ():
         with suppress(OSError):
             for pid in children.read_text(encoding="utf-8").split():
@@ -235,11 +214,6 @@ class InstanceCounts:
     """Compares the living processes of models with the instances that they are configured for.
 
     So a process that died while its model was being loaded again is not counted as missing.
-
-    Args:
-        server: is asked for configurations.
-        clock: in seconds.
-
     """
 
     def __init__(self, server: ModelServer, clock: Callable[[], float] = time.monotonic) -> None:
@@ -254,15 +228,7 @@ class InstanceCounts:
     def compare(
         self, starts: int, ready: Mapping[str, int], living: Mapping[str, int], *, timeout: float
     ) -> None:
-        """Compare the models that are ready.
-
-        Args:
-            starts: how often Triton was started.
-            ready: the numbers of versions that are ready, by model.
-            living: the numbers of processes, by model; none for a model that is not in Python.
-            timeout: seconds that Triton has for each configuration.
-
-        """
+        """Compare the models that are ready."""
         if starts != self.starts:
             self.starts, self.missing, self._complete, self._since = starts, {}, {}, {}
         for model in self._since.keys() - (living.keys() & ready.keys()):
@@ -293,12 +259,6 @@ class Reloads:
 
     One that died while it was loaded is loaded once more: it may have been merely slow. Not where
     it was ended because it had all its time: it would block other loads for as long again.
-
-    Args:
-        server: where they run.
-        timeout: seconds that each may take.
-        done: called with a model that was loaded again.
-
     """
 
     def __init__(self, server: ModelServer, timeout: float, done: Callable[[str], None]) -> None:
@@ -320,15 +280,7 @@ class Reloads:
         models: Iterable[ModelState] = (),
         hung: Container[str] = (),
     ) -> None:
-        """Begin to load models again, each in a thread of its own.
-
-        Args:
-            starts: how often Triton was started.
-            ready: the numbers of versions that are ready, by model.
-            models: the states of all.
-            hung: the models whose last load had all its time.
-
-        """
+        """Begin to load models again, each in a thread of its own."""
         for died in {(starts, state.name) for state in models if state.died} - self._loaded:
             self._loaded.add(died)
             if died[1] not in hung:
@@ -344,14 +296,7 @@ class Reloads:
                 raise
 
     def end(self, stuck: Iterable[str], processes: ModelProcesses, starts: int) -> None:
-        """End the processes of stuck models: each is loaded again when their death is seen.
-
-        Args:
-            stuck: their names.
-            processes: of all models.
-            starts: how often Triton was started.
-
-        """
+        """End the processes of stuck models: each is loaded again when their death is seen."""
         for model in stuck:
             if self.ended.get(model) != starts and model not in self.lost:
                 self.ended[model] = starts

@@ -18,8 +18,10 @@ only once. If it hangs several times, though it answered before, the prober asks
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -35,7 +37,6 @@ from dispatcher.execution.slots import MAX_HANGING
 from dispatcher.execution.watchdog import stack_of
 from dispatcher.settings import FAILING, READINESS
 from dispatcher.status.checks import ModelChecks, ProbedModel
-from dispatcher.status.election import Election, go_on
 from dispatcher.status.instances import (
     WORD_S,
     Death,
@@ -49,6 +50,7 @@ from dispatcher.telemetry.memory import trim_heap
 
 log = logging.getLogger(__name__)
 
+LOCK = "prober.lock"
 TICK_S = 0.1
 # What does not answer yet may do so soon: the first 200 of /ping waits for it.
 SOON_S = 0.25
@@ -117,7 +119,7 @@ class Prober:
         self._suspects: set[str] = set()
         published = self.run_dir and self.run_dir / READINESS
         self.status = StatusReader(published, Status.of_json, Status())
-        self._election = Election(self.run_dir)
+        self._lock: int | None = None
         self._writer: StatusWriter | None = None
         self._abandoned_at, self._deaths_at = self.clock(), 0.0
         self._listing, self._noting = threading.Lock(), threading.RLock()
@@ -143,9 +145,11 @@ class Prober:
         if self.run_dir is None:
             return True
         if self.leaving():
-            self._election.leave()
-            self.status.is_own = False
-        elif self._election.is_won() and not self.status.is_own:
+            if self._lock is not None:
+                os.close(self._lock)
+            self._lock, self.status.is_own = None, False
+        elif not self.status.is_own and (lock := lock_alone(self.run_dir / LOCK)) is not None:
+            self._lock = lock
             self._adopt(self.status())
             self._writer = StatusWriter(self.run_dir / READINESS)
             self.status.is_own = True
@@ -400,3 +404,24 @@ class Prober:
                 self._writer.write(asdict(status))
             except OSError as error:
                 log.warning("the status file cannot be written: %s", error.strerror)
+
+
+def lock_alone(path: Path) -> int | None:
+    """Lock a file until this process ends; return its descriptor, `None` where another has it."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:  # unlike flock, this lock is not inherited by a process that a class forks
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        os.close(lock)
+        return None
+    return lock
+
+
+def go_on(work: Callable[[], None], pause: float) -> None:
+    """Do some work for ever, with a pause in between."""
+    while True:
+        try:
+            work()
+        except Exception:
+            log.exception("a round of the prober failed")
+        time.sleep(pause)

@@ -219,13 +219,7 @@ class Status:
 
 @dataclass(frozen=True)
 class Readiness:
-    """What `/ping`, `/health`, `/metrics` and requests read; nothing is asked on their behalf.
-
-    Args:
-        supervisor: returns the status of the programs.
-        prober: returns the status of Triton and its models.
-
-    """
+    """What `/ping`, `/health`, `/metrics` and requests read; nothing is asked on their behalf."""
 
     supervisor: Callable[[], SupervisorStatus]
     prober: Callable[[], Status]

@@ -27,9 +27,6 @@ T = TypeVar("T")
 class StatusWriter:
     """Writes a status file, which is made where there is none.
 
-    Args:
-        path: of the file.
-
     Raises:
         OSError: the file cannot be opened.
 

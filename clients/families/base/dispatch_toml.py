@@ -7,7 +7,6 @@ sentence with the file, the key and the fix.
 from __future__ import annotations
 
 import difflib
-import json
 import math
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
@@ -22,7 +21,7 @@ from clients.model_files.model_folders import NAME
 from clients.tensors.quoting import brief
 
 FILE = "dispatch.toml"
-COPIED = "dispatch.toml.json"  # beside a copy: the original
+COPIED = "dispatch.toml.original"  # beside a copy: the original
 
 
 @dataclass(frozen=True)
@@ -118,27 +117,14 @@ class Keys:
 K = TypeVar("K", bound=Keys)
 
 
-@dataclass(frozen=True)
-class Copied:
-    """The original of a copied `dispatch.toml`: a model loaded at run time has a copy."""
+def copied(path: Path) -> Path | None:
+    """Return the original of a copied file; `None` for an author's own file.
 
-    file: Path  # the author's own file
-    # Those of its aliases that the model has; others belonged to other models
-    aliases: tuple[str, ...]
-
-
-def note_copied(path: Path, copied: Copied) -> None:
-    """Write the original of a copy beside it."""
-    noted = {"file": str(copied.file), "aliases": copied.aliases}
-    path.with_name(COPIED).write_text(json.dumps(noted), encoding="utf-8")
-
-
-def copied(path: Path) -> Copied | None:
-    """Return the original of a copied file; `None` for an author's own file."""
+    A model that was loaded at run time has a copy. It has no aliases: other models may have them.
+    """
     try:
-        noted = json.loads(path.with_name(COPIED).read_text(encoding="utf-8"))
-        return Copied(Path(noted["file"]), tuple(noted["aliases"]))
-    except (OSError, ValueError, KeyError, TypeError):  # there is none, or another program wrote it
+        return Path(path.with_name(COPIED).read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # there is none, or another program wrote it
         return None
 
 
@@ -150,8 +136,7 @@ def authors(where: str | Path) -> Path:
     path = Path(where)
     if path.name != FILE:
         return path
-    copy = copied(path)
-    return copy.file if copy else path.resolve()
+    return copied(path) or path.resolve()
 
 
 def remedy(path: Path, name: str) -> str:
@@ -165,8 +150,8 @@ def remedy(path: Path, name: str) -> str:
 
 def aliases(folder: Path) -> tuple[str, ...]:
     """Return the aliases in the `dispatch.toml` of a model's folder, if any."""
-    if copy := copied(folder / FILE):
-        return copy.aliases
+    if copied(folder / FILE):
+        return ()
     with suppress(ClientDisabled):
         found = read_table(folder / FILE).get("aliases", ())
         if NAMES.fits(found):

@@ -276,7 +276,7 @@ def family(name: str, path: Path) -> type[Family[Any, Any]]:
 
 def client_class(path: Path) -> type[Client]:
     """Return the class that serves a model as the `dispatch.toml` at `path` says."""
-    table, copy = read_table(path), copied(path)
+    table = read_table(path)
     base = family(str(table.get("family", Keys.family)), path)
     for name in table:
         if name in base.parameters:
@@ -291,7 +291,7 @@ def client_class(path: Path) -> type[Client]:
             "__module__": base.__module__,
             "__doc__": base.__doc__,
             "modelname": path.parent.name,
-            "aliases": copy.aliases if copy else keys.aliases,
+            "aliases": () if copied(path) else keys.aliases,
             "keys": keys,
             "file": path,
             "parameters": defaults(base, keys, path),

@@ -38,13 +38,7 @@ FORGIVEN_S = 5.0  # after which a model that failed to load is tried again
 
 
 class OnDemand(ModelControl):
-    """Loads models at their first request.
-
-    Args:
-        memory: unloads others.
-        base: the arguments of ModelControl.
-
-    """
+    """Loads models at their first request."""
 
     def __init__(self, memory: ModelMemory, *base: Any) -> None:
         super().__init__(*base)
@@ -142,12 +136,7 @@ class OnDemand(ModelControl):
             return True
 
     def await_load(self, model: str, until: float) -> None:
-        """Wait until a model is loaded, by this request or by another one.
-
-        Raises:
-            ModelUnavailable: as `using`.
-
-        """
+        """Wait until a model is loaded, by this request or by another one."""
         future = self._begun(model)
         try:
             future.result(max(0.0, until - MARGIN_S - time.monotonic()))
@@ -160,7 +149,7 @@ class OnDemand(ModelControl):
         except InferenceError as error:
             raise copy.copy(error) from error  # each request has its own
 
-    def load(self, name: str, url: str, *, with_aliases: bool) -> None:
+    def load(self, name: str, url: str) -> None:
         """Load a model from elsewhere; others are unloaded where it needs their memory.
 
         Raises:
@@ -173,7 +162,7 @@ class OnDemand(ModelControl):
                 until = time.monotonic() + self.memory.keep + MARGIN_S
                 need = self.loader.needed_memory(url)
                 room.enter_context(self.memory.room(name, until, need))
-            super().load(name, url, with_aliases=with_aliases)
+            super().load(name, url)
 
     def load_own(self, name: str) -> None:
         """Load or reload a model of the repository, its newest version in S3."""
@@ -226,12 +215,7 @@ class OnDemand(ModelControl):
 
 
 class LoadingServer(Inference):
-    """Runs models as the server does, and has them loaded.
-
-    Args:
-        server: where they run; what else it can is passed on.
-
-    """
+    """Runs models as the server does, and has them loaded."""
 
     def __init__(self, server: ModelServer) -> None:
         self.server = server
@@ -263,13 +247,7 @@ class LoadingServer(Inference):
 
 
 class KeptStream(Stream[Any]):
-    """Answers of a model that is kept loaded until the last one.
-
-    Args:
-        answers: of the model.
-        done: called once, at the end.
-
-    """
+    """Answers of a model that is kept loaded until the last one."""
 
     def __init__(self, answers: Iterator[Any], done: Callable[[], None]) -> None:
         self._answers, self._done = answers, done

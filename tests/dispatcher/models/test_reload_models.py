@@ -27,12 +27,12 @@ def test_a_model_that_is_loaded_is_tried_alone(folder: Path) -> None:
     source = folder / "elsewhere" / "plain"
     (source / "1").mkdir(parents=True)
     (folder / WANTED).mkdir()
-    (source / "dispatch.toml").write_text('aliases = ["other"]')
+    (source / "dispatch.toml").touch()
     body = {"model_name": "plain", "url": str(source)}
     assert worker.client().post("/models", json=body).status_code == 200
-    assert worker.registry.name("other") == "plain"
+    assert "plain" in worker.registry.clients
     assert worker.client().delete("/models/plain").status_code == 200
-    assert worker.registry.name("other") == "other"
+    assert "plain" not in worker.registry.clients
 
 
 def test_who_loads_or_unloads_a_model_leaves_the_others_their_clients(folder: Path) -> None:
@@ -65,31 +65,25 @@ def test_who_loads_or_unloads_a_model_leaves_the_others_their_clients(folder: Pa
     assert "mine" not in served()[0]
 
 
-@pytest.mark.parametrize("name", ["lal", "other", "late"])
-def test_the_names_of_a_model_that_is_unloaded_late_are_free_again(folder: Path, name: str) -> None:
-    """The model itself may come again, or another one under its alias, or with that alias."""
+def test_the_name_of_a_model_that_is_unloaded_late_is_free_again(folder: Path) -> None:
     worker, source = Worker(folder), folder / "elsewhere" / "late"
     triton = worker.reloader.environment.server
     assert isinstance(triton, FakeTriton)
     (source / "1").mkdir(parents=True)
-    (source / "dispatch.toml").write_text('aliases = ["lal"]')
-    plain = folder / "elsewhere" / "plain"
-    (plain / "1").mkdir(parents=True)
+    (source / "dispatch.toml").touch()
     (folder / WANTED).mkdir()
 
-    def load(name: str, url: Path) -> int:
-        body = {"model_name": name, "url": str(url)}
+    def load() -> int:
+        body = {"model_name": "late", "url": str(source)}
         return worker.client().post("/models", json=body).status_code
 
-    assert load("late", source) == 200
+    assert load() == 200
     triton.unloading.add("late")
     assert worker.client().delete("/models/late").status_code == 504
-    assert load("lal", plain) == 409
-    assert worker.registry.name("lal") == "late"
+    assert load() == 409
     triton.unloading.clear()
     triton.unloaded.add("late")
-    assert load(name, plain if name == "lal" else source) == 200
-    assert worker.registry.name("lal") == ("lal" if name == "lal" else name)
+    assert load() == 200
 
 
 @pytest.mark.parametrize("fault", ["", "it is broken"])
@@ -119,64 +113,18 @@ def test_who_unloads_a_model_waits_for_the_trial_of_its_client(
     assert str(folder / "plain" / "dispatch.toml") not in worker.registry.loaded
 
 
-@pytest.mark.parametrize(("multi_model", "taken"), [("false", ["lal"]), ("true", [])])
-def test_a_second_model_with_a_taken_alias_is_loaded_without_it(
-    folder: Path, multi_model: str, taken: list[str]
-) -> None:
-    """And stays so when the first is gone, in later workers too: it is not what callers mean.
-
-    On a multi-model endpoint names are the platform's, and no model has aliases.
-    """
+def test_a_model_from_elsewhere_has_no_aliases_in_later_workers_either(folder: Path) -> None:
     source = folder / "elsewhere" / "tenant"
     (source / "1").mkdir(parents=True)
     (folder / WANTED).mkdir()
-    (source / "dispatch.toml").write_text('aliases = ["lal", "mine", "b"]')
-
-    def worker() -> Worker:
-        return Worker(folder, SAGEMAKER_MULTI_MODEL=multi_model)
-
-    first = worker()
-    for name in ("b", "a"):  # a worker that comes later finds the second before the first
+    (source / "dispatch.toml").write_text('aliases = ["lal", "mine"]')
+    first = Worker(folder)
+    for name in ("b", "a"):
         body = {"model_name": name, "url": str(source)}
         assert first.client().post("/models", json=body).status_code == 200
-
-    def its(one: Worker, name: str) -> Any:
-        return list(one.registry.clients[name].aliases)
-
-    for one in (first, worker()):
-        assert (its(one, "b"), its(one, "a")) == (taken, [])
-    assert first.client().delete("/models/b").status_code == 200
-    for one in (first, worker()):
-        assert (one.registry.aliases, its(one, "a")) == ({}, [])
-
-
-def test_of_two_models_that_are_loaded_at_once_one_has_the_alias(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As where one is loaded after the other: neither is refused."""
-    worker = Worker(folder)
-    (folder / WANTED).mkdir()
-    source = folder / "elsewhere" / "tenant"
-    (source / "1").mkdir(parents=True)
-    (source / "dispatch.toml").write_text('aliases = ["lal"]')
-
-    def load(name: str) -> int:
-        body = {"model_name": name, "url": str(source)}
-        return worker.client().post("/models", json=body).status_code
-
-    with ThreadPoolExecutor() as pool:
-        second: list[Future[int]] = []
-
-        def load_another(*_: Any) -> dict[str, str]:
-            if not second:
-                second.append(pool.submit(load, "two"))
-                assert second[0].result(20) == 200
-            return {}
-
-        monkeypatch.setattr(reload, "failures", load_another)
-        assert load("one") == 200
-    assert worker.registry.aliases == {"lal": "one"}
-    assert {"one", "two"} <= worker.registry.clients.keys()
+    for one in (first, Worker(folder)):
+        assert one.registry.aliases == {}
+        assert {"a", "b"} < one.registry.clients.keys()
 
 
 @pytest.mark.parametrize("state", ["LOADING", "UNLOADING", "UNAVAILABLE"])

@@ -16,9 +16,8 @@ import pytest
 from clients.errors import DeadlineExceeded, ModelFailed, ModelUnavailable
 from clients.plugins.registry import Registry
 from dispatcher.settings import FAILING, READINESS
-from dispatcher.status.election import LOCK
 from dispatcher.status.instances import Death, ModelProcesses
-from dispatcher.status.prober import Prober
+from dispatcher.status.prober import LOCK, Prober
 from dispatcher.status.status import Readiness, Status
 from dispatcher.status.status_file import StatusWriter
 from tests.conftest import wait_for

@@ -120,13 +120,13 @@ def test_a_model_from_elsewhere_gets_its_room(models: Models, tmp_path: Path) ->
     models.server.models_run["new"] = dict
     reloader: Any = Clients()
     control = OnDemand(models.memory(most=165, keep=0), models.loader, reloader)
-    control.load("new", str(tmp_path / "elsewhere"), with_aliases=False)
+    control.load("new", str(tmp_path / "elsewhere"))
     assert models.loaded() == {"used", "new"}
     with pytest.raises(BadModel, match="model_name"):
-        control.load("../used/x", str(tmp_path / "elsewhere"), with_aliases=False)
+        control.load("../used/x", str(tmp_path / "elsewhere"))
     control = OnDemand(models.memory(most=100, keep=0), models.loader, reloader)
     with pytest.raises(OutOfMemory, match="MODEL_MEMORY_MB is 100"):
-        control.load("other", str(tmp_path / "elsewhere"), with_aliases=False)
+        control.load("other", str(tmp_path / "elsewhere"))
     assert models.loaded() == {"used", "new"}
 
 
