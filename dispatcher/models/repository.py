@@ -11,7 +11,6 @@ import fcntl
 import logging
 import os
 import shutil
-import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -21,7 +20,6 @@ from types import MappingProxyType
 from clients.errors import UnknownModel
 from clients.families.base.dispatch_toml import COPIED, aliases
 from clients.families.base.dispatch_toml import FILE as CLIENT_FILE
-from clients.model_files.files import locked
 from clients.model_files.model_folders import (
     CONFIG,
     NAME,
@@ -34,6 +32,7 @@ from clients.model_files.model_folders import (
     unservable,
 )
 from dispatcher.errors import BadModel
+from dispatcher.locks import Locked, held
 from dispatcher.models.model_files import (
     is_readable_folder,
     read_client_file,
@@ -44,7 +43,6 @@ from dispatcher.settings import ASIDE, MODELS, Settings
 
 log = logging.getLogger(__name__)
 
-POLL_S = 0.05  # between two attempts to lock a model's folder
 # Beside the links of a model from elsewhere.
 URL_FILE = "model.url"  # the folder that it came from
 PARTS_FILE = "model.parts"  # the names of the models that it is made of
@@ -111,14 +109,10 @@ class RepositoryFolder:
         place = self.repository / name / URL_FILE
         with ExitStack() as until_done:
             try:
-                address = until_done.enter_context(place.open(encoding="utf-8"))
-                while not locked(address):
-                    if time.monotonic() >= until:
-                        raise BlockingIOError
-                    time.sleep(POLL_S)
+                address = until_done.enter_context(held(place, fcntl.LOCK_EX, until, os.O_RDONLY))
                 # The folder may have been replaced while the lock was awaited.
-                is_held = os.path.samestat(os.fstat(address.fileno()), place.stat())
-            except OSError:  # there is no such folder
+                is_held = os.path.samestat(os.fstat(address), place.stat())
+            except (OSError, Locked):  # there is no such folder, or another process has it
                 is_held = False
             yield is_held
 

@@ -6,10 +6,8 @@ own is passed on without the credentials that it may quote.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
-import re
 import threading
 import time
 from collections.abc import Generator, Iterator, Mapping
@@ -31,7 +29,6 @@ ATTEMPTS = 3
 CONNECT_S = 5.0
 CHUNK = 2**16
 MIB = 2**20
-MD5 = re.compile(r"[0-9a-f]{32}")
 
 # Above debug: botocore's debug log has the headers of requests, with signatures and tokens.
 LOGGERS = ("boto3", "botocore", "s3transfer", "urllib3")
@@ -121,20 +118,19 @@ class S3:
                 return b"".join(pieces_of(response, location, CHUNK))
 
     def download(self, stored: StoredObject, deadline: float) -> Generator[bytes]:
-        """Yield the pieces of an object as it was listed, from one GET, and check what has come.
+        """Yield the pieces of an object as it was listed, from one GET.
 
-        Its MD5 is compared where the ETag is one, so not for an object that was uploaded in parts
-        or encrypted with a key of KMS.
+        botocore compares the checksum that S3 has of it.
 
         Args:
             stored: as it was listed.
             deadline: for all of it; S3 may be silent for as long as one call may take.
 
         Raises:
-            StorageUnavailable: it has changed since it was listed, or has not come as it was sent.
+            StorageUnavailable: it has changed since it was listed, or broke off.
 
         """
-        location, digest = stored.location, hashlib.md5(usedforsecurity=False)
+        location = stored.location
         with self._call(location, deadline) as client:
             response = client.get_object(Bucket=location.bucket, Key=location.key)
             with closing(response["Body"]):
@@ -143,14 +139,8 @@ class S3:
                         f"{location} has changed since it was listed", hint="try again"
                     )
                 for piece in pieces_of(response, location, MIB):
-                    digest.update(piece)
                     yield piece
                     call.set((location, min(deadline, time.monotonic() + self.timeout)))
-            if is_md5(stored.etag, response) and digest.hexdigest() != stored.etag:
-                raise StorageUnavailable(
-                    f"{location} has not come as it was sent: its MD5 is not its ETag",
-                    hint="try again",
-                )
 
     def put(self, location: Location, content: bytes, content_type: str, deadline: float) -> None:
         """Write an object; replace one that is there."""
@@ -228,13 +218,6 @@ class S3:
         """The region that requests are signed for."""
         made = self.__dict__.get("_client")
         return str(made.meta.region_name) if made else self.region
-
-
-def is_md5(etag: str, response: Mapping[str, Any]) -> bool:
-    """Whether the ETag of an object is the MD5 of its content."""
-    is_encrypted = str(response.get("ServerSideEncryption", "")).startswith("aws:kms")
-    has_own_key = "SSECustomerAlgorithm" in response
-    return bool(MD5.fullmatch(etag)) and not (is_encrypted or has_own_key)
 
 
 def refuse_late(**_: Any) -> None:

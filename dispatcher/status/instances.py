@@ -12,9 +12,8 @@ import os
 import re
 import signal
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,9 +40,6 @@ is silent for longer is not merely busy."""
 MOST_RELOADS = 10
 NEVER_LOADED = -1  # the number of processes of a model that died while it was loaded
 
-LASTING_S = 3.0
-"""For less than that a model lacks processes while it is loaded or unloaded."""
-
 
 @dataclass(frozen=True)
 class Death:
@@ -66,8 +62,6 @@ class ModelProcesses:
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self.proc = proc
-        self.in_order: set[str] = set()
-        """The models with a process that ended without a fault, as after they were unloaded."""
         self._known: dict[int, str] = {}  # models by process; "" for other processes
         self._triton = 0
 
@@ -81,26 +75,9 @@ class ModelProcesses:
             self._learn(pid)
         ends = {pid: how for pid, model in self._known.items() if (how := self._end(pid, model))}
         by_model = {self._known[pid]: how for pid, how in ends.items() if how != IN_ORDER}
-        self.in_order.update(self._known[pid] for pid, how in ends.items() if how == IN_ORDER)
         self._known |= dict.fromkeys(ends, "")
         left = Counter(self._known.values())
         return {model: Death(how, left[model]) for model, how in by_model.items()}
-
-    def left_early(
-        self, ended: frozenset[str], ready: Collection[str], missing: Container[str]
-    ) -> dict[str, int]:
-        """Return the models whose processes ended by themselves, and how many live: `os._exit(0)`.
-
-        Args:
-            ended: what `in_order` was before Triton was asked for `ready`.
-            ready: the models that are ready.
-            missing: those that lack processes.
-
-        """
-        living = self.living()
-        found = {m: living[m] for m in ended.intersection(ready) if not living[m] or m in missing}
-        self.in_order.difference_update(ended.difference(ready) | found.keys())
-        return found
 
     def living(self) -> Counter[str]:
         """Return how many processes of each model lived at the last call of `died`."""
@@ -210,50 +187,6 @@ def process_cpu(pid: int, proc: Path = Path("/proc"), *, children: bool = True) 
     return 0.0
 
 
-class InstanceCounts:
-    """Compares the living processes of models with the instances that they are configured for.
-
-    So a process that died while its model was being loaded again is not counted as missing.
-    """
-
-    def __init__(self, server: ModelServer, clock: Callable[[], float] = time.monotonic) -> None:
-        self.missing: dict[str, str] = {}
-        """The models that lack processes, with the numbers."""
-        self.starts = 0
-        self._server = server
-        self._clock = clock
-        self._complete: dict[str, tuple[int, int]] = {}
-        self._since: dict[str, float] = {}
-
-    def compare(
-        self, starts: int, ready: Mapping[str, int], living: Mapping[str, int], *, timeout: float
-    ) -> None:
-        """Compare the models that are ready."""
-        if starts != self.starts:
-            self.starts, self.missing, self._complete, self._since = starts, {}, {}, {}
-        for model in self._since.keys() - (living.keys() & ready.keys()):
-            self._forget(model)
-        for model, versions in ready.items():
-            left = living.get(model, 0)
-            if not left or self._complete.get(model) == (left, versions):
-                continue
-            try:
-                instances = versions * self._server.instances(model, timeout=timeout)
-            except InferenceError:
-                continue  # it is being loaded or unloaded; what lasts is found later
-            if left >= instances:
-                self._complete[model] = left, versions
-                self._forget(model)
-                continue
-            self._complete.pop(model, None)
-            if self._clock() >= self._since.setdefault(model, self._clock()) + LASTING_S:
-                self.missing[model] = f"{left} of its {instances} processes are left"
-
-    def _forget(self, model: str) -> None:
-        self._since.pop(model, None)
-        self.missing.pop(model, None)
-
-
 class Reloads:
     """Loads a model again when one of its processes died; other models keep serving.
 
@@ -269,6 +202,9 @@ class Reloads:
         self._done = done
         self.ended: dict[str, int] = {}
         """The models whose processes were ended, and during which start; until they are loaded."""
+        self.needed: dict[str, tuple[int, int]] = {}
+        """Models with lost processes that are not loaded again: during which start, and how many
+        they need."""
         self._begun: set[str] = set()
         self._loaded: set[tuple[int, str]] = set()
         self._counts: Counter[int] = Counter()
@@ -302,16 +238,34 @@ class Reloads:
                 self.ended[model] = starts
                 processes.end(model)
 
+    def missing(
+        self, starts: int, ready: Container[str], living: Mapping[str, int]
+    ) -> dict[str, str]:
+        """Return the models that go on with fewer processes than they need, with the numbers."""
+        found = {}
+        for model, (when, needed) in list(self.needed.items()):
+            left = living.get(model, 0)
+            if when != starts or model not in ready or left >= needed:  # others have loaded it
+                self.needed.pop(model, None)
+            elif left and model not in self.lost:
+                found[model] = f"{left} of its {needed} processes are left"
+        return found
+
     def reload(self, model: str, starts: int, versions: int) -> None:
         """Load a model again, unless it has as many processes as it needs."""
         try:
             is_new = self.lost[model] == NEVER_LOADED
             needed = 0 if is_new else versions * self._server.instances(model, timeout=WORD_S)
-            if is_new or (self.lost[model] < needed and self._counts[starts] < MOST_RELOADS):
+            if self.lost[model] < needed:
+                self.needed[model] = starts, needed
+            elif not is_new:
+                return
+            if is_new or self._counts[starts] < MOST_RELOADS:
                 self._counts[starts] += 1
                 load = self._server.load if is_new else self._server.reload
                 load(model, timeout=self._timeout)
                 log.warning("the model %s was loaded again", model)
+                self.needed.pop(model, None)
                 self._done(model)
         except InferenceError as error:
             log.warning("the model %s cannot be loaded again: %s", model, error.message)

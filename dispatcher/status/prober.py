@@ -40,7 +40,6 @@ from dispatcher.status.checks import ModelChecks, ProbedModel
 from dispatcher.status.instances import (
     WORD_S,
     Death,
-    InstanceCounts,
     ModelProcesses,
     Reloads,
 )
@@ -113,7 +112,6 @@ class Prober:
             name: ProbedModel(Result(self.checks.model(name), required=True))
             for name in self.required
         }
-        self._counts = InstanceCounts(self.server, self.clock)
         self._deaths: Mapping[str, Death] = {}
         self.reloads = Reloads(self.server, self.load_timeout, self._loaded_again)
         self._suspects: set[str] = set()
@@ -162,6 +160,11 @@ class Prober:
         supervisor = self.supervisor()
         if status.triton_starts == supervisor.triton_starts:
             self.processes.adopt(supervisor.triton_pid, status.processes)
+            known = self.processes.by_model()
+            self.reloads.needed = {
+                name: (status.triton_starts, len(known.get(name, ())) + 1)
+                for name in status.degraded
+            }
 
     # What each worker does
 
@@ -284,16 +287,11 @@ class Prober:
         """Ask Triton which models it has, and count their processes."""
         with self._listing:
             starts, found = self.supervisor().triton_starts, self.found
-            ended = frozenset(self.processes.in_order)
             try:
                 models = self.server.models(timeout=WORD_S)
                 found = Status(triton_starts=starts, models=models, was_listed=True)
-                ready, living = found.ready(), self.processes.living()
-                self._follow(ready, {state.name for state in models})
+                self._follow(found.ready(), {state.name for state in models})
                 self.explain(models)
-                self._counts.compare(starts, ready, living, timeout=WORD_S)
-                missing = self._counts.missing
-                self.reloads.lost |= self.processes.left_early(ended, ready, missing)
             except InferenceError as error:
                 # It does not list them while it is busy with loading one.
                 if not self.server.is_ready(timeout=WORD_S):
@@ -386,7 +384,7 @@ class Prober:
         starts = found.triton_starts
         status = replace(
             found,
-            degraded=dict(self._counts.missing) if self._counts.starts == starts else {},
+            degraded=self.reloads.missing(starts, found.ready(), self.processes.living()),
             results={name: probe.result for name, probe in list(self.probes.items())},
             deaths=self._deaths,
             processes=self.processes.by_model(),

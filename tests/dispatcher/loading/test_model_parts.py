@@ -53,7 +53,6 @@ def test_steps_get_names_of_their_own_and_what_code_asks_keeps_its_name(
     )
     step = (hosting.repository / "3f9c.first" / "config.pbtxt").read_text()
     assert step.startswith('name: "3f9c.first"\n')
-    hosting.load_own("3f9c")  # it has not changed
 
 
 def test_two_folders_may_have_equal_steps(hosting: ModelLoader, tmp_path: Path) -> None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from subprocess import PIPE, Popen
 from threading import Event
-from typing import IO, Any
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-import dispatcher.models.repository
 from clients.errors import (
     DeadlineExceeded,
     UnknownModel,
@@ -159,20 +160,15 @@ def test_a_model_whose_loader_was_killed(hosting: ModelLoader, tmp_path: Path, a
 def test_who_unloads_a_model_leaves_alone_what_another_one_has_put_into_its_place(
     hosting: ModelLoader, server: FakeTriton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url, waits, locked = (
-        str(tmp_path / "elsewhere"),
-        Event(),
-        dispatcher.models.repository.locked,
-    )
+    url, waits = str(tmp_path / "elsewhere"), Event()
 
-    def seen(file: IO[str]) -> bool:
-        is_locked = locked(file)
-        if not is_locked:
-            waits.set()
-        return is_locked
+    def sleep(seconds: float) -> None:
+        waits.set()
+        time.sleep(seconds)
 
     hosting.load("one", url)
-    monkeypatch.setattr("dispatcher.models.repository.locked", seen)
+    clock = SimpleNamespace(sleep=sleep, monotonic=time.monotonic)
+    monkeypatch.setattr("dispatcher.locks.time", clock)
     with ThreadPoolExecutor() as pool:
         with hosting.held("one") as is_held:
             assert is_held

@@ -58,7 +58,6 @@ def test_it_is_adapted_where_wanted_and_the_change_is_logged(
     assert copy.read_text().strip() == "instance_group [ { kind: KIND_CPU } ]"
     assert (elsewhere / "config.pbtxt").read_text() == GPU
     assert "card: there is no GPU: `instance_group.kind` is KIND_CPU" in caplog.text
-    hosting.load_own("card")  # the copy is as it would be made now
 
 
 def test_one_of_the_repository_is_adapted_as_well(

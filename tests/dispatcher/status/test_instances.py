@@ -10,7 +10,7 @@ import pytest
 
 from clients.errors import DeadlineExceeded, ModelFailed, ModelUnavailable
 from clients.triton.server import DIED_LOADING, ModelState
-from dispatcher.status.instances import LASTING_S, MOST_RELOADS, Death, ModelProcesses
+from dispatcher.status.instances import MOST_RELOADS, Death, ModelProcesses
 from dispatcher.status.status import UNTRIED
 from tests.conftest import wait_for
 from tests.support.probing import Stage, triton
@@ -79,9 +79,6 @@ def test_one_that_ended_in_order_is_not_dead(proc: Proc) -> None:
     assert processes.living() == {}
     proc.go(71)
     assert processes.died(TRITON) == {}
-    ended = frozenset(processes.in_order)
-    assert processes.left_early(ended, {"bert"}, ()) == {"bert": 0}, "it was not unloaded"
-    assert processes.left_early(ended, (), ()) == {}
 
 
 def test_how_many_processes_a_model_has_left_is_told(proc: Proc) -> None:
@@ -271,15 +268,15 @@ class TestAModelThatHasLostOneOfItsProcesses:
         return stage
 
     @staticmethod
-    def look(stage: Stage, seconds: float = 1) -> None:
-        stage.time += seconds
+    def look(stage: Stage) -> None:
+        stage.time += 1
         stage.see_deaths()
         stage.prober.list_models()
 
     def loses(self, stage: Stage, proc: Proc, pid: int) -> None:
+        """A process dies, and the model cannot be loaded again."""
         proc.die(pid, signal.SIGKILL)
         self.look(stage)
-        self.look(stage, LASTING_S)
 
     def test_it_is_asked_on_and_what_is_not_answered_in_time_fails(
         self, stage: Stage, proc: Proc
@@ -312,14 +309,15 @@ class TestAModelThatHasLostOneOfItsProcesses:
         stage.round()
         assert stage.readiness.reasons() == []
 
-    def test_a_web_worker_that_comes_later_finds_it_too(self, stage: Stage, proc: Proc) -> None:
-        proc.die(71, signal.SIGKILL)
+    def test_a_web_worker_that_probes_later_knows_it_too(
+        self, stage: Stage, proc: Proc, tmp_path: Path
+    ) -> None:
+        self.loses(stage, proc, 71)
+        assert stage.readiness.restart_helps()
         later = Stage(stage.server, stage.supervisor)
-        later.prober.processes = ModelProcesses(proc.folder)
+        later.prober.processes = stage.prober.processes
+        later.prober._adopt(stage.readiness.prober())
         self.look(later)
-        later.round()
-        assert not later.readiness.restart_helps(), "it may be loading"
-        self.look(later, LASTING_S)
         assert later.readiness.restart_helps()
 
     def test_of_an_optional_model_the_report_tells(self, stage: Stage, proc: Proc) -> None:
@@ -350,14 +348,6 @@ class TestAModelThatHasLostOneOfItsProcesses:
         self.look(stage)
         assert not stage.is_degraded("echo")
 
-    def test_one_sighting_is_no_loss(self, stage: Stage, proc: Proc) -> None:
-        proc.die(71, signal.SIGKILL)
-        self.look(stage)
-        stage.time += LASTING_S
-        assert not stage.is_degraded("echo"), "nobody has looked since"
-        self.look(stage)
-        assert stage.is_degraded("echo")
-
     def test_a_configuration_that_cannot_be_had_hides_no_other_loss(
         self, stage: Stage, proc: Proc
     ) -> None:
@@ -366,16 +356,6 @@ class TestAModelThatHasLostOneOfItsProcesses:
         self.loses(stage, proc, 81)
         assert not stage.is_degraded("echo")
         assert stage.is_degraded("other")
-
-    def test_each_version_has_its_instances(self, stage: Stage, proc: Proc) -> None:
-        stage.server.states = [ModelState("echo", version, "READY") for version in ("1", "2")]
-        self.look(stage)
-        self.look(stage, LASTING_S)
-        assert stage.is_degraded("echo") == "2 of its 4 processes are left"
-        for pid in (73, 74):
-            proc.put(pid, "echo")
-        self.look(stage)
-        assert not stage.is_degraded("echo")
 
     def test_one_that_fails_its_example_from_the_beginning_is_not_mended_by_a_new_start(
         self, proc: Proc
@@ -399,14 +379,6 @@ class TestAModelThatHasLostOneOfItsProcesses:
         stage.look("other")
         with pytest.raises(ModelUnavailable, match="'other' does not answer any more"):
             stage.readiness.refuse("other")
-
-    def test_triton_is_asked_for_a_configuration_only_when_something_has_changed(
-        self, stage: Stage
-    ) -> None:
-        asked = list(stage.server.configurations)
-        for _ in range(3):
-            self.look(stage)
-        assert stage.server.configurations == asked == ["echo", "other"]
 
 
 @pytest.fixture
