@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import warnings
 
 from PIL import Image
@@ -17,6 +18,14 @@ warnings.filterwarnings("ignore", module=r"PIL\.")
 # Of a GIF the first frame is taken. The decoders of TIFF are many and old; the header of an AVIF
 # does not state the memory that its decoder needs.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
+# What phones and programs save instead, by how such a file begins.
+OTHERS = {
+    "a HEIC, an AVIF or a video": re.compile(rb".{4}ftyp", re.DOTALL),
+    "a TIFF": re.compile(rb"II[*+]\0|MM\0[*+]"),
+    "a JPEG 2000": re.compile(rb"\0\0\0\x0cjP  |\xff\x4f\xff\x51"),
+    "an SVG or other XML": re.compile(rb"\s*<(\?xml|svg)"),
+    "a PDF": re.compile(rb"%PDF-"),
+}
 
 # Pillow reads a picture's parts one by one: a million empty ones take seconds. It unpacks each of
 # its colour profiles, of which 1 kB may be 1 MB; there should be one (PNG, 5.6), and the four
@@ -53,6 +62,11 @@ def opened(data: bytes, name: str, expected: str) -> Image.Image:
         file = io.BytesIO(data) if data.startswith(b"BM") else Parts(data, name)
         return Image.open(file, formats=FORMATS)
     except (OSError, ValueError, SyntaxError) as error:
+        if other := next((kind for kind, begin in OTHERS.items() if begin.match(data)), ""):
+            raise BadPayload(
+                f"`{name}` is {other}, which is not supported",
+                hint="convert it, and send a JPEG, PNG, WebP, BMP or GIF picture",
+            ) from error
         raise BadPayload(
             f"`{name}` is not a picture: {len(data)} bytes that begin with {data[:8]!r}",
             hint=expected,

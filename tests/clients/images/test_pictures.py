@@ -155,14 +155,23 @@ def test_a_gif_is_as_large_as_its_first_frame_where_that_is_larger_than_it_says(
         decode(bytes(data))
 
 
-@pytest.mark.parametrize("kind", ["TIFF", "JPEG2000", "AVIF"])
-def test_a_picture_of_another_format_is_refused(kind: str) -> None:
-    data = b"\0\0\0\x20ftypavif\0\0\0\0avifmif1miaf"
-    if kind != "AVIF":
-        data = encoded(Image.fromarray(COLOURS), kind)
-    with pytest.raises(BadPayload, match="`img` is not a picture: ") as caught:
+@pytest.mark.parametrize(
+    ("data", "named"),
+    [
+        (encoded(Image.fromarray(COLOURS), "TIFF"), "a TIFF"),
+        (encoded(Image.fromarray(COLOURS), "JPEG2000"), "a JPEG 2000"),
+        (b"\0\0\0\x20ftypavif\0\0\0\0avifmif1miaf", "a HEIC, an AVIF or a video"),
+        (
+            b'<?xml version="1.0"?>\n<svg xmlns="http://www.w3.org/2000/svg"/>',
+            "an SVG or other XML",
+        ),
+        (b"%PDF-1.7", "a PDF"),
+    ],
+)
+def test_what_is_a_picture_and_not_taken_is_named(data: bytes, named: str) -> None:
+    with pytest.raises(BadPayload, match=f"`img` is {named}, which is not supported") as caught:
         decode(data)
-    assert "a JPEG, PNG, WebP, BMP or GIF picture" in caught.value.hint
+    assert "convert it" in caught.value.hint
 
 
 def test_a_cut_off_picture_is_refused() -> None:
