@@ -51,12 +51,7 @@ class Key:
 
 
 def read_keys(text: str) -> tuple[Key, ...]:
-    """Read the lines of a file.
-
-    Raises:
-        BadKeys: a line is malformed, or there is none.
-
-    """
+    """Read the lines of a file."""
     keys = []
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split()
@@ -104,9 +99,6 @@ class KeyFile:
         path: the file.
         kept: a copy of the last good file, for processes that start later.
         clock: a time in seconds that only goes forward.
-
-    Raises:
-        BadKeys: neither the file nor the copy can be used.
 
     """
 

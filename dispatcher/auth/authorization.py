@@ -71,12 +71,8 @@ class Authorizer:
     def check(self, request: Request) -> str:
         """Check a request; return the name of its key, empty where none is needed.
 
-        Raises:
-            Unauthorized: it has no key, or an unknown one.
-            WrongScope: its key has another scope.
-            ManagementOff: the route is switched off.
-            ForeignPage: a page of another site would change something; there are no keys.
-
+        Raises Unauthorized: it has no key, or an unknown one.
+        Raises WrongScope: its key has another scope.
         """
         if (owner := request.environ.get(OF_JOB)) is not None:
             return str(owner)

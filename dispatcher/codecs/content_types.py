@@ -67,9 +67,7 @@ class LargeBodies:
     def take(self, length: int) -> Callable[[], None]:
         """Count a body before it is read; return a function that releases it.
 
-        Raises:
-            TooManyRequests: there is no room for it now.
-
+        Raises TooManyRequests: there is no room for it now.
         """
         if length <= LARGE_BODY:
             return lambda: None
@@ -117,10 +115,7 @@ class BodyFile(tempfile.SpooledTemporaryFile[bytes]):
 def read_body(request: Request, metadata: Metadata) -> InferenceRequest:
     """Read the body of a request.
 
-    Raises:
-        UnsupportedType: its media type, or that of a part of it, is not supported.
-        BadBody: it is not of its media type.
-
+    Raises BadBody: it is not of its media type.
     """
     media_type = request.mimetype
     if media_type in UNSPECIFIED_TYPES:
@@ -138,12 +133,7 @@ def read_body(request: Request, metadata: Metadata) -> InferenceRequest:
 
 
 def detect_type(request: Request) -> str:
-    """Detect the type of a body without a media type: JSON or a picture.
-
-    Raises:
-        UnsupportedType: it is neither.
-
-    """
+    """Detect the type of a body without a media type: JSON or a picture."""
     body = request.get_data(cache=True)
     start = body[:32]
     if not start or start.startswith(BYTE_ORDER_MARKS) or JSON_SIGNATURE.match(body):
@@ -174,12 +164,7 @@ def read_file(request: Request, metadata: Metadata) -> InferenceRequest:
 
 
 def read_text(request: Request, metadata: Metadata) -> InferenceRequest:
-    """Read a text on one line.
-
-    Raises:
-        BadBody: it has several; a batch transform job that joins its records sends that too.
-
-    """
+    """Read a text on one line; a batch transform job that joins its records sends several."""
     text = decode_text(request.get_data(), request.content_type or "")
     if LINE_BREAK.search(text.strip()):
         raise BadBody(
@@ -216,12 +201,7 @@ READERS: Mapping[str, Callable[[Request, Metadata], InferenceRequest]] = {
 
 
 def content_encoding(request: Request) -> str:
-    """Return how a body is compressed; empty where it is not.
-
-    Raises:
-        UnsupportedType: it has another content encoding.
-
-    """
+    """Return how a body is compressed; empty where it is not."""
     encoding = request.headers.get("Content-Encoding", "").strip().lower()
     if encoding in ("", "identity"):
         return ""
@@ -236,12 +216,10 @@ def content_encoding(request: Request) -> str:
 def decompress_body(request: Request, limit: int, bodies: LargeBodies) -> None:
     """Replace a body that is compressed with gzip or deflate by the uncompressed one.
 
-    Raises:
-        TooManyRequests: there is no room for it now.
-        UnsupportedType: it has another content encoding.
-        BadBody: it is not what its content encoding says.
-        werkzeug's RequestEntityTooLarge: the uncompressed body is larger.
-
+    Raises TooManyRequests: there is no room for it now.
+    Raises UnsupportedType: it has another content encoding.
+    Raises BadBody: it is not what its content encoding says.
+    Raises RequestEntityTooLarge: the uncompressed body is larger.
     """
     if not (encoding := content_encoding(request)):
         return

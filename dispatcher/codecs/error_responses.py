@@ -143,9 +143,7 @@ def encode_results(
 ) -> Iterator[SentResult]:
     """Yield the results of a list; after a later error, end with the error.
 
-    Raises:
-        CallerGone: the caller has closed the connection.
-
+    Raises CallerGone: the caller has closed the connection.
     """
     try:
         for batch in itertools.chain([first], batches):

@@ -32,12 +32,7 @@ FIELDS = ("modelname", "modelversion", "parameters")
 
 
 def read_form(request: Request, metadata: Metadata) -> InferenceRequest:
-    """Read a form; each file is a payload of a list.
-
-    Raises:
-        BadBody: it cannot be read, or has unknown or repeated fields.
-
-    """
+    """Read a form; each file is a payload of a list."""
     if not request.mimetype_params.get("boundary"):
         raise BadBody(
             "the form has no boundary in its Content-Type",
@@ -123,10 +118,7 @@ def form_parts(request: Request, most: int) -> list[FormPart]:
 
     Werkzeug's own parser drops the type of a part without a file name.
 
-    Raises:
-        ValueError: it is not a form.
-        werkzeug's RequestEntityTooLarge: it has too many parts, or its fields are too large.
-
+    Raises ValueError: it is not a form.
     """
     boundary = request.mimetype_params["boundary"].encode("ascii")
     decoder = MultipartDecoder(boundary, MAX_IN_MEMORY, max_parts=most)
@@ -154,10 +146,7 @@ def form_parts(request: Request, most: int) -> list[FormPart]:
 def part_media(file: FormPart) -> Media:
     """Return a file of a form as a payload.
 
-    Raises:
-        UnsupportedType: its media type is not supported.
-        BadBody: it is a text, and not in its character set.
-
+    Raises BadBody: it is a text, and not in its character set.
     """
     content, media_type = file.content, file.media_type
     if media_type == "text/plain":

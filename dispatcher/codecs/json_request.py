@@ -66,9 +66,7 @@ CHUNK = 2**16
 def read_json(body: bytes, metadata: Metadata) -> InferenceRequest:
     """Read a JSON body of any form.
 
-    Raises:
-        BadBody: it is not JSON, or a field is missing, unknown or of the wrong type.
-
+    Raises BadBody: it is not JSON, or a field is missing, unknown or of the wrong type.
     """
     document = parse_object(body, metadata.time_limit.deadline())
     if "requests" in document:
@@ -82,13 +80,10 @@ def read_json(body: bytes, metadata: Metadata) -> InferenceRequest:
 def parse_json(body: bytes, deadline: float) -> Any:
     """Parse JSON.
 
-    Raises:
-        BadBody: it takes more memory than there is for one body.
-        TooManyRequests: it takes more memory than there is now.
-        DeadlineExceeded: other large bodies were parsed until then.
-        ValueError: it is not JSON.
-        RecursionError: it is nested too deeply.
-
+    Raises BadBody: it takes more memory than there is for one body.
+    Raises TooManyRequests: it takes more memory than there is now.
+    Raises ValueError: it is not JSON.
+    Raises RecursionError: it is nested too deeply.
     """
     if (needed := parsed_size(body)) <= LARGE_BODY:
         return json.loads(body)
@@ -137,11 +132,8 @@ def parse_object(
 ) -> dict[str, Any]:
     """Parse a body that must be a JSON object.
 
-    Raises:
-        BadBody: it is not one, or takes more memory than there is for one.
-        TooManyRequests: it takes more memory than there is now.
-        DeadlineExceeded: other large bodies were parsed until then.
-
+    Raises TooManyRequests: it takes more memory than there is now.
+    Raises DeadlineExceeded: other large bodies were parsed until then.
     """
     try:
         document = parse_json(body, deadline)
@@ -201,12 +193,7 @@ def read_several_models(
 def read_model_request(
     document: dict[str, Any], metadata: Metadata, *, shared: bool = False
 ) -> ModelRequest:
-    """Read a request to one model.
-
-    Raises:
-        BadBody: a field is missing, unknown or of the wrong type.
-
-    """
+    """Read a request to one model."""
     if TIMEOUT_PARAMETER in document:
         raise BadBody(
             f"the body has {TIMEOUT_PARAMETER}",
@@ -316,12 +303,7 @@ def read_version(document: Mapping[str, Any], metadata: Metadata) -> str:
 
 
 def parse_version(value: Any) -> str:
-    """Return a version as Triton writes it: 2 and "2" are the same.
-
-    Raises:
-        BadBody: it is not a version.
-
-    """
+    """Return a version as Triton writes it: 2 and "2" are the same."""
     if value is None:
         return ""
     text = str(value)
@@ -340,9 +322,7 @@ def is_version(text: str) -> bool:
 def read_lines(body: IO[bytes], metadata: Metadata) -> Iterator[ModelRequest | InferenceError]:
     """Yield the request on each line, or the error in it; skip empty lines.
 
-    Raises:
-        BadBody: it cannot be split into lines.
-
+    Raises BadBody: it cannot be split into lines.
     """
     with closing(body):
         start = body.read(2)

@@ -41,9 +41,7 @@ UNSPECIFIED_MEDIA = "file"  # a picture or a text: the caller did not say which
 def detect_media(file: Media, taken: Container[str]) -> Media:
     """Find out whether a file is a picture or a text, where its caller did not say.
 
-    Raises:
-        BadBody: the model takes texts only, and the file is not one.
-
+    Raises BadBody: the model takes texts only, and the file is not one.
     """
     if file.kind != UNSPECIFIED_MEDIA or not isinstance(file.content, bytes):
         return file
@@ -67,10 +65,6 @@ def decode_text(content: bytes, content_type: str = "") -> str:
     Args:
         content: its bytes.
         content_type: the header; empty means UTF-8.
-
-    Raises:
-        UnsupportedType: its character set is not in `CHARSETS`, or cannot be read.
-        BadBody: it is not in that character set, or in UTF-16.
 
     """
     said = ["".join(one).lower() for one in CHARSET.findall(content_type)]

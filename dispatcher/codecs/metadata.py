@@ -70,12 +70,7 @@ class Metadata:
         return self.path_model or in_body or self.other_model
 
     def require_modelname(self, in_body: str | None = None) -> str:
-        """Return the requested model.
-
-        Raises:
-            BadBody: none is named.
-
-        """
+        """Return the requested model."""
         if not (name := self.modelname(in_body)):
             raise BadBody(
                 "no model is named",
@@ -97,10 +92,8 @@ def read_metadata(
 ) -> Metadata:
     """Read headers and query.
 
-    Raises:
-        BadHeader: the custom attributes are too long, or not visible ASCII.
-        BadParameter: the caller's time limit is not valid.
-
+    Raises BadHeader: the custom attributes are too long, or not visible ASCII.
+    Raises BadParameter: the caller's time limit is not valid.
     """
     attributes = read_attributes(headers.get(ATTRIBUTES, ""))
     query = combine_values((name, one) for name, some in MultiDict(query).lists() for one in some)
@@ -142,12 +135,7 @@ def starts_sequence(parameters: Mapping[str, Any], metadata: Metadata) -> bool:
 
 
 def read_sequence(parameters: Mapping[str, Any], metadata: Metadata) -> SequencePart | None:
-    """Return the sequence that a request belongs to; `None` where it names none.
-
-    Raises:
-        BadParameter: its id cannot be one, or there are two; or a flag is no boolean.
-
-    """
+    """Return the sequence that a request belongs to; `None` where it names none."""
     session = metadata.session
     if not session and not names_sequence(parameters, metadata):
         return None
@@ -206,12 +194,7 @@ def session_headers(part: SequencePart | None) -> dict[str, str]:
 
 
 def read_timeout(text: str | None) -> float:
-    """Return the caller's own time limit in seconds; infinity where there is none.
-
-    Raises:
-        BadParameter: it is no whole number of milliseconds from 1, or has more than nine digits.
-
-    """
+    """Return the caller's own time limit in seconds; infinity where there is none."""
     if text is None:
         return math.inf
     if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < 1:
@@ -228,10 +211,6 @@ def read_attributes(header: str) -> dict[str, str]:
     Text between two pairs belongs to the value before it: `confidence=0,75` has the value `0,75`,
     which is refused where a number is expected. Text before the first pair, such as the caller's
     own id, is skipped.
-
-    Raises:
-        BadHeader: it is too long, or not visible ASCII.
-
     """
     if not header:
         return {}

@@ -56,10 +56,7 @@ def negotiate(header: str, offered: tuple[str, ...]) -> str:
     A picture beside text/html does not count where JSON is accepted too: such headers are the
     defaults of Java and of browsers' forms.
 
-    Raises:
-        NotAcceptable: the caller accepts none of them.
-        BadHeader: the header cannot be read.
-
+    Raises BadHeader: the header cannot be read.
     """
     if not header.strip():
         return offered[0]
@@ -78,10 +75,6 @@ def media_ranges(header: str) -> MIMEAccept:
     """Parse an Accept header (RFC 9110, 12.5.1).
 
     Java's default is `text/html, *; q=.2`. Other parameters than `q` are ignored.
-
-    Raises:
-        BadHeader: a part of it is neither a type nor a parameter.
-
     """
     types = [""]
     qualities: dict[int, float] = {}
@@ -111,9 +104,7 @@ def negotiate_lines(header: str) -> str:
 
     A caller that needs JSON accepts JSON only; many others, such as axios, name it before `*/*`.
 
-    Raises:
-        NotAcceptable: the caller accepts neither.
-
+    Raises NotAcceptable: the caller accepts neither.
     """
     negotiate(header, (LINES, JSON))
     wanted = media_ranges(header)
@@ -190,9 +181,7 @@ def join_document(texts: Iterable[str]) -> Iterator[str]:
 def encode(document: Any) -> tuple[str, int]:
     """Encode a document; return the text and how many numbers became null.
 
-    Raises:
-        NotJson: JSON cannot represent something in it.
-
+    Raises NotJson: JSON cannot represent something in it.
     """
     try:
         try:

@@ -125,10 +125,7 @@ class JobStore:
             length: of the body.
             said: what the request says besides its body; the same for a repeated one.
 
-        Raises:
-            JobConflict: another request has the same id.
-            TooManyRequests: too many jobs wait, or their disk is full.
-            OutOfMemory: the file system is full.
+        Raises JobConflict: another request has the same id.
 
         """
         if not self.find(asked.owner, asked.identity):

@@ -321,8 +321,7 @@ class InferenceHandler:
             only: whether that is all; then it fails at once where its model does not answer.
             kind: of the request, for the slots: `STARTS` or nothing.
 
-        Raises:
-            InferenceError: the model does not answer; S3 or the slots have an error.
+        Raises InferenceError: the model does not answer; S3 or the slots have an error.
 
         """
         record, lookup = g.record, self.executor.lookup

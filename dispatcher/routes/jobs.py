@@ -49,10 +49,8 @@ class Later:
     def accept(self, metadata: Metadata) -> Response:
         """Store the current request, and answer 202.
 
-        Raises:
-            BadHeader: its id cannot be one, or it belongs to a session.
-            InferenceError: as `JobStore.accept`; or the body, if it is small and of JSON, is wrong.
-
+        Raises InferenceError: as `JobStore.accept`; or the body, if it is small and of JSON, is
+        wrong.
         """
         identity = request.headers.get(INFERENCE_ID) or uuid.uuid4().hex
         if not VALID_REQUEST_ID.fullmatch(identity):

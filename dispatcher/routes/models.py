@@ -172,12 +172,7 @@ def limit_concurrency(routes: Blueprint, slots: Slots, timeout: float) -> None:
 
 
 def read_load() -> tuple[str, str]:
-    """Read name and folder from the body of `POST /models`.
-
-    Raises:
-        BadBody: it does not have the form that the platform sends.
-
-    """
+    """Read name and folder from the body of `POST /models`."""
     expected = 'expected {"model_name": "…", "url": "/absolute/path/of/a/folder"}'
     try:
         body = parse_object(request.get_data())

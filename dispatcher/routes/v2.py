@@ -192,12 +192,7 @@ def request_document() -> dict[str, Any]:
 
 
 def refuse_parameters() -> None:
-    """Refuse parameters of a load or unload: a restart of Triton would lose them.
-
-    Raises:
-        BadBody: there is one that is set.
-
-    """
+    """Refuse parameters of a load or unload: a restart of Triton would lose them."""
     parameters = request_document().get("parameters") or {}
     if not isinstance(parameters, dict):
         raise BadBody(f"`parameters` is {brief(parameters)}", hint="expected an object, or none")

@@ -421,12 +421,7 @@ def gone(environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
-    """Read the settings from `environment`.
-
-    Raises:
-        SettingError: one or more values cannot be used; the message has a line for each.
-
-    """
+    """Read the settings from `environment`."""
     values: dict[str, Any] = {}
     wrong: list[str] = []
     for f in fields(Settings):

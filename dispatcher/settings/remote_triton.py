@@ -89,9 +89,7 @@ class TritonMetadata:
     def __call__(self) -> Pairs:
         """Return names and values.
 
-        Raises:
-            ValueError, OSError: the file cannot be used, the first time.
-
+        Raises ValueError, OSError: the file cannot be used, the first time.
         """
         if self._file is None:
             return self._pairs or ()
@@ -111,12 +109,7 @@ class TritonMetadata:
 
 
 def pairs(text: str) -> Pairs:
-    """Return the names and values in lines `name: value`.
-
-    Raises:
-        ValueError: a line has another form. The text is not quoted: it may be secret.
-
-    """
+    """Return the names and values in lines `name: value`."""
     found = []
     for number, line in enumerate(text.splitlines(), 1):
         name, _, value = (part.strip() for part in line.partition(":"))

@@ -44,9 +44,7 @@ def allocate(folder: Path, seat: int) -> None:
 
     A disk that is full later would kill the worker that writes into a file mapped into its memory.
 
-    Raises:
-        OSError: there is no room.
-
+    Raises OSError: there is no room.
     """
     for name, size in FILES.items():
         path = folder / name.format(seat)
@@ -62,9 +60,7 @@ def extend(folder: Path, seat: int) -> None:
 
     The library would double a full file without asking the disk for room.
 
-    Raises:
-        OSError: there is no room.
-
+    Raises OSError: there is no room.
     """
     for name in ("counter_{}.db", "histogram_{}.db"):
         path = folder / name.format(seat)

@@ -27,12 +27,7 @@ EXPECTED: Final = 'expected {"inputs": [{"name": "…", "shape": […], "datatyp
 
 
 def read_header_length(stated: str | None, body: bytes, where: str) -> int | None:
-    """Return the length of the JSON header in bytes; `None` where all of the body is JSON.
-
-    Raises:
-        BadHeader: it is no whole number, or larger than the body.
-
-    """
+    """Return the length of the JSON header in bytes; `None` where all of the body is JSON."""
     if stated is None:
         return None
     if not (stated.isascii() and stated.isdigit() and len(stated) <= MAX_DIGITS):
@@ -50,11 +45,9 @@ def read_header_length(stated: str | None, body: bytes, where: str) -> int | Non
 def read_tensors(request: Request, metadata: Metadata) -> ModelRequest:
     """Read a request whose tensors are in JSON, or in binary behind it.
 
-    Raises:
-        BadHeader: the length is wrong.
-        BadBody: the body has no JSON object, or it is nested too deeply.
-        DeadlineExceeded: other large bodies were parsed until then.
-
+    Raises BadHeader: the length is wrong.
+    Raises BadBody: the body has no JSON object, or it is nested too deeply.
+    Raises DeadlineExceeded: other large bodies were parsed until then.
     """
     body, stated, where = request.get_data(), request.headers.get(HEADER_LENGTH), HEADER_LENGTH
     if request.mimetype == SAGEMAKER_TYPE:

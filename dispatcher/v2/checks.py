@@ -29,9 +29,7 @@ def checked_fields(
         signature: the model's.
         own: parameters that the caller does not set.
 
-    Raises:
-        BadRequest: it needs what `generate` cannot do: name a sequence.
-        BadPayload, TensorsRefused: an input or a parameter cannot be taken.
+    Raises BadPayload, TensorsRefused: an input or a parameter cannot be taken.
 
     """
     inputs = {spec.name: spec for spec in signature.inputs}
@@ -79,12 +77,7 @@ def field_data(value: object, spec: TensorSpec) -> list[Any]:
 
 
 def read_answer(body: bytes) -> Any:
-    """Return the document that `generate` gave.
-
-    Raises:
-        BadRequest: the model gave no answer or several, for which Triton's status is 200.
-
-    """
+    """Return the document that `generate` gave."""
     if body.startswith(b'{"error":"generate expects'):
         text = first_line(json.loads(body)["error"])
         raise BadRequest(text, hint="POST its /generate_stream, or ask it by /invocations")

@@ -40,9 +40,7 @@ class TritonHttp:
     ) -> bytes:
         """Return what Triton answers.
 
-        Raises:
-            InferenceError: by Triton's status; or Triton did not answer, or not in time.
-
+        Raises InferenceError: by Triton's status; or Triton did not answer, or not in time.
         """
         return self.rest(*self.begin(method, path, body, deadline), deadline)
 
@@ -80,12 +78,7 @@ class TritonHttp:
         return connection, response
 
     def connection(self, timeout: float) -> http.client.HTTPConnection:
-        """Return a connection to Triton's HTTP port.
-
-        Raises:
-            NotHere: Triton is elsewhere, and this address of it is not known.
-
-        """
+        """Return a connection to Triton's HTTP port."""
         url = self.settings.triton_http_url
         if not url:
             if self.settings.triton_url:

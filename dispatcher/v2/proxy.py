@@ -133,9 +133,7 @@ class TritonProxy:
     def model(self, asked: str, until: float | None = None) -> str:
         """Return the model that a name or alias means; load it where there is a deadline.
 
-        Raises:
-            UnknownModel, ClientDisabled, ModelUnavailable: as `ModelLookup.client`.
-
+        Raises UnknownModel, ClientDisabled, ModelUnavailable: as `ModelLookup.client`.
         """
         model = self.lookup.client(asked, until).served_by
         g.record.known = True
