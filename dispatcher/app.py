@@ -145,12 +145,7 @@ def room_made(kept: Path, response: Response) -> Response:
 
 
 def check_room(kept: Path, length: int) -> None:
-    """Check that an answer may wait in a folder until its caller has read it.
-
-    Raises:
-        TooManyRequests: it takes more than half of the memory, or disk, that is free.
-
-    """
+    """Check that an answer may wait in a folder until its caller has read it."""
     # NGINX has unlinked the files that it keeps, so they cannot be counted.
     free = shutil.disk_usage(kept).free
     if lies_in_memory(kept):

@@ -19,12 +19,7 @@ class Locked(Exception):
 
 @contextmanager
 def held(path: Path | str, kind: int, until: float = 0.0, what: int = FILE) -> Iterator[int]:
-    """Lock a file, which is made where there is none, or a folder; yield its descriptor.
-
-    Raises:
-        Locked: another request or worker keeps it locked until then.
-
-    """
+    """Lock a file, which is made where there is none, or a folder; yield its descriptor."""
     file = os.open(path, what | os.O_CLOEXEC, 0o600)
     try:
         while True:

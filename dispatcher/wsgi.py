@@ -330,9 +330,7 @@ def shared_bytes(settings: Settings) -> int:
 def load_key_file(settings: Settings) -> KeyFile | None:
     """Return the API keys; `None` where none are needed.
 
-    Raises:
-        BadKeys: the file has no usable keys.
-
+    Raises BadKeys: the file has no usable keys.
     """
     if settings.api_keys_file is None:
         return None

@@ -64,9 +64,7 @@ class Executor:
     def client(self, name: str, until: float) -> Client:
         """Return the client of a model that another model's class asks, as for a caller.
 
-        Raises:
-            InferenceError: it is unknown, or known not to answer.
-
+        Raises InferenceError: it is unknown, or known not to answer.
         """
         self.calls.refuse_hanging(self.registry.name(name))
         return self.lookup.client(name, until)
@@ -77,9 +75,7 @@ class Executor:
         A few batches are under way together, so that one is decoded while another is in the model;
         no other pictures are decoded meanwhile.
 
-        Raises:
-            InferenceError: its message says which payload failed.
-
+        Raises InferenceError: its message says which payload failed.
         """
         size = prepared.batch_size()
 
@@ -155,10 +151,8 @@ class Executor:
     ) -> dict[str, Any]:
         """Return the results of several models for one payload, decoded once.
 
-        Raises:
-            BadParameter: none of the models knows a parameter.
-            BadPayload: none of the models knows a field of the payload.
-
+        Raises BadParameter: none of the models knows a parameter.
+        Raises BadPayload: none of the models knows a field of the payload.
         """
         self.refuse_unknown_parameters(model_requests)
         self.refuse_unknown_fields(model_requests)
@@ -226,9 +220,6 @@ class Executor:
             most: how many calls may be under way.
             alone: whether a call waits for all earlier ones, as one of a sequence.
 
-        Raises:
-            CallerGone: the caller has closed the connection.
-
         """
         under_way: deque[tuple[T, float, Future[R]]] = deque()
 
@@ -288,8 +279,6 @@ class Executor:
 def kept(asked: ModelRequest, answer: dict[str, Any], deadline: float) -> dict[str, Any]:
     """Store an answer where its request asks for it; return it with its place.
 
-    Raises:
-        InferenceError: one of those of `S3`.
-
+    Raises InferenceError: one of those of `S3`.
     """
     return asked.output.keep(answer, deadline) if isinstance(asked.output, Output) else answer

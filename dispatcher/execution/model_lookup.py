@@ -49,9 +49,7 @@ class ModelLookup:
     def refuse(self, asked: str) -> None:
         """Fail at once for a model or alias that is known not to answer.
 
-        Raises:
-            ModelUnavailable: Triton is down, or the model is stuck.
-
+        Raises ModelUnavailable: Triton is down, or the model is stuck.
         """
         name = self.registry.name(asked)
         client = self.registry.clients.get(name)
@@ -60,9 +58,7 @@ class ModelLookup:
     def client(self, asked: str, until: float | None = None) -> Client:
         """Return the client of a model that is to be asked, as `find`.
 
-        Raises:
-            ModelUnavailable: the model is known not to answer, too.
-
+        Raises ModelUnavailable: the model is known not to answer, too.
         """
         self.refuse(asked)
         return self.find(asked, until)
@@ -74,10 +70,8 @@ class ModelLookup:
             asked: its name, or an alias.
             until: the deadline for loading it; `None` where it is not to be loaded.
 
-        Raises:
-            UnknownModel: there is no such model; the hint lists what is served, nearest first.
-            ClientDisabled: its client could not be loaded.
-            ModelUnavailable: it has no client, and Triton does not list its models.
+        Raises ClientDisabled: its client could not be loaded.
+        Raises ModelUnavailable: it has no client, and Triton does not list its models.
 
         """
         name = self.registry.name(asked)
@@ -119,12 +113,7 @@ class ModelLookup:
         return name in {state.name for state in states} and self._wanted(name)
 
     def states(self) -> list[ModelState]:
-        """Return the state of each version of each model, as Triton lists them.
-
-        Raises:
-            ModelUnavailable: Triton does not list its models.
-
-        """
+        """Return the state of each version of each model, as Triton lists them."""
         try:
             return self.environment.server.models(timeout=STATES_TIMEOUT_S)
         except InferenceError as error:

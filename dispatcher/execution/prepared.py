@@ -73,12 +73,7 @@ def stored_in(payloads: Iterable[Any]) -> list[Stored]:
 
 
 def check_results(results: Any, expected: int) -> list[Any]:
-    """Check that a batch has a result for each payload; return the results.
-
-    Raises:
-        ClientBug: there are more or fewer; some callers would get the results of others.
-
-    """
+    """Check that a batch has a result for each payload; return the results."""
     if not isinstance(results, list) or len(results) != expected:
         came = len(results) if isinstance(results, list) else type(results).__name__
         raise ClientBug(
@@ -103,19 +98,12 @@ def check_drawing(drawn: Any) -> bytes:
 
 @dataclass(frozen=True)
 class PreparedRequest:
-    """A request whose model, parameters and payloads have been checked.
+    """A request whose model, parameters and payloads have been checked."""
 
-    Args:
-        model_request: as it was read.
-        client: the model's client.
-        request: what the client's calls know of the request, besides the payloads.
-        payloads: as the client takes them, or `Stored`: of a list they are read with their batch.
-
-    """
-
-    model_request: ModelRequest
-    client: Client
-    request: Request
+    model_request: ModelRequest  # as it was read
+    client: Client  # the model's client
+    request: Request  # what the client's calls know of the request, besides the payloads
+    # As the client takes them, or `Stored`: of a list they are read with their batch.
     payloads: list[Any]
 
     def streams(self) -> bool:
@@ -189,8 +177,7 @@ class PreparedRequest:
             size: how many payloads make a batch.
             deadline: for the results, on the clock of `time.monotonic()`.
 
-        Raises:
-            InferenceError: its message says which payload failed.
+        Raises InferenceError: its message says which payload failed.
 
         """
         asked = self.payloads[start : start + size]
@@ -232,9 +219,7 @@ class PreparedRequest:
     def opened(self, payloads: list[Any], start: int, deadline: float) -> list[Payload]:
         """Return payloads as the client takes them, with the contents of their objects in S3.
 
-        Raises:
-            InferenceError: its message says which payload failed.
-
+        Raises InferenceError: its message says which payload failed.
         """
         if stored := stored_in(payloads):
             stored[0].reads.begin(stored, deadline, RUNNING, until=deadline)
@@ -254,9 +239,7 @@ class PreparedRequest:
     def with_object(self, stored: Stored, content: bytes) -> Payload:
         """Return a payload with the content of its object in the client's own field.
 
-        Raises:
-            InferenceError: the client takes no such file.
-
+        Raises InferenceError: the client takes no such file.
         """
         client = self.client
         ready_made = isinstance(client, Family | TensorClient)
@@ -315,9 +298,7 @@ def prepare(
 ) -> PreparedRequest:
     """Find the client and check what can be checked before it is called.
 
-    Raises:
-        InferenceError: the model is unknown or known not to answer, or a parameter is wrong.
-
+    Raises InferenceError: the model is unknown or known not to answer, or a parameter is wrong.
     """
     client = lookup.client(model_request.modelname, deadline)
     if model_request.tensors:
@@ -377,12 +358,7 @@ def refuse_without_bucket(asked: ModelRequest, client: Client) -> None:
 
 
 def collected(results: Iterator[Any]) -> list[Any]:
-    """Return all results of a client's iterator.
-
-    Raises:
-        BadRequest: there are too many.
-
-    """
+    """Return all results of a client's iterator."""
     try:
         found = list(itertools.islice(results, MOST_RESULTS + 1))
     finally:

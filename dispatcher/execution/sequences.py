@@ -21,12 +21,7 @@ def sequence_of(
     metadata: Metadata,
     deadline: float,
 ) -> SequencePart | None:
-    """Return the sequence that a request belongs to; take its names out of the parameters.
-
-    Raises:
-        BadParameter: it cannot be used, or the model keeps no state.
-
-    """
+    """Return the sequence that a request belongs to; take its names out of the parameters."""
     if not client.parameters.keys().isdisjoint(SEQUENCE_NAMES):  # the author's own
         return None
     sequence = read_sequence(parameters, metadata)

@@ -55,25 +55,16 @@ class Caller:
 
 @dataclass(eq=False, slots=True)
 class Slot:
-    """A slot, from the wait for it until it is released.
+    """A slot, from the wait for it until it is released."""
 
-    Args:
-        slots: the slots that it is one of.
-        model: the model that it is for.
-        deadline: when the caller wants a response, on the clock of `time.monotonic()`.
-        caller: of the request.
-        on_timeout: answers the caller when the thread in the slot does not return in time.
-        in_job: whether it is a call of a job, which has waited for a slot of its own.
-        until_gone: whether it is a stream, whose `on_timeout` is due as soon as the caller is gone.
-
-    """
-
-    slots: Slots
-    model: str
-    deadline: float
-    caller: Caller
+    slots: Slots  # the slots that it is one of
+    model: str  # the model that it is for
+    deadline: float  # when the caller wants a response, on the clock of `time.monotonic()`
+    caller: Caller  # of the request
+    # Answers the caller when the thread in the slot does not return in time.
     on_timeout: Callable[[], None] | None = None
-    in_job: bool = False
+    in_job: bool = False  # whether it is a call of a job, which has waited for a slot of its own
+    # Whether it is a stream, whose `on_timeout` is due as soon as the caller is gone.
     until_gone: bool = False
     since: float = 0.0
     thread: int = 0
@@ -89,9 +80,7 @@ class Slot:
     def release(self) -> None:
         """Release the slot.
 
-        Raises:
-            DeadlineExceeded: the caller was answered meanwhile.
-
+        Raises DeadlineExceeded: the caller was answered meanwhile.
         """
         self.slots.release(self)
 
@@ -127,9 +116,7 @@ class WaitingQueue:
     def join(self, slot: Slot) -> None:
         """Add a waiting request, and make room for it; the lock is held.
 
-        Raises:
-            TooManyRequests: there is no room.
-
+        Raises TooManyRequests: there is no room.
         """
         if self.count >= self.most:
             self.wake_disconnected()
@@ -182,12 +169,8 @@ class Slots:
     ) -> Slot:
         """Wait for a slot; a call of a job goes before the other requests of its model.
 
-        Raises:
-            TooManyRequests: the queue is full.
-            DeadlineExceeded: the slot did not become free in time.
-            CallerGone: the caller has closed the connection.
-            ModelUnavailable: too many calls of the model hang.
-
+        Raises TooManyRequests: the queue is full.
+        Raises ModelUnavailable: too many calls of the model hang.
         """
         slot = Slot(self, model, deadline, caller, in_job=in_job)
         with self._lock:

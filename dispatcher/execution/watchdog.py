@@ -48,23 +48,15 @@ def grace_period(timeout: float) -> float:
 
 @dataclass
 class Watchdog:
-    """Watches the slots of one worker.
+    """Watches the slots of one worker."""
 
-    Args:
-        admission: the slots.
-        timeout: seconds that a call may take at most, whatever its caller wants.
-        replace: asks for a new worker in the place of this one.
-        clock: a time in seconds that only goes forward.
-        end: ends this process, once it is to end and only hanging calls are left in it.
-        note: takes the saturation of this worker (`Slots.saturation`) at each check.
-
-    """
-
-    admission: Admission
-    timeout: float
-    replace: Callable[[], None]
-    clock: Callable[[], float] = time.monotonic
+    admission: Admission  # the slots
+    timeout: float  # seconds that a call may take at most, whatever its caller wants
+    replace: Callable[[], None]  # asks for a new worker in the place of this one
+    clock: Callable[[], float] = time.monotonic  # a time in seconds that only goes forward
+    # Ends this process, once it is to end and only hanging calls are left in it.
     end: Callable[[], None] = lambda: os._exit(0)
+    # Takes the saturation of this worker (`Slots.saturation`) at each check.
     note: Callable[[float], None] = lambda _: None
     replacing: bool = False
     leaving: bool = False

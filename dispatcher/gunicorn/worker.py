@@ -89,12 +89,7 @@ class Body(io.RawIOBase):
         return True
 
     def read(self, size: int | None = -1) -> bytes:
-        """Return up to `size` bytes, or all.
-
-        Raises:
-            ClientDisconnected: it breaks off, as NGINX closes the connection when a caller leaves.
-
-        """
+        """Return up to `size` bytes, or all."""
         if size is None or size < 0:
             size = self.unread
         begun, self._begun = self._begun[:size], self._begun[size:]
@@ -121,13 +116,7 @@ class Body(io.RawIOBase):
 
 
 class WorkerRequest:
-    """A request, with the attributes that gunicorn uses.
-
-    Raises:
-        InvalidRequestLine: the request line is malformed.
-        UnsupportedTransferCoding: the body has no length.
-
-    """
+    """A request, with the attributes that gunicorn uses."""
 
     body: Body
 
@@ -186,13 +175,7 @@ class RequestStream(RequestParser):  # type: ignore[misc]  # gunicorn has no typ
     mesg: WorkerRequest | None
 
     def __next__(self) -> WorkerRequest:
-        """Return the next request.
-
-        Raises:
-            StopIteration: there is none.
-            NoMoreData: it breaks off in its head.
-
-        """
+        """Return the next request."""
         last = self.mesg
         if last and (last.should_close() or (last.body.unread and not self.finish_body())):
             raise StopIteration
@@ -266,9 +249,7 @@ class ThreadPool:
     with all its requests. If the threads alternated, as in concurrent.futures, each would begin
     with cold caches.
 
-    Raises:
-        RuntimeError: the container's limit of processes is too low.
-
+    Raises RuntimeError: the container's limit of processes is too low.
     """
 
     def __init__(self, count: int) -> None:

@@ -50,10 +50,8 @@ class ModelControl:
 
         Includes models that were added after the start, on disk or in S3.
 
-        Raises:
-            UnknownModel: it is the name of a class whose model has another name.
-            InferenceError: S3 does not list its models.
-
+        Raises UnknownModel: it is the name of a class whose model has another name.
+        Raises InferenceError: S3 does not list its models.
         """
         try:
             return self.known_name(asked)
@@ -111,8 +109,7 @@ class ModelControl:
             until: when to give up, on the clock of `time.monotonic()`.
             newest: whether to look for a newer version of one that was fetched.
 
-        Raises:
-            InferenceError: S3 does not give it, or there is no room for it.
+        Raises InferenceError: S3 does not give it, or there is no room for it.
 
         """
         folder = self.loader.folders().get(name)
@@ -124,13 +121,7 @@ class ModelControl:
                 return
 
     def load(self, name: str, url: str) -> None:
-        """Load a model from elsewhere and its client, which has no aliases.
-
-        Raises:
-            AlreadyLoaded: there is a model of this name or alias.
-            BadModel: the model or its client does not load; nothing of the model is left.
-
-        """
+        """Load a model from elsewhere and its client, which has no aliases."""
         if self.loader.elsewhere:
             raise BadModel(
                 "Triton is elsewhere, and reads no folder of this machine",
@@ -150,9 +141,7 @@ class ModelControl:
     def load_own(self, name: str) -> None:
         """Load a model of the repository and its client; from S3 its newest version.
 
-        Raises:
-            BadClient: the client does not fit the model, which is left as it was, loaded or not.
-
+        Raises BadClient: the client does not fit the model, which is left as it was, loaded or not.
         """
         self.fetch(name, time.monotonic() + self.loader.timeout, newest=True)
         self.load_fetched(name)

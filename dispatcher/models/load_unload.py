@@ -101,12 +101,8 @@ class ModelLoader(RepositoryFolder):
             fault: returns why the loaded model is to be unloaded again; empty where it is kept.
                 The model is locked until then.
 
-        Raises:
-            BadModel: the name or the folder cannot be used, or the model does not load or has a
-                fault.
-            AlreadyLoaded: there is a model of this name, or of that of one of its parts.
-            OutOfMemory: it does not fit into memory, or there is no room on the disk.
-            DeadlineExceeded: it takes too long; Triton goes on loading it.
+        Raises OutOfMemory: it does not fit into memory, or there is no room on the disk.
+        Raises DeadlineExceeded: it takes too long; Triton goes on loading it.
 
         """
         if not NAME.fullmatch(name):
@@ -199,12 +195,9 @@ class ModelLoader(RepositoryFolder):
     def load_own(self, name: str) -> None:
         """Load or reload a model of the repository.
 
-        Raises:
-            UnknownModel: there is none of this name.
-            BadModel: it cannot be loaded, or is from elsewhere.
-            OutOfMemory: it does not fit into memory.
-            DeadlineExceeded: it takes too long; Triton goes on loading it.
-
+        Raises UnknownModel: there is none of this name.
+        Raises OutOfMemory: it does not fit into memory.
+        Raises DeadlineExceeded: it takes too long; Triton goes on loading it.
         """
         if self.elsewhere:
             self._load_elsewhere(name)
@@ -318,13 +311,7 @@ class ModelLoader(RepositoryFolder):
             return True
 
     def unload(self, name: str) -> None:
-        """Unload a model; its memory is free when this returns.
-
-        Raises:
-            UnknownModel: it is not loaded.
-            DeadlineExceeded: it takes too long; Triton goes on unloading it.
-
-        """
+        """Unload a model; its memory is free when this returns."""
         if {"READY", "UNLOADING"}.isdisjoint(self.states(name)):
             if self.was_lost(name):
                 return

@@ -58,12 +58,7 @@ class NoModel(BadModel):
 
 
 def read_client_file(path: Path) -> bytes:
-    """Return the content of a `dispatch.toml`, to be copied.
-
-    Raises:
-        BadModel: it is too large to be one.
-
-    """
+    """Return the content of a `dispatch.toml`, to be copied."""
     with path.open("rb") as file:
         content = file.read(MAX_CLIENT_FILE + 1)
     if len(content) > MAX_CLIENT_FILE:
@@ -219,18 +214,12 @@ def is_readable_folder(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class ModelFolders:
-    """The folder of a model, and those of its parts.
+    """The folder of a model, and those of its parts."""
 
-    Args:
-        main: of the model that callers ask.
-        parts: of the other models, by their names there.
-        called: the parts that code asks by these names.
-
-    """
-
-    main: Path
+    main: Path  # of the model that callers ask
+    # Of the other models, by their names there.
     parts: Mapping[str, Path] = field(default_factory=dict)
-    called: frozenset[str] = frozenset()
+    called: frozenset[str] = frozenset()  # the parts that code asks by these names
 
     def names(self, name: str) -> dict[str, str]:
         """Return under which name each part is loaded, where the model itself is `name`.
@@ -244,10 +233,8 @@ class ModelFolders:
 def find_models(folder: Path) -> ModelFolders:
     """Return the model's own folder: this one, the only folder in it, or the one with parts.
 
-    Raises:
-        BadModel: it is neither a Triton model folder nor one with a plain model file, or has
-            several models that do not belong together.
-
+    Raises BadModel: it is neither a Triton model folder nor one with a plain model file, or has
+    several models that do not belong together.
     """
     inner = [path for path in sorted(folder.iterdir()) if path.is_dir() and not is_litter(path)]
     is_alone = (folder / CONFIG).exists() or (folder / CLIENT_FILE).exists()

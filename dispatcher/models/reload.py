@@ -43,22 +43,14 @@ try_at_start: Try = partial(try_sources, at_start=True)
 
 @dataclass(frozen=True)
 class Report:
-    """What a reload did.
+    """What a reload did."""
 
-    Args:
-        taken: clients that are new or were replaced.
-        removed: clients that are gone.
-        refused: why new and changed sources do not work; then nothing was taken up or removed.
-        broken: why unchanged sources still do not work.
-        absent: the folders of clients whose models are absent or not loaded, by name.
-
-    """
-
-    taken: list[str]
-    removed: list[str]
+    taken: list[str]  # clients that are new or were replaced
+    removed: list[str]  # clients that are gone
+    # Why new and changed sources do not work; then nothing was taken up or removed.
     refused: dict[str, str]
-    broken: dict[str, str]
-    absent: dict[str, str]
+    broken: dict[str, str]  # why unchanged sources still do not work
+    absent: dict[str, str]  # the folders of clients whose models are absent or not loaded, by name
 
 
 class News:
@@ -83,12 +75,7 @@ class News:
 
     @contextmanager
     def alone(self, until: float = math.inf) -> Iterator[None]:
-        """Exclude all other reloads, of this worker and of others.
-
-        Raises:
-            DeadlineExceeded: another reload went on until then.
-
-        """
+        """Exclude all other reloads, of this worker and of others."""
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             with held(self.folder / "lock", fcntl.LOCK_EX, until):
@@ -158,26 +145,15 @@ def code_of(source: Source) -> dict[str, str]:
 
 @dataclass
 class Reloader:
-    """Loads clients again, in one worker and by `news` in the others.
+    """Loads clients again, in one worker and by `news` in the others."""
 
-    Args:
-        settings: of the container.
-        registry: this worker's clients.
-        environment: what they are made with.
-        news: of the workers; made before the clients were.
-        server: runs models for their trials, and loads none.
-        renewed: called after clients were replaced.
-        trial: tests classes.
-
-    """
-
-    settings: Settings
-    registry: Registry
-    environment: TritonEnvironment
-    news: News
-    server: ModelServer
-    renewed: Callable[[], None] = lambda: None
-    trial: Try = try_sources
+    settings: Settings  # of the container
+    registry: Registry  # this worker's clients
+    environment: TritonEnvironment  # what they are made with
+    news: News  # of the workers; made before the clients were
+    server: ModelServer  # runs models for their trials, and loads none
+    renewed: Callable[[], None] = lambda: None  # called after clients were replaced
+    trial: Try = try_sources  # tests classes
 
     def follow(self) -> None:
         """Take up what this or another worker has changed."""
@@ -214,9 +190,7 @@ class Reloader:
     def reload(self) -> Report:
         """Take up all changes in every worker; where a changed source does not work, take up none.
 
-        Raises:
-            DeadlineExceeded: another reload did not end in time.
-
+        Raises DeadlineExceeded: another reload did not end in time.
         """
         with self.news.alone(time.monotonic() + self.settings.managing_wait):
             self.follow()

@@ -154,9 +154,7 @@ class RepositoryFolder:
 
         Includes models whose folder was added after the start.
 
-        Raises:
-            UnknownModel: there is none.
-
+        Raises UnknownModel: there is none.
         """
         there = self.own_folders()
         if asked in there:
@@ -175,10 +173,6 @@ class RepositoryFolder:
         """Update a model's link or links; return whether the model is new.
 
         The folder may have got a `dispatch.toml` or another configuration since it was linked.
-
-        Raises:
-            BadModel: Triton must not load it.
-
         """
         place, made = self.repository / name, self.aside()
         is_new = not (NAME.fullmatch(name) and has_files(place))
@@ -220,12 +214,7 @@ class RepositoryFolder:
                     self.take_in(name)
 
     def allowed(self, url: str) -> Path:
-        """Return the folder that `url` names.
-
-        Raises:
-            BadModel: it is no absolute path of a readable folder, or outside the roots.
-
-        """
+        """Return the folder that `url` names."""
         path = Path(url.removeprefix("file://"))
         if not is_readable_folder(path):
             raise BadModel(

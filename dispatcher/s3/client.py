@@ -103,9 +103,6 @@ class S3:
             deadline: for all of it.
             most: bytes that it may have; not a byte of a larger one is read.
 
-        Raises:
-            ObjectTooLarge: it is larger.
-
         """
         with self._call(location, deadline) as client:
             response = client.get_object(Bucket=location.bucket, Key=location.key)
@@ -125,9 +122,6 @@ class S3:
         Args:
             stored: as it was listed.
             deadline: for all of it; S3 may be silent for as long as one call may take.
-
-        Raises:
-            StorageUnavailable: it has changed since it was listed, or broke off.
 
         """
         location = stored.location
@@ -226,12 +220,7 @@ def refuse_late(**_: Any) -> None:
 
 
 def time_left() -> float:
-    """Return the seconds until the deadline of this thread's call.
-
-    Raises:
-        DeadlineExceeded: it has passed.
-
-    """
+    """Return the seconds until the deadline of this thread's call."""
     location, deadline = call.get()
     left = deadline - time.monotonic()
     if left <= 0:
@@ -247,12 +236,7 @@ def etag_of(answer: Mapping[str, Any]) -> str:
 
 
 def pieces_of(response: Mapping[str, Any], location: Location, most: int) -> Iterator[bytes]:
-    """Yield the content of an object until the deadline of this thread's call.
-
-    Raises:
-        StorageUnavailable: it did not arrive in full.
-
-    """
+    """Yield the content of an object until the deadline of this thread's call."""
     body, size, came = response["Body"], response["ContentLength"], 0
     while came < size:
         body.set_socket_timeout(time_left())

@@ -37,18 +37,11 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 @dataclass(frozen=True)
 class StoredModel:
-    """A model in S3.
+    """A model in S3."""
 
-    Args:
-        name: its own.
-        location: the prefix of its objects, with a slash at the end.
-        objects: by their paths in the model's folder.
-
-    """
-
-    name: str
-    location: Location
-    objects: Mapping[str, StoredObject]
+    name: str  # its own
+    location: Location  # the prefix of its objects, with a slash at the end
+    objects: Mapping[str, StoredObject]  # by their paths in the model's folder
 
     @property
     def size(self) -> int:
@@ -102,12 +95,10 @@ class ModelCache:
     def fetch(self, model: StoredModel, deadline: float) -> Path:
         """Return the folder of a whole copy; download what is not there.
 
-        Raises:
-            OutOfMemory: there is no room for it.
-            StorageUnavailable: an object has changed since it was listed, or the download failed.
-            DeadlineExceeded: another thread or process downloads it until then.
-            InferenceError: as `S3.download`.
-
+        Raises OutOfMemory: there is no room for it.
+        Raises StorageUnavailable: an object has changed since it was listed, or the download
+        failed.
+        Raises InferenceError: as `S3.download`.
         """
         copy = self.folder / model.folder
         part = self.folder / f".{copy.name}{PART}"
@@ -182,9 +173,7 @@ class ModelCache:
     def make_room(self, model: StoredModel) -> None:
         """Remove the oldest copies that nobody uses, as far as a model needs it.
 
-        Raises:
-            OutOfMemory: that is not enough.
-
+        Raises OutOfMemory: that is not enough.
         """
         with (self.folder / LOCK).open("a", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

@@ -42,10 +42,8 @@ class Places:
     def input(self, fields: Mapping[str, Any]) -> Location:
         """Return the object that a payload names.
 
-        Raises:
-            BadPayload: it names none, or not as expected.
-            ObjectForbidden: the settings do not allow it.
-
+        Raises BadPayload: it names none, or not as expected.
+        Raises ObjectForbidden: the settings do not allow it.
         """
         return allowed(self.read(fields), self.inputs, "read", "S3_ALLOWED_INPUTS")
 
@@ -70,9 +68,8 @@ class Places:
             version: that was asked for, or empty.
             variant: what else the answer depends on, as JSON has it; or `None`.
 
-        Raises:
-            BadPayload: there is no bucket for it, or its key would be too long.
-            ObjectForbidden: the settings do not allow it.
+        Raises BadPayload: there is no bucket for it, or its key would be too long.
+        Raises ObjectForbidden: the settings do not allow it.
 
         """
         version = version or "latest"
@@ -105,13 +102,7 @@ class Places:
 
 
 def checked(key: Any) -> str:
-    """Return a key that may be sent to S3.
-
-    Raises:
-        BadPayload: it is no key. `.` and `..` are refused because some servers resolve them, and
-            then the object is not below the prefix that was allowed.
-
-    """
+    """Return a key that may be sent to S3."""
     if not isinstance(key, str) or not key:
         raise BadPayload(f"`{KEY_FIELD}` is {brief(key)}", hint=KEY_HINT)
     if not {".", ".."}.isdisjoint(key.split("/")):
@@ -132,12 +123,7 @@ def checked(key: Any) -> str:
 
 
 def allowed(location: Location, places: Sequence[str], what: str, setting: str) -> Location:
-    """Return a location that is in one of the places, each `BUCKET` or `BUCKET/PREFIX`.
-
-    Raises:
-        ObjectForbidden: it is in none.
-
-    """
+    """Return a location that is in one of the places, each `BUCKET` or `BUCKET/PREFIX`."""
     for place in places:
         bucket, _, prefix = place.partition("/")
         if location.bucket == bucket and location.key.startswith(prefix):

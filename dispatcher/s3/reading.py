@@ -71,12 +71,7 @@ class Objects:
 
     @contextmanager
     def place_to_wait(self) -> Iterator[None]:
-        """Hold one of the places of requests that wait for S3.
-
-        Raises:
-            TooManyRequests: there is none.
-
-        """
+        """Hold one of the places of requests that wait for S3."""
         if not self._waiting.acquire(blocking=False):
             raise TooManyRequests(
                 "too many requests wait for S3", hint="try again after Retry-After seconds"
@@ -234,9 +229,8 @@ def wait_for_objects(first: Stored, deadline: float, *, alone: bool) -> None:
         deadline: for it.
         alone: whether it is the only one.
 
-    Raises:
-        InferenceError: too many requests wait for S3; the only object was not read, or none was
-            until the deadline.
+    Raises InferenceError: too many requests wait for S3; the only object was not read, or none was
+    until the deadline.
 
     """
     with first.reads.objects.place_to_wait():

@@ -84,10 +84,7 @@ class RemoteModels:
     def fetch(self, cache: ModelCache, name: str, deadline: float = math.inf) -> None:
         """Fetch the newest version of a model, and link it.
 
-        Raises:
-            UnknownModel: the prefix has none of this name any more.
-            InferenceError: as `ModelCache.fetch`.
-
+        Raises InferenceError: as `ModelCache.fetch`.
         """
         for attempt in range(ATTEMPTS):
             listed = cache.models(self.source, deadline, name)

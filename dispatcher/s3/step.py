@@ -25,27 +25,17 @@ from dispatcher.telemetry.request_log import RequestRecord
 
 @dataclass(frozen=True)
 class Output:
-    """Where the answer to a request is stored.
+    """Where the answer to a request is stored."""
 
-    Args:
-        locations: of the object, or of one for each payload of a list.
-        each: whether each payload has its own.
-        asked: whether the request asked for it, not the settings.
-        reads: of the request.
-
-    """
-
-    locations: list[Location]
-    each: bool
-    asked: bool
-    reads: Reads
+    locations: list[Location]  # of the object, or of one for each payload of a list
+    each: bool  # whether each payload has its own
+    asked: bool  # whether the request asked for it, not the settings
+    reads: Reads  # of the request
 
     def keep(self, answer: dict[str, Any], deadline: float) -> dict[str, Any]:
         """Store an answer; return it with the place of what was stored.
 
-        Raises:
-            InferenceError: one of those of `S3`.
-
+        Raises InferenceError: one of those of `S3`.
         """
         document = {name: value for name, value in answer.items() if name != "status"}
         parts = [document]
@@ -61,12 +51,7 @@ class Output:
         return {**answer, "output": places if self.each else places[0]}
 
     def refuse(self, form: str) -> None:
-        """Refuse to store an answer that is sent in another form than one JSON document.
-
-        Raises:
-            BadRequest: the request asks for it. (What the settings alone want is not stored.)
-
-        """
+        """Refuse to store an answer that is sent in another form than one JSON document."""
         if self.asked:
             raise BadRequest(
                 f"an answer of type {form} is not stored",
@@ -90,10 +75,8 @@ class Step:
     ) -> InferenceRequest:
         """Return a request with `Stored` in the place of payloads that name objects.
 
-        Raises:
-            BadRequest: an object is not named as expected.
-            ObjectForbidden: the settings do not allow it.
-
+        Raises BadRequest: an object is not named as expected.
+        Raises ObjectForbidden: the settings do not allow it.
         """
         if isinstance(asked, ModelRequest):
             return self.one(asked, reads, texts)

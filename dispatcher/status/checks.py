@@ -74,10 +74,8 @@ def fails_on(name: str, its: str) -> str:
 def ask_example(client: Client, example: Payload | None, timeout: float) -> None:
     """Ask a client an example of its own; a client for plain tensors may have none.
 
-    Raises:
-        InferenceError: it does not answer, or its answer is not JSON.
-        Exception: whatever a bug in it raises.
-
+    Raises InferenceError: it does not answer, or its answer is not JSON.
+    Raises Exception: whatever a bug in it raises.
     """
     request = Request(
         parameters=client.read_parameters({}),
@@ -106,27 +104,16 @@ def own_sequence() -> SequencePart:
 
 @dataclass
 class ProbedModel:
-    """The probing of one model, or class, by this process.
+    """The probing of one model, or class, by this process."""
 
-    Args:
-        result: of the last probe.
-        knocks: how many probes have only knocked since the last example.
-        well: whether it ever answered its example here.
-        began: when the probe began that is under way.
-        thread: of that probe.
-        hung: how many probes have not come back, and were given up.
-        failed: how many probes have failed since the last good one.
-        late_since: when the first of the last probes began that were all answered too late.
-
-    """
-
-    result: Result
-    knocks: int = 0
-    well: bool = False
-    began: float | None = None
-    thread: int = 0
-    hung: int = 0
-    failed: int = 0
+    result: Result  # of the last probe
+    knocks: int = 0  # how many probes have only knocked since the last example
+    well: bool = False  # whether it ever answered its example here
+    began: float | None = None  # when the probe began that is under way
+    thread: int = 0  # of that probe
+    hung: int = 0  # how many probes have not come back, and were given up
+    failed: int = 0  # how many probes have failed since the last good one
+    # When the first of the last probes began that were all answered too late.
     late_since: float | None = None
 
     def is_kept_waiting(self, result: Result, now: float, patience: float) -> bool:
@@ -141,21 +128,14 @@ class ProbedModel:
 
 @dataclass(frozen=True)
 class ModelChecks:
-    """Checks models by the names of models and classes.
+    """Checks models by the names of models and classes."""
 
-    Args:
-        registry: the clients, whose `example` is asked.
-        server: where the models run.
-        timeout: seconds that a model has for its answer. A model that answers other requests in
-            that time is busy, and does not hang.
-        classes: whether classes of other names than their models are asked too.
-
-    """
-
-    registry: Registry
-    server: ModelServer
+    registry: Registry  # the clients, whose `example` is asked
+    server: ModelServer  # where the models run
+    # Seconds that a model has for its answer. A model that answers other requests in that time is
+    # busy, and does not hang.
     timeout: float
-    classes: bool = True
+    classes: bool = True  # whether classes of other names than their models are asked too
     _logged: set[str] = field(default_factory=set)
     _fail_on_zeros: set[str] = field(default_factory=set)
 
@@ -235,9 +215,7 @@ class ModelChecks:
         One that failed on them is not asked `again`: it would fail again, write that to the
         log, and might fail a batch of other callers. Of several examples `most` are asked.
 
-        Raises:
-            InferenceError: it does not answer.
-
+        Raises InferenceError: it does not answer.
         """
         if reason := self.registry.broken.get(name):
             raise ClientDisabled(reason)

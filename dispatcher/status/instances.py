@@ -43,17 +43,11 @@ NEVER_LOADED = -1  # the number of processes of a model that died while it was l
 
 @dataclass(frozen=True)
 class Death:
-    """How a process of a model died.
+    """How a process of a model died."""
 
-    Args:
-        how: the signal or exit code.
-        left: how many processes of the model live.
-        at: when it was noticed, on the clock of `time.monotonic()`; 0 where that does not matter.
-
-    """
-
-    how: str
-    left: int
+    how: str  # the signal or exit code
+    left: int  # how many processes of the model live
+    # When it was noticed, on the clock of `time.monotonic()`; 0 where that does not matter.
     at: float = 0.0
 
 

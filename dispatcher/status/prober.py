@@ -64,45 +64,28 @@ KNOCKS = 7
 
 @dataclass
 class Prober:
-    """Probes models in the worker that is elected, and follows the results in the others.
+    """Probes models in the worker that is elected, and follows the results in the others."""
 
-    Args:
-        required: without which `/ping` is 503: models, or classes by their own names.
-        registry: the clients, whose `example` is asked.
-        server: where the models run.
-        interval: seconds between two probes of a required model.
-        timeout: seconds that a model has for its answer.
-        patience: seconds that a request of a caller may keep a model from answering a probe.
-        supervisor: returns the status of the programs.
-        run_dir: the folder that the workers share; `None` where this one is alone.
-        load_timeout: seconds that a model has to be loaded again.
-        replace_workers: asks for fresh web workers.
-        leaving: whether this worker is about to end.
-        tidy: sees to what keeps Triton from listing its models.
-        processes: of the models.
-        elsewhere: whether Triton is another's, who alone can restart it.
-        explain: logs why models are not loaded.
-        classes: whether classes of other names than their models are probed too.
-
-    """
-
-    required: Iterable[str]
-    registry: Registry
-    server: ModelServer
-    interval: float
-    timeout: float
+    required: Iterable[str]  # without which `/ping` is 503: models, or classes by their own names
+    registry: Registry  # the clients, whose `example` is asked
+    server: ModelServer  # where the models run
+    interval: float  # seconds between two probes of a required model
+    timeout: float  # seconds that a model has for its answer
+    # Returns the status of the programs.
     supervisor: Callable[[], SupervisorStatus] = SupervisorStatus
     clock: Callable[[], float] = time.monotonic
-    run_dir: Path | None = None
-    load_timeout: float = 60.0
-    replace_workers: Callable[[], None] = lambda: None
-    leaving: Callable[[], bool] = bool
-    tidy: Callable[[], None] = lambda: None
-    processes: ModelProcesses = field(default_factory=ModelProcesses)
-    elsewhere: bool = False
+    run_dir: Path | None = None  # the folder that the workers share; `None` where this one is alone
+    load_timeout: float = 60.0  # seconds that a model has to be loaded again
+    replace_workers: Callable[[], None] = lambda: None  # asks for fresh web workers
+    leaving: Callable[[], bool] = bool  # whether this worker is about to end
+    tidy: Callable[[], None] = lambda: None  # sees to what keeps Triton from listing its models
+    processes: ModelProcesses = field(default_factory=ModelProcesses)  # of the models
+    elsewhere: bool = False  # whether Triton is another's, who alone can restart it
+    # Seconds that a request of a caller may keep a model from answering a probe.
     patience: float = 0.0
+    # Logs why models are not loaded.
     explain: Callable[[Iterable[ModelState]], None] = lambda _: None
-    classes: bool = True
+    classes: bool = True  # whether classes of other names than their models are probed too
     probes: dict[str, ProbedModel] = field(default_factory=dict)
     found: Status = Status()
 

@@ -23,21 +23,15 @@ TRITON = "Triton"
 
 @dataclass(frozen=True)
 class SupervisorStatus:
-    """What the supervisor knows.
+    """What the supervisor knows."""
 
-    Args:
-        stopping: whether the container was asked to end.
-        programs: by name the `state` (waiting, starting, running or ending), the number of
-            `starts`, the `pid`, and the `reason` why it is not running.
-        refusals: how many requests NGINX has answered without a web worker, by status.
-        hung: the models whose last load was ended because it had all its time.
-
-    """
-
-    stopping: bool = False
+    stopping: bool = False  # whether the container was asked to end
+    # By name the `state` (waiting, starting, running or ending), the number of `starts`, the `pid`,
+    # and the `reason` why it is not running.
     programs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    # How many requests NGINX has answered without a web worker, by status.
     refusals: Mapping[str, int] = field(default_factory=dict)
-    hung: Collection[str] = ()
+    hung: Collection[str] = ()  # the models whose last load was ended because it had all its time
 
     @property
     def triton_starts(self) -> int:
@@ -66,67 +60,44 @@ class SupervisorStatus:
 
 @dataclass(frozen=True)
 class Result:
-    """What the last probe of a model, or of a class by its own name, found.
+    """What the last probe of a model, or of a class by its own name, found."""
 
-    Args:
-        model: the model that the class asks; its own name where it asks none.
-        required: whether `/ping` is 503 without it. Those are probed again and again, others once
-            after each start of Triton, and when a request to them failed.
-        reason: why it does not answer; empty where it does.
-        at: when it was probed, on the clock of `time.monotonic()`, which all processes share.
-        tried_in: during which start of Triton that was.
-        answered_in: during which start of Triton it last answered its example.
-        model_failed: whether the model failed, not its class.
-        late: whether it failed because no answer came in time.
-        part: the model that failed, where that is another one that the class asks as well.
-
-    """
-
-    model: str
+    model: str  # the model that the class asks; its own name where it asks none
+    # Whether `/ping` is 503 without it. Those are probed again and again, others once after each
+    # start of Triton, and when a request to them failed.
     required: bool
-    reason: str = UNTRIED
+    reason: str = UNTRIED  # why it does not answer; empty where it does
+    # When it was probed, on the clock of `time.monotonic()`, which all processes share.
     at: float = 0.0
-    tried_in: int = 0
-    answered_in: int = 0
-    model_failed: bool = False
-    late: bool = False
-    part: str = ""
+    tried_in: int = 0  # during which start of Triton that was
+    answered_in: int = 0  # during which start of Triton it last answered its example
+    model_failed: bool = False  # whether the model failed, not its class
+    late: bool = False  # whether it failed because no answer came in time
+    part: str = ""  # the model that failed, where that is another one that the class asks as well
 
 
 @dataclass(frozen=True)
 class Status:
-    """All that the prober found.
+    """All that the prober found."""
 
-    Args:
-        at: when it last asked Triton for its models, on the clock of `time.monotonic()`.
-        triton_starts: during which start of Triton; 0 before the first time.
-        fault: why Triton did not list its models; empty where it did.
-        models: what it listed.
-        was_listed: whether it listed them at any time during this start.
-        required: the models that are required, or that required classes ask.
-        reasons: why the container is not ready, a sentence each.
-        restart: why Triton is to be restarted; empty where that would not help.
-        refused: why requests to a model are to be refused, by model.
-        degraded: the models that lack some of their processes, with the numbers.
-        results: of the probes, by name.
-        deaths: the last one of each model's processes.
-        processes: that run models, by model.
-
-    """
-
-    at: float = 0.0
-    triton_starts: int = 0
-    fault: str = ""
-    models: list[ModelState] = field(default_factory=list)
-    was_listed: bool = False
+    at: float = 0.0  # when it last asked Triton for its models, on the clock of `time.monotonic()`
+    triton_starts: int = 0  # during which start of Triton; 0 before the first time
+    fault: str = ""  # why Triton did not list its models; empty where it did
+    models: list[ModelState] = field(default_factory=list)  # what it listed
+    was_listed: bool = False  # whether it listed them at any time during this start
+    # The models that are required, or that required classes ask.
     required: list[str] = field(default_factory=list)
+    # Why the container is not ready, a sentence each.
     reasons: list[str] = field(default_factory=list)
-    restart: str = ""
+    restart: str = ""  # why Triton is to be restarted; empty where that would not help
+    # Why requests to a model are to be refused, by model.
     refused: Mapping[str, str] = field(default_factory=dict)
+    # The models that lack some of their processes, with the numbers.
     degraded: Mapping[str, str] = field(default_factory=dict)
-    results: Mapping[str, Result] = field(default_factory=dict)
+    results: Mapping[str, Result] = field(default_factory=dict)  # of the probes, by name
+    # The last one of each model's processes.
     deaths: Mapping[str, Death] = field(default_factory=dict)
-    processes: Mapping[str, list[int]] = field(default_factory=dict)
+    processes: Mapping[str, list[int]] = field(default_factory=dict)  # that run models, by model
 
     @classmethod
     def of_json(cls, fields: Mapping[str, Any]) -> Status:
@@ -246,12 +217,7 @@ class Readiness:
         return bool(self._current().restart)
 
     def refuse(self, model: str) -> None:
-        """Refuse a request to a model that would wait in vain.
-
-        Raises:
-            ModelUnavailable: Triton or the model does not answer.
-
-        """
+        """Refuse a request to a model that would wait in vain."""
         status = self._current()
         if fault := self.supervisor().triton_fault or status.fault:
             raise ModelUnavailable(fault, hint="try again after Retry-After seconds")

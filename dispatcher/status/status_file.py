@@ -27,9 +27,7 @@ T = TypeVar("T")
 class StatusWriter:
     """Writes a status file, which is made where there is none.
 
-    Raises:
-        OSError: the file cannot be opened.
-
+    Raises OSError: the file cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
@@ -38,9 +36,7 @@ class StatusWriter:
     def write(self, document: Mapping[str, Any]) -> None:
         """Replace the document.
 
-        Raises:
-            OSError: it is longer than all before it, and the disk is full.
-
+        Raises OSError: it is longer than all before it, and the disk is full.
         """
         text = json.dumps(document).encode()
         size = max(SIZE, os.fstat(self._file).st_size)
@@ -90,12 +86,7 @@ class StatusReader(Generic[T]):
 
 
 def document_in(content: bytes) -> Any:
-    """Return the document in a status file.
-
-    Raises:
-        ValueError: it is half-written.
-
-    """
+    """Return the document in a status file."""
     text = content[CHECKSUM:].rstrip(b" ")
     if zlib.crc32(text) != int(content[:CHECKSUM], 16):
         raise ValueError("its checksum is wrong")

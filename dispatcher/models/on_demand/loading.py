@@ -67,9 +67,8 @@ class OnDemand(ModelControl):
             model: its name; nothing is done for one that the repository does not have.
             until: the request's deadline, on the clock of `time.monotonic()`.
 
-        Raises:
-            ModelUnavailable: it cannot be loaded, or not in time; its load goes on.
-            OutOfMemory, InferenceError: there is no room for it, or S3 does not give it.
+        Raises ModelUnavailable: it cannot be loaded, or not in time; its load goes on.
+        Raises OutOfMemory, InferenceError: there is no room for it, or S3 does not give it.
 
         """
         with ExitStack() as used:
@@ -114,11 +113,8 @@ class OnDemand(ModelControl):
     def find(self, asked: str, until: float | None) -> bool:
         """Load a model that no client is for, by its name or alias; return True.
 
-        Raises:
-            UnknownModel: there is none; the hint lists those that can be loaded.
-            ModelUnavailable: it is not loaded, and is not to be: there is no deadline.
-            InferenceError: as `using`.
-
+        Raises UnknownModel: there is none; the hint lists those that can be loaded.
+        Raises InferenceError: as `using`.
         """
         name = asked
         if not (NAME.fullmatch(name) and self.loader.is_wanted(name)):  # else nothing is listed
@@ -152,10 +148,8 @@ class OnDemand(ModelControl):
     def load(self, name: str, url: str) -> None:
         """Load a model from elsewhere; others are unloaded where it needs their memory.
 
-        Raises:
-            OutOfMemory: there is no room for it.
-            InferenceError: as `ModelControl.load`.
-
+        Raises OutOfMemory: there is no room for it.
+        Raises InferenceError: as `ModelControl.load`.
         """
         with ExitStack() as room:
             if NAME.fullmatch(name) and not self.loader.is_wanted(name):  # else it is refused

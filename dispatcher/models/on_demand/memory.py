@@ -74,9 +74,6 @@ class ModelMemory:
             until: when to give up, on the clock of `time.monotonic()`.
             need: the bytes that it takes; by default what it took last, else an estimate.
 
-        Raises:
-            OutOfMemory: it does not fit beside the pinned models, or all others were in use.
-
         """
         if math.isinf(self.most):
             yield
