@@ -280,6 +280,11 @@ def fields_of(folder: Path) -> dict[str, Any]:
     ]:
         raise python_code(whole)
     longest = whole.model_max_length
+    if not isinstance(longest, int | float):
+        what = (
+            f"whose tokenizer_config.json has a `model_max_length` that is no number: {longest!r}"
+        )
+        raise TokenizerNotReadable(what, "mend that file, or save the tokenizer again")
     return {
         "backend": backend.to_str(),
         "encode_special_tokens": whole.split_special_tokens,
@@ -303,7 +308,7 @@ def python_code(whole: Any) -> TokenizerNotReadable:
 def refusal(folder: Path, error: Exception) -> TokenizerNotReadable:
     """Return the error for a folder that `transformers` cannot read.
 
-    Its errors have no classes of their own: their texts choose the fix that is shown.
+    Its errors have no classes of their own: the text alone names `auto_map`.
     """
     if isinstance(error, ValueError) and "trust_remote_code" in str(error):
         return TokenizerNotReadable(
@@ -316,14 +321,6 @@ def refusal(folder: Path, error: Exception) -> TokenizerNotReadable:
         return TokenizerNotReadable(
             f"which cannot be loaded ({reason:.200})", "save the tokenizer again"
         )
-    if "tiktoken` is required" in reason and (models := list(folder.glob("*.model"))):
-        # It is tried after sentencepiece failed.
-        reason = f"{models[0].name} is no model of sentencepiece, or that package is missing"
-    elif "Couldn't instantiate" in reason:
-        reason = (
-            "neither `tokenizer_class` in tokenizer_config.json nor `model_type` in config.json "
-            "says how they are read, or a file is none of that class"
-        )
     what = "which has no tokenizer.json, and from its other files none can be made"
     return TokenizerNotReadable(f"{what} ({reason:.250})", SAVE_IT)
 
@@ -332,14 +329,10 @@ def damage(folder: Path) -> str:
     """Return which file of a tokenizer is damaged, and how; empty if none is."""
     for path in map(folder.joinpath, FILES):
         try:
-            found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+            if path.exists() and not isinstance(json.loads(path.read_text("utf-8")), dict):
+                return f"{path.name} is no JSON object"
         except (OSError, ValueError) as error:
             return f"{path.name} cannot be read ({error})"
-        if not isinstance(found, dict):
-            return f"{path.name} is no JSON object"
-        limit = found.get("model_max_length")
-        if limit is not None and not isinstance(limit, int | float):
-            return f"{path.name} has a `model_max_length` that is no number: {limit!r:.60}"
     return ""
 
 

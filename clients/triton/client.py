@@ -2,30 +2,37 @@
 
 connection.py     the channels, and the errors of all calls
 inference.py      runs models
-probe.py          whether models still answer
-this file         lists, loads and unloads models
+this file         lists, loads and unloads models; whether they still answer
 """
 
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import grpc
 from tritonclient.grpc import service_pb2
 
 from clients.base import Environment
-from clients.errors import DeadlineExceeded, InferenceError, ModelFailed, TooLargeAtOnce
+from clients.errors import (
+    DeadlineExceeded,
+    InferenceError,
+    ModelFailed,
+    TensorsRefused,
+    TooLargeAtOnce,
+)
 from clients.tensors.signature import zeros
 from clients.triton.configuration import as_dictionary
 from clients.triton.connection import Address
-from clients.triton.errors import BACKENDS, load_error, still_in_use, still_loading
+from clients.triton.errors import BACKENDS, load_error, still_in_use, still_loading, translated
 from clients.triton.inference import TritonInference
-from clients.triton.probe import TritonProbe
-from clients.triton.server import DIED_LOADING, ModelServer, ModelState
+from clients.triton.requests import DEADLINE, infer_request
+from clients.triton.server import DIED_LOADING, ModelServer, ModelState, Tensors
 from clients.triton.shared_memory import free_bytes
 
 UNLOAD_LOOK_S = 0.02
@@ -35,6 +42,8 @@ BUSY = frozenset({"READY", "UNLOADING"})
 ROOM_S = 10.0  # how long a model that was loaded waits for shared memory
 FITS = 2**19  # bytes of inputs for which there is always room
 
+LONG_AGO = 1  # a deadline that has passed: the container's own backends answer without a run
+
 
 @dataclass(frozen=True)
 class TritonEnvironment(Environment):
@@ -43,8 +52,12 @@ class TritonEnvironment(Environment):
     server: ModelServer
 
 
-class Triton(TritonInference, TritonProbe, ModelServer):
-    """A Triton."""
+class Triton(TritonInference, ModelServer):
+    """A Triton that is controlled and probed too.
+
+    `repair` mends the links in the repository: where one is broken, Triton lists, loads and unloads
+    no model at all. `scarce` says that each model may take only a share of the shared memory.
+    """
 
     def __init__(
         self,
@@ -155,6 +168,50 @@ class Triton(TritonInference, TritonProbe, ModelServer):
             if time.monotonic() > deadline:
                 raise still_in_use(model, timeout)
             time.sleep(UNLOAD_LOOK_S)
+
+    def knock(self, model: str, inputs: Tensors, *, timeout: float) -> None:
+        channel = self._channels.get(model, self._common)
+        if channel.runs.is_broken:
+            channel = self._renewed(channel, model)
+        request = infer_request(model, "", inputs, (), {DEADLINE: LONG_AGO})
+        try:
+            channel.runs.infer(request, timeout)
+        except (grpc.RpcError, ValueError) as error:
+            if channel.abandoned:
+                raise ModelFailed(channel.abandoned) from error
+            if isinstance(error, ValueError):
+                raise
+            known = translated(error)
+            if not isinstance(known, TensorsRefused):
+                raise self._explained(known, model, "", timeout) from error
+
+    def abandon(self, model: str, reason: str, *, within: float = 0.0) -> None:
+        self._failing.add(model)
+        channel = self._channels.pop(model, None)
+        if channel and within:
+            timer = threading.Timer(within, channel.abandon, (reason,))
+            timer.daemon = True
+            timer.start()
+        elif channel:
+            channel.abandon(reason)
+
+    def note_failure(self, model: str) -> None:
+        self._failing.add(model)
+
+    def take_failing(self) -> set[str]:
+        failing = set(self._failing)
+        self._failing -= failing
+        return failing
+
+    def instances(self, model: str, *, timeout: float) -> int:
+        request = service_pb2.ModelConfigRequest(name=model)
+        config = self._call("ModelConfig", request, timeout).config
+        return sum(group.count * max(1, len(group.gpus)) for group in config.instance_group)
+
+    def answered(self, model: str, *, timeout: float) -> int:
+        request = service_pb2.ModelStatisticsRequest(name=model)
+        versions = self._call("ModelStatistics", request, timeout).model_stats
+        return sum(version.inference_stats.success.count for version in versions)
 
 
 class Tritons(Triton):

@@ -1,10 +1,9 @@
 """The interfaces to the server that runs the models, and the values they exchange.
 
-    Inference   run a model, and know its tensors           what clients and their authors use
-    Control     list, load and unload models                 what the management routes use
-    Probe       whether a model still answers                what the prober uses
+    Inference     run a model, and know its tensors        what clients and their authors use
+    ModelServer   list, load, unload and probe models too  what the routes and the prober use
 
-`clients/triton/client.py` implements all three for Triton, `tests/support/fake_triton.py` without a
+`clients/triton/client.py` implements both for Triton, `tests/support/fake_triton.py` without a
 network; `clients/testing.py` implements the first with ONNX Runtime. Every method raises
 `ModelUnavailable` where the server cannot be reached, and `DeadlineExceeded` where it does not
 answer within `timeout` seconds.
@@ -259,8 +258,8 @@ class Inference(ABC):
         """
 
 
-class Control(ABC):
-    """Lists, loads and unloads models."""
+class ModelServer(Inference):
+    """Runs models, controls them, and tells whether they still answer."""
 
     @abstractmethod
     def models(self, *, timeout: float) -> list[ModelState]:
@@ -268,84 +267,46 @@ class Control(ABC):
 
     @abstractmethod
     def load(self, model: str, *, timeout: float) -> None:
-        """Load a model of the repository, and wait until it is ready.
+        """Load a model of the repository, and wait until it is ready; ModelFailed says why not.
 
-        Raises:
-            ModelFailed: it cannot be loaded; the message says why.
-            DeadlineExceeded: it takes longer; the server goes on loading it.
-
+        After DeadlineExceeded the server goes on, here and below.
         """
 
     @abstractmethod
     def reload(self, model: str, *, timeout: float) -> None:
-        """Load a loaded model once more, with new processes; other models go on meanwhile.
-
-        Raises:
-            ModelFailed, ModelUnavailable, DeadlineExceeded: it cannot be loaded, or not in time.
-
-        """
+        """Load a loaded model once more, with new processes; other models go on meanwhile."""
 
     @abstractmethod
     def unload(self, model: str, *, timeout: float) -> None:
-        """Unload a model, and wait until its memory is free.
-
-        Raises:
-            DeadlineExceeded: it takes longer; the server goes on unloading it.
-
-        """
+        """Unload a model, and wait until its memory is free."""
 
     @abstractmethod
     def is_ready(self, *, timeout: float) -> bool:
         """Whether the server answers requests. Never raises: no answer is `False`."""
 
-    def tidy(self) -> None:  # noqa: B027  a server may have nothing to free
+    def tidy(self) -> None:
         """Free what ended web workers have left behind; called now and then."""
-
-
-class Probe(ABC):
-    """Tells whether models still answer."""
 
     @abstractmethod
     def knock(self, model: str, inputs: Tensors, *, timeout: float) -> None:
         """Return as soon as a model has shown that it answers, if possible without a run.
 
-        Args:
-            model: its name.
-            inputs: tensors that it accepts, in case it runs them.
-            timeout: seconds to wait for it.
-
-        Raises:
-            InferenceError: as `infer` does, except TensorsRefused, which is an answer too.
-
+        It may run `inputs`. Raises as `infer` does, except TensorsRefused, which is an answer too.
         """
 
     @abstractmethod
     def instances(self, model: str, *, timeout: float) -> int:
-        """Return how many instances a version of a model has by its configuration.
-
-        Raises:
-            UnknownModel, ModelUnavailable.
-
-        """
+        """Return how many instances a version of a model has by its configuration."""
 
     @abstractmethod
     def answered(self, model: str, *, timeout: float) -> int:
-        """Return how many requests a model has answered since it was loaded.
-
-        Raises:
-            UnknownModel, ModelUnavailable.
-
-        """
+        """Return how many requests a model has answered since it was loaded."""
 
     @abstractmethod
     def abandon(self, model: str, reason: str, *, within: float = 0.0) -> None:
         """Fail all requests of this process that wait for a model which will not answer.
 
-        Args:
-            model: its name.
-            reason: the message for those who wait.
-            within: seconds until then; requests that begin meanwhile are not failed.
-
+        They fail in `within` seconds; those that begin meanwhile do not.
         """
 
     @abstractmethod
@@ -355,7 +316,3 @@ class Probe(ABC):
     @abstractmethod
     def take_failing(self) -> set[str]:
         """Return the models whose last run here failed, each once after such a run."""
-
-
-class ModelServer(Inference, Control, Probe):
-    """All three, as Triton has them; take the one that is needed instead."""

@@ -19,7 +19,7 @@ from clients.model_files.model_folders import (
     misplaced_configs,
 )
 from clients.model_files.response_cache import cache_warning
-from clients.triton.server import Control
+from clients.triton.server import ModelServer
 from dispatcher.errors import AlreadyLoaded, BadModel, OutOfMemory
 from dispatcher.models.model_files import (
     MEND,
@@ -71,7 +71,7 @@ class ModelLoader(RepositoryFolder):
 
     def __init__(  # noqa: PLR0917  all that there is to know, once
         self,
-        server: Control,
+        server: ModelServer,
         repository: Path,
         roots: tuple[Path, ...],
         renamed_config: Callable[[str, str], str],
