@@ -35,12 +35,13 @@ MOST_RESULTS = 1000  # of one payload, from a client that gives any number of th
 log = logging.getLogger(__name__)
 
 
-def ask(  # noqa: PLR0917  as in Client.ask
+def ask(
     client: Client,
     others: Others,
     name: str,
     payload: Payload | Sequence[Payload],
     parameters: Mapping[str, Any],
+    *,
     version: str,
 ) -> Any:
     """Ask another client for one; `Client.ask` says how."""

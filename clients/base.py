@@ -281,7 +281,8 @@ class Client(ABC):
             InferenceError: another of its subclasses, as callers of that model get it.
 
         """
-        return ask(self, self._environment.others, name, payload, parameters or {}, version)
+        others = self._environment.others
+        return ask(self, others, name, payload, parameters or {}, version=version)
 
     def stream(
         self, inputs: Tensors, *, outputs: Sequence[str] = (), model: str = "", version: str = ""

@@ -144,7 +144,15 @@ def build() -> Flask:
     readiness = Readiness(supervisor, prober.status)
     jobs = job_store(settings)
     app = assemble(
-        settings, registry, environment, readiness, admission, reloader, telemetry, keys, jobs
+        settings,
+        registry,
+        environment,
+        readiness,
+        admission=admission,
+        reloader=reloader,
+        telemetry=telemetry,
+        keys=keys,
+        jobs=jobs,
     )
     if jobs:
         runner = Runner(jobs, app.wsgi_app, admission, lambda: watchdog.leaving)
@@ -165,11 +173,12 @@ def build_alone() -> Flask:
     return app
 
 
-def assemble(  # noqa: PLR0917  all that the routes are made of
+def assemble(
     settings: Settings,
     registry: Registry,
     environment: TritonEnvironment,
     readiness: Readiness,
+    *,
     admission: Admission,
     reloader: Reloader,
     telemetry: Telemetry,
@@ -204,14 +213,19 @@ def assemble(  # noqa: PLR0917  all that the routes are made of
     loading.using = control.using
     engines = run_dir and run_dir / INSTANCES / ENGINES
     listing = ModelListing(
-        registry, server, repository, engines, settings.triton_url or "", control.available
+        registry,
+        server,
+        repository,
+        engines=engines,
+        url=settings.triton_url or "",
+        available=control.available,
     )
     lookup = ModelLookup(registry, environment, readiness.refuse, loader.is_wanted, control.find)
     executor = Executor(lookup, admission.calls, grace_period(settings.client_timeout))
     environment.others.find = executor.client
     s3 = Step(settings) if settings.s3_is_used else None
     later = Later(jobs, settings, s3) if jobs else None
-    inference = InferenceHandler(settings, executor, admission, telemetry, s3, later)
+    inference = InferenceHandler(settings, executor, admission, telemetry, s3=s3, later=later)
     triton = TritonProxy(settings, lookup, admission, control.using, inference.enter)
     app = create_app(
         settings,
@@ -257,8 +271,8 @@ def model_memory(
         (settings.model_memory_mb or math.inf) * 2**20,
         settings.model_idle or math.inf,
         MODEL_KEEP_S,
-        pinned,
-        lambda: supervisor().triton_pid,
+        pinned=pinned,
+        triton=lambda: supervisor().triton_pid,
     )
 
 

@@ -99,9 +99,9 @@ class TritonInference(Connection, Inference):
             left = deadline - time.monotonic()
             sent: dict[str, Scalar] = {**own, **time_parameters(left), **hinted, **sequenced}
             if signature.cached:
-                request = infer_request(model, version, inputs, (), {}, region)
+                request = infer_request(model, version, inputs, (), {}, region=region)
             else:
-                request = infer_request(model, version, inputs, names, sent, region)
+                request = infer_request(model, version, inputs, names, sent, region=region)
             return channel.runs.infer(request, left)
 
         try:

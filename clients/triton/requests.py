@@ -130,12 +130,13 @@ def sequence_parameters(
     return parameters
 
 
-def infer_request(  # noqa: PLR0917  the parts of a request
+def infer_request(
     model: str,
     version: str,
     inputs: Tensors,
     outputs: Sequence[str],
     parameters: Mapping[str, Scalar],
+    *,
     region: Region | None = None,
 ) -> Any:
     """Return a `ModelInferRequest`; large inputs go into the region of shared memory, if any."""

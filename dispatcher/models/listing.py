@@ -29,11 +29,12 @@ PRECISIONS = frozenset({"f32", "bf16"})
 class ModelListing:
     """Lists the loaded models."""
 
-    def __init__(  # noqa: PLR0917  all that a page is made of
+    def __init__(
         self,
         registry: Registry,
         server: ModelServer,
         repository: Path,
+        *,
         engines: Path | None = None,
         url: str = "",
         available: Callable[[], Mapping[str, Path]] = dict,

@@ -115,12 +115,13 @@ def inference_routes(invocation: InferenceHandler) -> Blueprint:
 class InferenceHandler:
     """Answers the current request of Flask."""
 
-    def __init__(  # noqa: PLR0917  the parts of the application
+    def __init__(
         self,
         settings: Settings,
         executor: Executor,
         admission: Admission,
         telemetry: Telemetry,
+        *,
         s3: Step | None,
         later: Later | None,
     ) -> None:

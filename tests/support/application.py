@@ -58,8 +58,8 @@ def make_app(
         registry,
         environment,
         readiness,
-        admission,
-        reloader
+        admission=admission,
+        reloader=reloader
         or Reloader(
             settings,
             registry,
@@ -68,7 +68,7 @@ def make_app(
             environment.server,
             admission.calls.reset_hanging,
         ),
-        telemetry or Telemetry(Metrics(registry.clients)),
-        keys,
-        job_store(settings),
+        telemetry=telemetry or Telemetry(Metrics(registry.clients)),
+        keys=keys,
+        jobs=job_store(settings),
     )

@@ -50,13 +50,14 @@ class ModelMemory:
 
     """
 
-    def __init__(  # noqa: PLR0917  all that decides, once
+    def __init__(
         self,
         folder: Path,
         loader: ModelLoader,
         most: float = math.inf,
         idle: float = math.inf,
         keep: float = 0.0,
+        *,
         pinned: Callable[[], Collection[str]] = tuple,
         triton: Callable[[], int] = int,
         proc: Path = Path("/proc"),

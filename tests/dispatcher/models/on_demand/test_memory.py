@@ -38,7 +38,9 @@ class Models:
     def memory(
         self, most: float = math.inf, idle: float = math.inf, keep: float = 5
     ) -> ModelMemory:
-        return ModelMemory(self.used, self.loader, most * MIB, idle, keep, lambda: self.pinned)
+        return ModelMemory(
+            self.used, self.loader, most * MIB, idle, keep, pinned=lambda: self.pinned
+        )
 
     def add(self, name: str, *, used: float = HOUR, config: str = "", size: int = 10) -> None:
         """Add a model that was loaded, and last used some seconds ago."""
