@@ -9,7 +9,6 @@ never ends a request that does not fit.
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
@@ -128,8 +127,8 @@ class Share:
         region: bytes to which this instance's region is grown at once; 0 where it grows as is
             needed. A region that grows in steps may become twice as large as necessary, because
             old and new space are not always used together.
-        held: an open file of the size that the region is to grow by; that of a model that came
-            later has the room as well.
+        held: an open file of the size that the region is to grow by, which has no room of its own:
+            by it models that are loaded meanwhile count what this one is going to take.
 
     """
 
@@ -142,23 +141,18 @@ class Share:
 
     @classmethod
     def of(cls, config: Mapping[str, Any], environment: Mapping[str, str]) -> Share:
-        """Return the share of a configured model; hold it if it was loaded later.
+        """Return the share of a configured model; of one that was loaded later, of what is left.
 
         Raises ModelConfigError: there is none.
         """
         plan = plan_of(environment)
-        size = plan.get("size", 0)
-        if came_later(config, plan):
-            part = part_of(config, size)
-            if not part.tensors:
-                raise no_room(config, size)
-            return cls(size, part.tensors, part.region, hold(config, part, size, environment))
-        share = cls(size, *plan.get("models", {}).get(config["name"], ()))
+        size, later = plan.get("size", 0), came_later(config, plan)
+        found = share_of(config, size) if later else plan.get("models", {}).get(config["name"], ())
+        share = cls(size, *found)
         if share.tensors == 0:
             raise no_room(config, size)
         if share.region > BEGINNING:
-            share.held = nameless(environment)
-            os.ftruncate(share.held, share.region - BEGINNING)  # no room, but counted
+            share.held = hold(config, share, environment, later=later)
         return share
 
     def reserve(self, taken: int, grow: Callable[[int], None]) -> None:
@@ -171,10 +165,6 @@ class Share:
         Raises TooLarge: there is no room, and none has become free in a while.
         """
         with self._one_grows:  # it never shrinks: two runs that begin together would have twice
-            if self.held is not None:  # the room is free now; it counts until it was taken
-                size = os.fstat(self.held).st_size
-                os.ftruncate(self.held, 0)
-                os.ftruncate(self.held, size)
             until = time.monotonic() + self._patience
             while self.region:
                 try:
@@ -203,22 +193,6 @@ class Share:
         )
 
 
-@dataclass(frozen=True)
-class LaterShare:
-    """The share of an instance of a model that was loaded later.
-
-    Args:
-        region: bytes of shared memory.
-        tensors: bytes of tensors, in and out, that have room there.
-        inputs: bytes of those that are there before the first run.
-
-    """
-
-    region: int
-    tensors: int
-    inputs: int
-
-
 def plan_of(environment: Mapping[str, str]) -> Mapping[str, Any]:
     """Return the plan of `serve`; empty where there is none."""
     plan: Mapping[str, Any] = json.loads(environment.get(SHARES) or "{}")
@@ -240,17 +214,14 @@ def came_later(config: Mapping[str, Any], plan: Mapping[str, Any]) -> bool:
     return is_scarce(plan.get("size", 0)) and config["name"] not in plan.get("models", {})
 
 
-def part_of(config: Mapping[str, Any], size: int) -> LaterShare:
-    """Return the share of `size` bytes for an instance of a model loaded later."""
+def share_of(config: Mapping[str, Any], size: int) -> tuple[int, int]:
+    """Return the bytes of tensors, and of a region, for an instance of a model loaded later."""
     part = allotted(config, size)
     if item := item_of(config):
         batch = batch_of(config, item, part)
-        return LaterShare(
-            item.region(batch), (item.inputs + item.outputs) * batch, item.inputs * batch
-        )
+        return (item.inputs + item.outputs) * batch, item.region(batch)
     region = max(BEGINNING, part)
-    tensors = (region - BEGINNING) // HALVED
-    return LaterShare(region, tensors, tensors)
+    return (region - BEGINNING) // HALVED, region
 
 
 def batch_of(config: Mapping[str, Any], item: ItemBytes, part: int) -> int:
@@ -285,44 +256,24 @@ def fit(config: dict[str, Any], environment: Mapping[str, str]) -> None:
 
 
 def hold(
-    config: Mapping[str, Any], part: LaterShare, size: int, environment: Mapping[str, str]
+    config: Mapping[str, Any], share: Share, environment: Mapping[str, str], *, later: bool
 ) -> int:
-    """Return an unnamed file that occupies a share until this process ends.
+    """Return an unnamed file by which others count a share, until this process ends.
 
-    What others have only while they are loaded, or until they are gone, is waited for.
-
-    Raises ModelConfigError: there is not enough.
+    A model that was loaded later waits for what others have only while they are loaded, or until
+    they are gone. Raises ModelConfigError: they keep what it needs.
     """
-    until = time.monotonic() + ENDING_S
+    prefix, rest = environment.get(PREFIX, ""), share.region - BEGINNING
+    folder, until = shared_folder(environment), time.monotonic() + ENDING_S
     while True:
-        try:
-            folder = shared_folder(environment)
-            with locked(folder / "hold.lock") if folder else nullcontext():
-                return held_now(part, size, environment)
-        except OSError as error:
-            if time.monotonic() > until:
-                raise no_room(config, size, f"{error.strerror}: ") from error
-            time.sleep(LOOK_S)
-
-
-def held_now(part: LaterShare, size: int, environment: Mapping[str, str]) -> int:
-    """Return such a file, smaller by the inputs of the first run.
-
-    Raises OSError: there is not enough of `size`, which may be less than there is, or at all.
-    """
-    prefix, rest = environment.get(PREFIX, ""), part.region - BEGINNING
-    if prefix and taken(prefix) + rest > size:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    opened = nameless(environment)
-    try:
-        if rest:
-            os.posix_fallocate(opened, 0, rest)
-            os.ftruncate(opened, max(0, rest - part.inputs))
-            os.ftruncate(opened, rest)  # no more room, but counted
-    except OSError:
-        os.close(opened)
-        raise
-    return opened
+        with locked(folder / "hold.lock") if folder else nullcontext():
+            if not (later and prefix and taken(prefix) + rest > share.size):
+                opened = nameless(environment)
+                os.ftruncate(opened, rest)
+                return opened
+        if time.monotonic() > until:
+            raise no_room(config, share.size)
+        time.sleep(LOOK_S)
 
 
 def nameless(environment: Mapping[str, str]) -> int:
@@ -345,10 +296,10 @@ def taken(prefix: str) -> int:
     return sum(sizes.values())
 
 
-def no_room(config: Mapping[str, Any], size: int, why: str = "") -> ModelConfigError:
+def no_room(config: Mapping[str, Any], size: int) -> ModelConfigError:
     """Return the error for a model of which no share is left."""
     return ModelConfigError(
-        f"unable to load model '{config['name']}': {why}beside the other models there is "
+        f"unable to load model '{config['name']}': beside the other models there is "
         f"no room for it in {size // MIB} MB of shared memory (/dev/shm): start the "
         "container with more (docker run --shm-size=1g), or serve fewer models."
     )
