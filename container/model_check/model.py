@@ -123,9 +123,6 @@ class ModelCheck:
                 )
         fields = [*message.all("backend"), *message.all("platform")]
         backend = message.text("backend") or message.text("platform")
-        if backend in EMBEDDED and not message.text("backend"):
-            what = f'is "{backend}", which is the name of a backend; Triton refuses that'
-            config.error("platform", fields, what, f'write backend: "{backend}"')
         if backend in EMBEDDED | {"", "ensemble", "onnxruntime_onnx", "pytorch_libtorch"}:
             return
         if backend in TENSORRT.values and not has_gpu():
@@ -137,24 +134,11 @@ class ModelCheck:
         config.warning(fields[0].name, fields, f'is "{backend}", which {why}', fix)
 
     def batching(self, config: ConfigFindings, message: Message) -> None:
-        """Note batch settings that cannot work, or that never come into effect."""
+        """Warn of a dynamic batcher that never comes into effect."""
         most = message.readable_number("max_batch_size")
         stated = bool(message.all("max_batch_size") or message.all("input"))  # else it is found out
-        if most < 0:
-            fix = "write 0 where the model does not batch"
-            config.error("max_batch_size", message.all("max_batch_size"), f"is {most}", fix)
-        sizes = [
-            size
-            for batching in message.messages("dynamic_batching")
-            for size in batching.all("preferred_batch_size")
-        ]
-        for size in sizes:
-            if stated and not 1 <= whole(str(size.value)) <= most:
-                what = f"is {size.value}, but max_batch_size is {most}; Triton refuses that"
-                fix = f"write sizes from 1 to {most}" if most else "leave it out"
-                config.error("dynamic_batching.preferred_batch_size", [size], what, fix)
         scheduled = message.all("dynamic_batching")
-        if scheduled and stated and most == 0 and not sizes:
+        if scheduled and stated and most == 0:
             what = "has no effect where max_batch_size is 0"
             fix = "set max_batch_size to 1 or more, or leave dynamic_batching out"
             config.warning("dynamic_batching", scheduled, what, fix)
@@ -165,11 +149,6 @@ class ModelCheck:
                 what = f"never runs two files of `{name}` together, for they differ in length"
                 fix = "write allow_ragged_batch: true at that input"
                 config.warning("dynamic_batching", scheduled, what, fix)
-        for group in message.messages("instance_group"):
-            for count in group.all("count"):
-                if whole(str(count.value)) < 1:
-                    what = f"is {count.value}"
-                    config.error("instance_group.count", [count], what, "write 1 or more")
 
     def answering(self, config: ConfigFindings, message: Message) -> None:
         """Note answers that a family cannot pass on, and ids of sequences that are too short."""
@@ -214,27 +193,19 @@ class ModelCheck:
             )
 
     def steps(self, config: ConfigFindings, message: Message) -> None:
-        """Note an ensemble's models that are missing, or that it cannot pass on."""
-        if self.folder == self.findings.root:  # the models beside it are not known
-            return
+        """Warn of an ensemble's models whose answers it cannot pass on."""
         for field in [
             field for step in ensemble_steps(message) for field in step.all("model_name")
         ]:
-            name = str(field.value)
-            model = read_folder(self.folder.parent / name)
-            key = "ensemble_scheduling.step.model_name"
-            if name == self.name:
-                what = "is the ensemble itself; Triton refuses that"
-                config.error(key, [field], what, "name another model")
-            elif not any(exists(folder / name) for folder in (self.folder.parent, BUILT_IN)):
-                what = f'is "{name}", which is not there'
-                config.error(key, [field], what, "put that model beside this one")
-            elif switched_on(model, "model_transaction_policy", "decoupled"):
-                what = (
-                    f'is "{name}", which is decoupled: /invocations and /infer refuse the ensemble'
+            model = read_folder(self.folder.parent / str(field.value))
+            if switched_on(model, "model_transaction_policy", "decoupled"):
+                config.warning(
+                    "ensemble_scheduling.step.model_name",
+                    [field],
+                    f'is "{field.value}", which is decoupled: /invocations and /infer refuse the '
+                    "ensemble",
+                    f"ask it by POST /v2/models/{self.name}/generate_stream",
                 )
-                fix = f"ask it by POST /v2/models/{self.name}/generate_stream"
-                config.warning(key, [field], what, fix)
 
     def engine(self, config: ConfigFindings, message: Message) -> None:
         """Note what the engines refuse or ignore, and files that are no samples."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from backends.openvino.session import DEFAULT_FILES as OPENVINO_FILES
 from clients.model_files.config_text import Message, whole
 from clients.model_files.files import exists, is_litter
-from clients.model_files.findings import ConfigFindings, Findings
+from clients.model_files.findings import Findings
 from clients.model_files.model_folders import CONFIG, MODEL_FILES, PLAIN_MODELS, is_its_own_version
 from container.model_check.file import FileCheck
 
@@ -56,32 +56,10 @@ class VersionCheck:
                 "has no version folder",
                 f"put the model's file into {self.folder.name}/1/",
             )
-        config = ConfigFindings(self.findings, self.folder / CONFIG, text)
-        self.policy(config, message, [int(path.name) for path in versions] or [1] * plain)
         if is_ensemble:
             return
         for version in served(message, versions) or [self.folder] * (plain and not versions):
             self.version(version, wanted, text, message)
-
-    def policy(self, config: ConfigFindings, message: Message, versions: list[int]) -> None:
-        """Note versions that are to be served, but are not there."""
-        there = f"there are {', '.join(map(str, versions)) or 'none'}"
-        for policy in message.messages("version_policy"):
-            for latest in policy.all("latest"):
-                value = latest.value
-                if isinstance(value, Message) and value.readable_number("num_versions") < 1:
-                    key, what = "version_policy.latest.num_versions", "is 0: no version is served"
-                    config.error(key, [latest], what, "write 1 or more")
-            for place in policy.all("specific"):
-                specific = place.value if isinstance(place.value, Message) else Message()
-                key = "version_policy.specific.versions"
-                if not specific.all("versions"):
-                    what = "is missing: no version is served"
-                    config.error(key, [place], what, f"write it; {there}")
-                for field in specific.all("versions"):
-                    if whole(str(field.value)) not in versions:
-                        what = f"names {field.value}, which is not there"
-                        config.error(key, [field], what, there)
 
     def version(self, version: Path, wanted: str, text: str, message: Message) -> None:
         """Look for the model's file in one version, and into it."""

@@ -54,13 +54,6 @@ CONFIGURATION = [
         'write name: "other_name"',
     ),
     Mistake(
-        "platform",
-        config('backend: "onnxruntime"', 'platform: "onnxruntime"'),
-        "platform/config.pbtxt:2",
-        '`platform` is "onnxruntime", which is the name of a backend',
-        'write backend: "onnxruntime"',
-    ),
-    Mistake(
         "in_the_version",
         move("config.pbtxt", "1/config.pbtxt"),
         "in_the_version/1/config.pbtxt",
@@ -95,13 +88,6 @@ CONFIGURATION = [
         "renamed/1",
         "has no model.onnx; it has resnet50.onnx",
         "rename resnet50.onnx to model.onnx",
-    ),
-    Mistake(
-        "policy",
-        config("dynamic", "version_policy: { specific: { versions: [ 2 ] } }\ndynamic"),
-        "policy/config.pbtxt:6",
-        "names 2, which is not there",
-        "there are 1",
     ),
     Mistake(
         "lfs",
@@ -146,27 +132,6 @@ CONFIGURATION = [
         "other_input/config.pbtxt",
         "input 'images'",
         "as the file has it",
-    ),
-    Mistake(
-        "preferred",
-        config("[ 4, 8 ]", "[ 4, 16 ]"),
-        "preferred/config.pbtxt:6",
-        "is 16, but max_batch_size is 8",
-        "from 1 to 8",
-    ),
-    Mistake(
-        "unbatched",
-        config("max_batch_size: 8", "max_batch_size: 0"),
-        "unbatched/config.pbtxt:6",
-        "is 4, but max_batch_size is 0",
-        "leave it out",
-    ),
-    Mistake(
-        "negative",
-        config("max_batch_size: 8", "max_batch_size: -1"),
-        "negative/config.pbtxt:3",
-        "is -1",
-        "write 0",
     ),
     Mistake(
         "no_labels",

@@ -124,11 +124,4 @@ ENGINES = [
         "input 'INPUT' is TYPE_FP16 in the configuration, but TYPE_FP32 in the file",
         "write it as the file has it",
     ),
-    Mistake(
-        "platform_openvino",
-        all_of(ir(), config("backend:", "platform:")),
-        "platform_openvino/config.pbtxt:2",
-        '`platform` is "openvino", which is the name of a backend',
-        'write backend: "openvino"',
-    ),
 ]

@@ -262,13 +262,13 @@ def test_what_does_not_fit_is_a_finding_beside_a_dispatch_toml_as_well(
         file.write("# schön\n".encode("latin-1"))
     for folder in (fixed, letters):
         (folder / "dispatch.toml").write_text('family = "classification"\n')
-    write_mistake(tmp_path, next(one for one in MISTAKES if one.name == "preferred"))
+    write_mistake(tmp_path, next(one for one in MISTAKES if one.name == "no_labels"))
     code, found = check(tmp_path)
     assert code == 1
     said = {one["file"]: one["message"] for one in found}
     assert "max_batch_size is 8 in the configuration" in said["fixed/config.pbtxt"]
     assert "letters/config.pbtxt" in said
-    assert "preferred/config.pbtxt" in said
+    assert "no_labels/config.pbtxt" in said
 
 
 ARRAY = (
