@@ -280,11 +280,6 @@ def fields_of(folder: Path) -> dict[str, Any]:
     ]:
         raise python_code(whole)
     longest = whole.model_max_length
-    if not isinstance(longest, int | float):
-        what = (
-            f"whose tokenizer_config.json has a `model_max_length` that is no number: {longest!r}"
-        )
-        raise TokenizerNotReadable(what, "mend that file, or save the tokenizer again")
     return {
         "backend": backend.to_str(),
         "encode_special_tokens": whole.split_special_tokens,
@@ -329,10 +324,12 @@ def damage(folder: Path) -> str:
     """Return which file of a tokenizer is damaged, and how; empty if none is."""
     for path in map(folder.joinpath, FILES):
         try:
-            if path.exists() and not isinstance(json.loads(path.read_text("utf-8")), dict):
-                return f"{path.name} is no JSON object"
-        except (OSError, ValueError) as error:
+            found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+            limit = found.get("model_max_length")
+        except (OSError, ValueError, AttributeError) as error:
             return f"{path.name} cannot be read ({error})"
+        if not isinstance(limit, int | float | None):
+            return f"{path.name} has a `model_max_length` that is no number: {limit!r:.60}"
     return ""
 
 
