@@ -33,8 +33,6 @@ from clients.images.boxes import (
     OutputLayout,
     best_first,
     best_objects,
-    boxes_of,
-    described,
     is_end2end,
     is_likely,
     is_turned,
@@ -167,7 +165,7 @@ class Detection(Family[DetectionKeys, DetectorPlan]):
             extra = plan.masks if left == plan.masks else 0
         if left == extra and not is_end2end(self.layout, self.laid(self.layout, sizes)):
             return extra
-        raise self.another_layout(sizes, plan) or self.other_columns(sizes, plan, extra)
+        raise self.other_numbers(sizes, plan)
 
     def left(self, layout: OutputLayout, sizes: Sequence[int]) -> int:
         """Return the count of numbers of a box besides its place and its classes."""
@@ -178,76 +176,40 @@ class Detection(Family[DetectionKeys, DetectorPlan]):
         """Return the sizes of an output in the order of a layout."""
         return sizes[::-1] if is_turned(layout, sizes, len(self.labels)) else sizes
 
-    def another_layout(self, sizes: Sequence[int], plan: DetectorPlan) -> ClientDisabled | None:
-        """Return the error that names other layouts that suit the output, if any do."""
-        left = {name: self.left(one, sizes) for name, one in LAYOUTS.items()}
+    def other_numbers(self, sizes: Sequence[int], plan: DetectorPlan) -> ClientDisabled:
+        """Return the error for boxes of other numbers than the file says, with what would suit."""
+        output, lines = shown(plan.output), len(self.labels)
         known = {0, plan.masks, self.keys.extra_columns}
-        there = {
-            name: one
-            for name, one in LAYOUTS.items()
-            if one is not self.layout and not (one.queries and boxes_of(one, sizes) > MOST_QUERIES)
-        }
-        names = [name for name in there if left[name] in known]
-        if not names and not is_likely(self.layout, self.laid(self.layout, sizes)):
-            names = [
-                name
-                for name, one in there.items()
-                if left[name] > 1 and is_likely(one, self.laid(one, sizes))
-            ]
-        if not names:
-            return None
-        fixes = [described(name, 0 if left[name] == plan.masks else left[name]) for name in names]
-        if left["end2end"] == 1:
-            fixes.append(f"nothing where the last of the {sizes[1]} is an angle: {ROTATED}")
-        return self.mistake(
-            "output_layout",
-            f'is "{self.keys.output_layout}", but `labels` has {len(self.labels)} lines and it is '
-            f"{shown(plan.output)}",
-            f"write {', or '.join(fixes)}",
-        )
-
-    def other_columns(self, sizes: Sequence[int], plan: DetectorPlan, extra: int) -> ClientDisabled:
-        """Return the error for a box with too many or too few numbers."""
-        left, output = self.left(self.layout, sizes), shown(plan.output)
-        sizes = self.laid(self.layout, sizes)
-        numbers = sizes[self.layout.axis] - self.layout.before
-        if self.keys.extra_columns is None and plan.masks < numbers:
-            numbers, left = numbers - plan.masks, left - plan.masks
-        if numbers < self.layout.classes or not is_likely(self.layout, sizes):
+        fixes = []
+        for name, one in LAYOUTS.items():
+            fits = self.left(one, sizes) in known or (
+                one.queries and is_end2end(self.layout, sizes)
+            )
+            if one is not self.layout and fits and is_likely(one, self.laid(one, sizes)):
+                fixes.append(f'"{name}" where a box is {one.box}')
+        if fixes:
+            what = (
+                f'is "{self.keys.output_layout}", but `labels` has {lines} lines and it is {output}'
+            )
+            return self.mistake("output_layout", what, f"write {', or '.join(fixes)}")
+        laid, left = self.laid(self.layout, sizes), self.left(self.layout, sizes)
+        numbers = laid[self.layout.axis] - self.layout.before
+        classes = numbers - (self.keys.extra_columns or (plan.masks < numbers) * plan.masks)
+        if numbers < self.layout.classes or not is_likely(self.layout, laid):
             return self.misfit(f"{output} has no boxes with a score for each class")
-        if self.keys.extra_columns and self.layout.classes and left < extra < numbers:
-            return self.mistake(
-                "labels",
-                f"names a file of {len(self.labels)} lines, which is too many for "
-                f"`extra_columns = {extra}`: a box of {output} has {numbers} numbers behind its "
-                "place",
-                f"give it {numbers - extra} lines, one for each class, or leave `extra_columns` "
-                f"out and give it {numbers} lines, where all are classes",
-            )
         if left == 0:
-            return self.mistake(
-                "extra_columns", f"is {extra}, but {output} has none", "leave it out"
+            return self.mistake("extra_columns", f"is too many for {output}", "leave it out")
+        if self.layout.classes:
+            fixes.append(f"give it {max(1, classes)} lines, one for each class")
+        if left > plan.masks and not self.keys.extra_columns:
+            fixes.append(
+                f"write `extra_columns = {left}` where the last {left} are no classes but the "
+                "keypoints of a pose or the coefficients of a mask"
             )
-        if not self.layout.classes:
-            return self.mistake(
-                "extra_columns",
-                f"is {extra or 'missing'}, but {output} has {left} numbers behind a box's class",
-                ROTATED if left == 1 else f"write {left}",
-            )
-        fix = f"give it {numbers} lines, one for each class"
         if left == 1:
-            fix = f"{fix}, where the last number of a box is no angle: {ROTATED}"
-        elif left > 1:
-            fix = (
-                f"write `extra_columns = {left}` where the last {left} are no classes but "
-                f"keypoints of a pose or coefficients of a mask, or {fix}, where they are classes"
-            )
-        return self.mistake(
-            "labels",
-            f"names a file of {len(self.labels)} lines, but a box of {output} has {numbers} "
-            "numbers behind its place",
-            fix,
-        )
+            fixes[-1] = ROTATED
+        what = f"names a file of {lines} lines, but a box of {output} has {numbers} numbers behind"
+        return self.mistake("labels", f"{what} its place", ", or ".join(fixes) or "leave it out")
 
     def inference_batch(self, payloads: Sequence[Payload]) -> list[Any]:
         plan = self.fitted()

@@ -172,12 +172,6 @@ def is_turned(layout: OutputLayout, sizes: Sequence[int], classes: int) -> bool:
     return layout.axis == 0 and across > max(MOST_QUERIES, along, classes + layout.before)
 
 
-def described(name: str, extra: int) -> str:
-    """Return a layout in words, for a hint."""
-    more = f", and `extra_columns = {extra}` for those that follow" if extra else ""
-    return f'"{name}" where a box is {LAYOUTS[name].box}{more}'
-
-
 def best_first(classes: npt.NDArray[np.intp], scores: Array, corners: Array) -> Objects:
     order = np.argsort(-scores, kind="stable")
     return classes[order], scores[order], corners[order]

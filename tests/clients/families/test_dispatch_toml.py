@@ -169,28 +169,26 @@ END2END = signature({"x": (3, 64, 64)}, {"y": (300, 6)})
         ("yolov8", 80, END2END, ['write "end2end"']),
         ("yolov8", 296, END2END, ['write "end2end"']),
         ("yolov5", 80, END2END, ['write "end2end"']),
-        ("yolov8", 1, signature({"x": (3, 64, 64)}, {"y": (300, 57)}),
-         ['"end2end" where', "`extra_columns = 51`"]),
         ("end2end", 80, signature({"x": (3, 64, 64)}, {"y": (300, 57)}),
-         ["`extra_columns` is missing", "write 51"]),
+         ["write `extra_columns = 51`"]),
         ("end2end", 80, signature({"x": (3, 64, 64)}, {"y": (300, 7)}), ["(OBB)"]),
         ("end2end", 80, signature({"x": (3, 64, 64)}, {"y": (84, 8400)}), ['write "yolov8"']),
         ("end2end", 80, signature({"x": (3, 64, 64)}, {"y": (25200, 85)}), ['write "yolov5"']),
         ("yolov8", 2, END2END, ['"end2end"', '"rtdetr"']),
         ("yolov5", 80, signature({"x": (3, 64, 64)}, {"y": (300, 84)}), ['write "rtdetr"']),
         # Keypoints, and coefficients of masks that are another output's or cut off.
-        ("yolov8", 1, POSE, ["`extra_columns = 51`", "keypoints", "or give it 52"]),
+        ("yolov8", 1, POSE, ["`extra_columns = 51`", "keypoints", "give it 52"]),
         ("yolov8", 80, signature({"x": (3, 64, 64)}, {"y": (116, 8400)}),
-         ["`extra_columns = 32`", "coefficients", "or give it 112"]),
+         ["`extra_columns = 32`", "coefficients", "give it 112"]),
         ("yolov8", 2, signature({"x": (3, 64, 64)}, {"y": (7, 8400)}),
          ["give it 3 lines", "(OBB)"]),
         ("yolov8", 3, signature({"x": (3, 64, 64)}, {"y": (38, 8400), "z": (32, 16, 16)}),
-         ["3 lines", "2 numbers", "give it 2 lines"]),
+         ["3 lines", "give it 2 lines"]),
         ("yolov8", 80, signature({"x": (3, 64, 64)}, {"y": (300, 38), "z": (32, 16, 16)}),
          ['write "end2end" where a box is']),
         # Boxes along the other axis.
         ("yolov8", 70, signature({"x": (3, 64, 64)}, {"y": (8400, 84)}),
-         ["`extra_columns = 10`", "or give it 80 lines"]),
+         ["`extra_columns = 10`", "give it 80 lines"]),
         ("yolov5", 80, signature({"x": (3, 64, 64)}, {"y": (8400, 84)}), ['write "yolov8"']),
         # Tables that have not all of it.
         ("yolov5", 3, signature({"x": (3, 64, 64)}, {"y": (100, 4), "z": (100, 3)}),
@@ -229,7 +227,7 @@ def test_scores_without_their_boxes_are_no_table_of_them(
     assert "give it" not in caught.value.message
 
 
-@pytest.mark.parametrize("labels", [2, 40, 52, 60])
+@pytest.mark.parametrize("labels", [2, 60])
 def test_too_many_labels_for_the_extra_columns_are_too_many_labels(
     bench: Bench, labels: int
 ) -> None:
@@ -239,7 +237,7 @@ def test_too_many_labels_for_the_extra_columns_are_too_many_labels(
     bench.set_up(toml, POSE, labels=lines)
     with pytest.raises(ClientDisabled) as caught:
         bench.ask(picture(plain(8, 8, [0, 0, 0])))
-    for word in ("`labels`", f"{labels} lines", "too many for `extra_columns = 51`", "give it 1 "):
+    for word in ("`labels`", f"{labels} lines", "give it 1 "):
         assert word in caught.value.message
 
 
