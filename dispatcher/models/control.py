@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from clients.errors import UnknownModel
@@ -53,39 +53,27 @@ class ModelControl:
         Raises UnknownModel: it is the name of a class whose model has another name.
         Raises InferenceError: S3 does not list its models.
         """
-        try:
-            return self.known_name(asked)
-        except UnknownModel:
-            if not self.remote or asked in self.reloader.registry.clients:
-                raise
-        for store in self.remote:
-            store.refresh(self.cache_of_s3, time.monotonic() + self.loader.timeout)
-        return self.known_name(asked)
-
-    def known_name(self, asked: str) -> str:
-        """Return the model of a name or alias, without a look into S3."""
         registry = self.reloader.registry
         name = registry.name(asked)
-        if found := self.available_name(name):
-            return found
-        client = registry.clients.get(name)
-        if self.remote and not client and not self.loader.states(name):
-            raise no_such_folder(asked, self.available())
-        if client and client.served_by != name:
+        found, client = self.available_name(name), registry.clients.get(name)
+        if self.remote and not (found or client or self.loader.states(name)):
+            for store in self.remote:
+                store.refresh(self.cache_of_s3, time.monotonic() + self.loader.timeout)
+            if not (found := self.available_name(name)):
+                raise no_such_folder(asked, self.available())
+        if client and not found and client.served_by != name:
             raise UnknownModel(
                 f"{brief(asked)} is the name of a class, not of a model",
                 hint=f"its model is {client.served_by!r}: load or unload that one",
             )
-        return name  # it may be from elsewhere, or have failed to load
+        return found or name  # it may be from elsewhere, or have failed to load
 
     def available_name(self, asked: str) -> str:
         """Return the model on disk or in S3 with this name or alias; empty where there is none."""
-        with suppress(UnknownModel):
-            return self.loader.own_name(asked)
-        for model, folder in self.remote_names().items():
-            if asked == model or asked in aliases(folder):
-                return model
-        return ""
+        there = self.available()
+        if asked in there:
+            return asked
+        return next((name for name, folder in there.items() if asked in aliases(folder)), "")
 
     def remote_names(self) -> dict[str, Path]:
         """Return the models in S3, fetched or not, and their folders."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from clients.errors import UnknownModel
-from clients.families.base.dispatch_toml import COPIED, aliases
+from clients.families.base.dispatch_toml import COPIED
 from clients.families.base.dispatch_toml import FILE as CLIENT_FILE
 from clients.model_files.model_folders import (
     CONFIG,
@@ -148,21 +148,6 @@ class RepositoryFolder:
         address = folder / URL_FILE
         # A model from elsewhere may come or go between two checks, but not both.
         return not address.exists() and os.path.lexists(folder) and not address.exists()
-
-    def own_name(self, asked: str) -> str:
-        """Return the name of the repository's model with this name or alias.
-
-        Includes models whose folder was added after the start.
-
-        Raises UnknownModel: there is none.
-        """
-        there = self.own_folders()
-        if asked in there:
-            return asked
-        for name, folder in there.items():
-            if asked in aliases(folder):
-                return name
-        raise no_such_folder(asked, there)
 
     def own_folders(self) -> dict[str, Path]:
         """Return the folders of the repository's models, by name."""

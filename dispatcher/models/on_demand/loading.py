@@ -87,7 +87,7 @@ class OnDemand(ModelControl):
     @contextmanager
     def _used(self, model: str, until: float) -> Iterator[None]:
         is_name = NAME.fullmatch(model)
-        while is_name and (self.loader.is_wanted(model) or self.is_available(model)):
+        while is_name and (self.loader.is_wanted(model) or model in self.available()):
             try:
                 with held(self.memory.folder / model, fcntl.LOCK_SH, until - MARGIN_S) as file:
                     if self.loader.is_wanted(model):
@@ -105,10 +105,6 @@ class OnDemand(ModelControl):
             self._touched[model] = now
             with suppress(OSError):
                 os.utime(file)
-
-    def is_available(self, model: str) -> bool:
-        """Whether the repository has a model of this name, in S3 or on disk."""
-        return model in self.remote_names() or model in self.loader.own_folders()
 
     def find(self, asked: str, until: float | None) -> bool:
         """Load a model that no client is for, by its name or alias; return True.

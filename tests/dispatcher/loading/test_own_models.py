@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -14,6 +15,7 @@ from clients.errors import (
 )
 from clients.triton.configuration import renamed_config
 from dispatcher.errors import BadModel
+from dispatcher.models.control import ModelControl
 from dispatcher.models.load_unload import ModelLoader
 from tests.support.fake_triton import FakeTriton
 from tests.support.loading import wanted
@@ -232,15 +234,15 @@ def test_a_model_is_found_by_an_alias_in_its_file(hosting: ModelLoader, tmp_path
     """Also one that nobody has read yet; not where its folder was named by a caller."""
     model_at(hosting.repository / "first", 'aliases = ["one"]')
     add(hosting, model_at(tmp_path / "models" / "second", 'aliases = ["two", "b+c"]'))
-    assert [hosting.own_name(alias) for alias in ("one", "two", "b+c")] == [
+    control = ModelControl(hosting, Mock())
+    assert [control.available_name(alias) for alias in ("one", "two", "b+c")] == [
         "first",
         "second",
         "second",
     ]
     model_at(tmp_path / "third", 'aliases = ["three"]')
     hosting.load("third", str(tmp_path / "third"))
-    with pytest.raises(UnknownModel):
-        hosting.own_name("three")
+    assert control.available_name("three") == ""
 
 
 @pytest.mark.parametrize("left", ["a link", "an empty folder", "a folder of links"])
