@@ -19,12 +19,13 @@ RUN := $(VENV)/bin/python -m
 serve: weights
 	PYTHON=$(VENV)/bin/python exec ./serve
 
-# In two processes, since much of the time is waiting; tests of one file or one server stay together.
+# In three processes on two cores, since much of the time is waiting; tests of one file or one server
+# stay together.
 test: weights $(VENV)/.dev
-	$(RUN) pytest -m "not slow and not image" --numprocesses 2 --dist loadfile
+	$(RUN) pytest -m "not slow and not image" --numprocesses 3 --dist loadfile
 
 test-slow: weights $(VENV)/.dev
-	$(RUN) pytest -m slow --numprocesses 2 --dist loadfile
+	$(RUN) pytest -m slow --numprocesses 3 --dist loadfile
 
 image:
 	docker build --tag triton-dispatcher \

@@ -22,6 +22,7 @@ def limit() -> Iterator[Limit]:
         yield started
 
 
+@pytest.mark.slow
 def test_every_engine_of_the_limit_gives_the_same_answer(limit: Limit) -> None:
     found = {engine: limit.answer(work.payload("bert_base"), engine) for engine in Engine}
     # Engines run weights in int8 differently: of the others the scores are nearly equal.
@@ -32,6 +33,7 @@ def test_every_engine_of_the_limit_gives_the_same_answer(limit: Limit) -> None:
         assert best[Engine.OPENVINO_BF16] == best[Engine.ONNXRUNTIME]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", [Engine.ONNXRUNTIME, Engine.OPENVINO_F32])
 def test_the_limit_says_what_of_its_processor_time_is_the_engine_s(
     limit: Limit, engine: Engine

@@ -131,6 +131,7 @@ def test_the_largest_batches_and_mixed_load_stay_within_it(scarce: Endpoint) -> 
     assert 0 < sum(path.stat().st_size for path in regions) <= 64 * MIB
 
 
+@pytest.mark.slow
 def test_a_request_that_never_has_room_is_told_how_to_mend_it(scarce: Endpoint) -> None:
     answer = scarce.ask(modelname="bert_base", payload=masks(150))
     assert answer.status == 507

@@ -255,6 +255,7 @@ def there() -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @NO_ALARMS
 @pytest.mark.usefixtures("_cloud")
 def test_a_stack_is_made_changed_and_removed() -> None:

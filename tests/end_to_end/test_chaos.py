@@ -56,15 +56,13 @@ def restarts(endpoint: Endpoint, program: str) -> int:
 
 QUICK = [
     ("Triton", KILL, True),
-    ("gunicorn's master", KILL, True),
     ("gunicorn's worker", KILL, False),
-    ("NGINX's master", KILL, True),
-    ("NGINX's worker", KILL, False),
 ]
 LONG = [
     ("Triton", STOP, True),
     ("a model's process", STOP, False),  # it alone is ended and loaded again
     ("gunicorn's worker", STOP, True),
+    ("NGINX's master", KILL, True),
 ]
 
 

@@ -206,7 +206,7 @@ def test_schemathesis_finds_nothing_undocumented(
             f"http://127.0.0.1:{for_schemathesis.port}/openapi.json",
             "--mode=all",
             "--continue-on-failure",
-            "--max-examples=60",
+            "--max-examples=20",
             f"--checks={','.join(CHECKS)}",
             "--exclude-method=DELETE",
             "--suppress-health-check=all",

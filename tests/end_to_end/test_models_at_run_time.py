@@ -35,10 +35,10 @@ def load(endpoint: Endpoint, name: str, url: Path | str) -> Answer:
     return endpoint.call("/models", json.dumps({"model_name": name, "url": str(url)}))
 
 
-@pytest.mark.parametrize("layout", ["plain", "triton", "one inside"])
+@pytest.mark.parametrize("layout", ["plain", "one inside"])
 def test_load_invoke_list_unload(endpoint: Endpoint, adder: Path, layout: str) -> None:
     if layout != "plain":
-        version = adder / ("inner/1" if layout == "one inside" else "1")
+        version = adder / "inner/1"
         version.mkdir(parents=True)
         (adder / "model.onnx").rename(version / "model.onnx")
         (version.parent / "config.pbtxt").write_text(

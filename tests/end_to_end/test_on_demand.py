@@ -139,9 +139,9 @@ def test_tritons_own_protocol_loads_a_model_too(lazy: Endpoint) -> None:
 
 
 @pytest.mark.slow
-def test_forty_models_on_a_budget_of_ten_lose_no_request(tmp_path: Path) -> None:
+def test_twenty_models_on_a_budget_of_ten_lose_no_request(tmp_path: Path) -> None:
     """Some 33 MiB are measured of each; before its first load 150 are reckoned with."""
-    for number in range(40):
+    for number in range(20):
         write_adder(tmp_path / "models" / f"m{number}", number)
     settings = {
         "MODEL_REPOSITORY": str(tmp_path / "models"),
@@ -152,13 +152,13 @@ def test_forty_models_on_a_budget_of_ten_lose_no_request(tmp_path: Path) -> None
     }
     with running(tmp_path, **settings) as endpoint, ThreadPoolExecutor(6) as callers:
         most = 0
-        for first in range(0, 40, 10):
+        for first in range(0, 20, 10):
             numbers = [number for number in range(first, first + 10) for _ in range(3)]
             answers = callers.map(lambda n: ask_adder(endpoint, f"m{n}"), numbers)
             assert [added(answer) for answer in answers] == [[n] * 3 for n in numbers]
             most = max(most, len(loaded(endpoint)))
         log = endpoint.log.read_text()
-        assert len(re.findall("was unloaded to make room for", log)) >= 25
+        assert len(re.findall("was unloaded to make room for", log)) >= 5
         assert 5 <= most <= 14
         assert added(ask_adder(endpoint, "m0")) == [0, 0, 0]
     shutil.rmtree(tmp_path / "models")

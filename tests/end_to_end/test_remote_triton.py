@@ -21,6 +21,8 @@ from tests.support.telemetry import scraped, value
 from tests.support.triton import process
 from tests.support.triton.process import Triton
 
+pytestmark = pytest.mark.slow
+
 SECRET = "Bearer 7d1a-not-for-logs"
 X = {"inputs": [{"name": "x", "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3]}]}
 
@@ -240,7 +242,6 @@ def test_metadata_is_sent_with_a_stream(house: Endpoint) -> None:
     assert house.ask(**one("heard", 1)).json["result"][0]["outputs"][0]["data"] == [SECRET]
 
 
-@pytest.mark.slow
 def test_models_are_loaded_and_unloaded_at_both(
     house: Endpoint, two: tuple[Triton, Triton]
 ) -> None:
@@ -271,7 +272,6 @@ def ping(house: Endpoint) -> Answer:
     return house.call("/ping")
 
 
-@pytest.mark.slow
 def test_a_killed_one_costs_no_request_and_comes_back(
     house: Endpoint, folder: Path, two: tuple[Triton, Triton]
 ) -> None:
@@ -329,7 +329,6 @@ def certificate(folder: Path) -> Path:
     return file
 
 
-@pytest.mark.slow
 def test_over_tls_by_name_and_by_address(folder: Path, certificate: Path, tmp_path: Path) -> None:
     options = (
         "--grpc-use-ssl=true",

@@ -21,7 +21,7 @@ INPUTS = int(os.environ.get("FUZZ_INPUTS", "0"))
 
 
 fuzzed = settings(
-    max_examples=INPUTS or 300,
+    max_examples=INPUTS or 100,
     derandomize=not INPUTS,
     deadline=None,
     database=None,

@@ -21,6 +21,8 @@ from clients.triton.shared_memory import MIB
 from tests.support.models import onnx_models, onnx_repository
 from tests.support.triton import process as triton_process
 
+pytestmark = pytest.mark.slow
+
 TWO_OUTPUTS = """
 backend: "onnxruntime"
 max_batch_size: 4

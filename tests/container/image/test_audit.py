@@ -74,6 +74,7 @@ def locked(folder: Path, *lines: str) -> str:
     return str(file)
 
 
+@pytest.mark.slow
 def test_a_vulnerable_package_fails(
     osv: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -66,6 +66,7 @@ def test_an_example_is_sent_and_its_answer_shown(reader: Visitor, site: Endpoint
     assert "server-timing: queue;dur=" in block.locator(".live-responses-table").inner_text()
 
 
+@pytest.mark.slow
 def test_a_picture_is_sent_as_a_file_and_one_comes_back(reader: Visitor) -> None:
     block = opened(reader.page, "post", "/infer/{model}")
     block.get_by_placeholder("model", exact=True).fill("yolov5")
@@ -78,6 +79,7 @@ def test_a_picture_is_sent_as_a_file_and_one_comes_back(reader: Visitor) -> None
     assert drawn.evaluate("one => [one.naturalWidth, one.naturalHeight]") == [600, 400]
 
 
+@pytest.mark.slow
 def test_a_key_is_asked_for_and_sent_with_each_request(browser: Browser, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text(f"inference shop {hashlib.sha256(KEY.encode()).hexdigest()}\n")

@@ -245,5 +245,7 @@ def write_repository(folder: Path) -> list[str]:
         write(folder / name / "1" / "model.onnx")
         if config is not None:
             text = f'backend: "onnxruntime"\n{config}'
+            if name != "accelerated":  # to try OpenVINO too takes seconds for each
+                text += parameter("engine", "onnxruntime")
             (folder / name / "config.pbtxt").write_text(text)
     return [*SERVED, *files]
