@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from glob import iglob
 from pathlib import Path
@@ -162,34 +161,6 @@ def test_a_list_is_answered_in_order_as_if_one_by_one(endpoint: Endpoint) -> Non
     answer = endpoint.ask(modelname="yolov5", payload=payload[:10])
     for name, result in zip(names[:10], answer.json["result"], strict=True):
         assert_yolov5_as_reference(result, reference("yolov5.json")[name])
-
-
-def test_sentences_of_different_length_do_not_disturb_each_other(endpoint: Endpoint) -> None:
-    cases = [case for case in reference("bert_base.json") if len(case["masks"]) == 1]
-    answer = endpoint.ask(modelname="bert_base", payload=[{"text": c["text"]} for c in cases])
-    for case, result in zip(cases, answer.json["result"], strict=True):
-        assert_words_as_reference(result, case["text"], case["masks"][0])
-
-
-def test_requests_that_come_together_get_their_own_answers(endpoint: Endpoint) -> None:
-    """Triton puts them into common batches; each caller must get back what is theirs."""
-    names = ["chelsea.png", "coffee.png"] * 8
-    answers: dict[int, list[str]] = {}
-
-    def call(place: int) -> None:
-        answers[place] = endpoint.ask(
-            modelname="resnet",
-            payload={"img": picture(PICTURES / names[place])},
-            parameters={"top_k": 5},
-        ).json["result"]
-
-    threads = [threading.Thread(target=call, args=(place,)) for place in range(len(names))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for place, name in enumerate(names):
-        assert_resnet_as_reference(answers[place], reference("resnet.json")[name])
 
 
 @pytest.mark.parametrize("version", [1, "1", 2])

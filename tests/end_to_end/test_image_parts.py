@@ -62,24 +62,6 @@ def test_it_has_the_packages_that_dpkg_sees(image: str, parts: list[dict[str, An
     assert {"nginx", "python3.11", "libc6"} < seen.keys()
 
 
-def test_it_has_the_checksums_of_the_weights(image: str, parts: list[dict[str, Any]]) -> None:
-    names = ("resnet", "yolov5", "bert_base")
-    files = [f"/opt/triton-dispatcher/model_repository/{name}/1/model.onnx" for name in names]
-    sums = dict(reversed(line.split()) for line in inside(image, "sha256sum", *files).splitlines())
-    for name, file in zip(names, files, strict=True):
-        (model,) = (one for one in parts if one["name"] == name)
-        (part,) = model["components"]
-        assert part["evidence"]["occurrences"] == [{"location": file}]
-        assert part["hashes"] == [{"alg": "SHA-256", "content": sums[file]}]
-
-
-def test_it_has_the_checksum_of_triton(image: str, parts: list[dict[str, Any]]) -> None:
-    """Its version is compared with the running one by test_image_users."""
-    (triton,) = (one for one in parts if one["name"] == "tritonserver")
-    file = triton["evidence"]["occurrences"][0]["location"]
-    assert inside(image, "sha256sum", file).split()[0] == triton["hashes"][0]["content"]
-
-
 def test_the_system_has_no_known_vulnerability(
     image: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

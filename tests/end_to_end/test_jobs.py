@@ -59,6 +59,7 @@ def container(
         API_KEYS_FILE=str(folder / "keys"),
         JOBS_DIR=str(folder / "kept"),
         MODEL_SERVER_WORKERS="2",
+        MODEL_SERVER_LOG_LEVEL="debug",
     )
     with running(folder, **settings) as endpoint:
         yield endpoint
@@ -208,18 +209,37 @@ def test_a_run_is_logged_and_counted_once(container: Endpoint) -> None:
     assert count() == before + 1
 
 
-def test_the_result_may_be_in_s3(container: Endpoint, s3: S3Server) -> None:
-    now = call(container, "/infer/resnet", {"s3_key": CAT}).json
-    accepted = later(
-        container, {"modelname": "resnet", "payload": {"s3_key": CAT}, "output": {}}, "in-s3"
-    )
+def test_a_picture_and_an_answer_may_be_in_s3(container: Endpoint, s3: S3Server) -> None:
+    from tests.support.s3 import FULL, SECRET  # noqa: PLC0415  boto3 takes half a second
+
+    sent = {"modelname": "resnet", "payload": {"img": picture(PICTURES / "chelsea.png")}}
+    now = call(container, "/infer/resnet", {"s3_key": CAT}, **{"X-Request-Id": "by-key"}).json
+    assert now == call(container, "/invocations", sent).json
     key = f"results/resnet/latest/pictures/{CAT}.json"
-    assert accepted.json["result"] == f"s3://pictures/{key}"
-    assert ended(container, "in-s3")["status"] == "succeeded"
+    stored = call(container, "/infer/resnet", {"s3_key": CAT, "output": {}}).json
+    assert stored["output"]["s3_key"] == key
     content, content_type = s3.read(key)
     assert (json.loads(content), content_type) == (now, "application/json")
-    refused = later(container, {"modelname": "resnet", "payload": {"s3_uri": "s3://private/x"}})
-    assert (refused.status, refused.json["error"]["code"]) == (403, "object_forbidden")
+    accepted = later(
+        container,
+        {"modelname": "resnet", "payload": {"s3_key": CAT}, "output": {"s3_key": "results/later"}},
+        "in-s3",
+    )
+    assert accepted.json["result"] == "s3://pictures/results/later"
+    assert ended(container, "in-s3")["status"] == "succeeded"
+    assert json.loads(s3.read("results/later")[0]) == now
+    for place, status, code in (
+        ({"s3_uri": "s3://private/x"}, 403, "object_forbidden"),
+        ({"s3_key": "images/none.jpg"}, 404, "object_not_found"),
+    ):
+        refused = call(container, "/infer/resnet", place)
+        assert (refused.status, refused.json["error"]["code"]) == (status, code)
+    (line,) = lines_of(container, "by-key")
+    assert line["s3_s"] > 0
+    page = call(container, "/metrics").body.decode()
+    assert 'dispatcher_s3_seconds_count{model="resnet",status="200"}' in page
+    for word in (SECRET, FULL, "Signature="):
+        assert word not in container.log.read_text()
 
 
 class WithKey(Endpoint):

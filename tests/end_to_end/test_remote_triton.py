@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
 import subprocess
 import threading
 import time
@@ -16,7 +17,8 @@ import cv2
 import numpy as np
 import pytest
 
-from tests.conftest import Answer, Endpoint, running, start, stop, wait_for
+from tests.conftest import PROJECT, Answer, Endpoint, running, start, stop, wait_for
+from tests.support.sequences import tensors
 from tests.support.telemetry import scraped, value
 from tests.support.triton import process
 from tests.support.triton.process import Triton
@@ -47,36 +49,6 @@ output {{ name: "y" data_type: TYPE_FP32 dims: [ 3 ] }}
 """
 
 
-SUM = """
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    def initialize(self, args):
-        self.sums = {}
-
-    def execute(self, requests):
-        return [self.answer(request) for request in requests]
-
-    def answer(self, request):
-        x, start, identity = (
-            pb_utils.get_input_tensor_by_name(request, name).as_numpy().item()
-            for name in ("x", "START", "ID")
-        )
-        self.sums[identity] = x + (0 if start else self.sums[identity])
-        y = np.array([self.sums[identity]], np.float32)
-        return pb_utils.InferenceResponse([pb_utils.Tensor("y", y)])
-"""
-SEQUENCES = """
-sequence_batching {
-  max_sequence_idle_microseconds: 60000000
-  oldest { max_candidate_sequences: 100 }
-  control_input [
-    { name: "START" control [ { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } ] },
-    { name: "ID" control [ { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64 } ] }
-  ]
-}
-"""
 HEARD = """
 import json
 import numpy as np
@@ -91,29 +63,25 @@ class TritonPythonModel:
             sender.send(pb_utils.InferenceResponse([y]))
             sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
-ONE = """
+STREAMS = """
 backend: "python"
-input {{ name: "x" data_type: TYPE_FP32 dims: [ 1 ] }}
-output {{ name: "y" data_type: {output} dims: [ 1 ] }}
-instance_group {{ kind: KIND_CPU }}
-{more}
+input { name: "x" data_type: TYPE_FP32 dims: [ 1 ] }
+output { name: "y" data_type: TYPE_STRING dims: [ 1 ] }
+instance_group { kind: KIND_CPU }
+model_transaction_policy { decoupled: true }
 """
 
 
 def make_models(folder: Path) -> None:
     """`plus` adds one, as `spare` and `slow` do; `colours` weighs the colours.
 
-    `sum` adds up a sequence, and `heard` streams the metadata of its request.
+    `total` adds up a sequence, and `heard` streams the metadata of its request.
     """
-    decoupled = "model_transaction_policy { decoupled: true }"
-    for name, code, output, more in (
-        ("sum", SUM, "TYPE_FP32", SEQUENCES),
-        ("heard", HEARD, "TYPE_STRING", decoupled),
-    ):
-        place = folder / "models" / name
-        (place / "1").mkdir(parents=True)
-        (place / "1" / "model.py").write_text(code)
-        (place / "config.pbtxt").write_text(ONE.format(output=output, more=more))
+    shutil.copytree(PROJECT / "examples" / "sequence" / "models", folder / "models")
+    place = folder / "models" / "heard"
+    (place / "1").mkdir(parents=True)
+    (place / "1" / "model.py").write_text(HEARD)
+    (place / "config.pbtxt").write_text(STREAMS)
     for name, y, dims in (
         ("plus", "x + 1", [3]),
         ("spare", "x + 1", [3]),
@@ -143,7 +111,7 @@ def triton_in(folder: Path, name: str, **more: Any) -> Any:
     place.mkdir()
     (place / "models").symlink_to(folder / "models")
     options = (*more.pop("options", ()), "--grpc-header-forward-pattern=authorization")
-    names = ("plus", "slow", "colours", "sum", "heard")
+    names = ("plus", "slow", "colours", "total", "heard")
     return process.running(place, names, options=options, **more)
 
 
@@ -207,39 +175,37 @@ def test_requests_are_shared_by_both(house: Endpoint, two: tuple[Triton, Triton]
     assert min(grown()) >= 9
 
 
-def one(model: str, x: float, **parameters: object) -> dict[str, Any]:
-    tensor = {"name": "x", "shape": [1], "datatype": "FP32", "data": [x]}
-    return {"modelname": model, "inputs": [tensor], "parameters": parameters}
-
-
 def test_a_sequence_stays_with_the_triton_that_has_its_state(
     house: Endpoint, two: tuple[Triton, Triton]
 ) -> None:
-    before = [runs(triton, "sum") for triton in two]
+    before = [runs(triton, "total") for triton in two]
     for identity in (7, 8):
         for number in range(1, 11):
             ends = {
                 "sequence_start": number == 1,
                 "sequence_end": number == 10,  # Triton's end would wait for it
             }
-            answer = house.ask(**one("sum", number, sequence_id=identity, **ends))
+            answer = house.ask(**tensors(number, sequence_id=identity, **ends))
             assert answer.status == 200, answer.body
             assert answer.json["outputs"][0]["data"] == [number * (number + 1) / 2]
 
     def grown() -> list[int]:
-        return sorted(runs(one, "sum") - was for one, was in zip(two, before, strict=True))
+        return sorted(runs(one, "total") - was for one, was in zip(two, before, strict=True))
 
     wait_for(lambda: sum(grown()) == 20, 5, grown)
     assert grown() == [0, 20], "of several workers each asks the first one that answers"
 
 
 def test_metadata_is_sent_with_a_stream(house: Endpoint) -> None:
-    body = json.dumps(one("heard", 1)).encode()
-    answer = house.call("/invocations", body, headers={"Accept": "application/jsonlines"})
+    tensor = {"name": "x", "shape": [1], "datatype": "FP32", "data": [1]}
+    body = {"modelname": "heard", "inputs": [tensor]}
+    answer = house.call(
+        "/invocations", json.dumps(body), headers={"Accept": "application/jsonlines"}
+    )
     assert answer.status == 200, answer.body
     (line,) = answer.body.splitlines()
     assert json.loads(line)["outputs"][0]["data"] == [SECRET]
-    assert house.ask(**one("heard", 1)).json["result"][0]["outputs"][0]["data"] == [SECRET]
+    assert house.ask(**body).json["result"][0]["outputs"][0]["data"] == [SECRET]
 
 
 def test_models_are_loaded_and_unloaded_at_both(
@@ -254,7 +220,7 @@ def test_models_are_loaded_and_unloaded_at_both(
     assert [one.states()["spare"][0] for one in two] == ["UNAVAILABLE", "UNAVAILABLE"]
     missing = house.call("/load_model/nothing", b"")
     assert missing.status == 404
-    assert "colours, heard, plus, slow, spare, sum" in missing.json["error"]["hint"]
+    assert "colours, heard, plus, slow, spare, total" in missing.json["error"]["hint"]
     elsewhere = house.call("/models", json.dumps({"model_name": "m", "url": "/tmp"}))
     assert (elsewhere.status, elsewhere.json["error"]["code"]) == (400, "bad_model")
 

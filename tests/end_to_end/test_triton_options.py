@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
+import grpc
+import numpy as np
 import pytest
+import tritonclient.grpc as grpc_client
+from tritonclient.utils import InferenceServerException
 
 from clients.model_files.gpu_config import has_gpu
-from tests.conftest import Endpoint, running, start, stop, wait_for
+from tests.conftest import Endpoint, free_ports, running, start, stop, wait_for
 from tests.support.models import onnx_models
 from tests.support.telemetry import scraped, value
 
@@ -39,6 +44,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
         REQUIRED_MODELS="plus,sized,card",
         GPU_CONFIGS="adapt",
         CANARY_INTERVAL="3600",
+        TRITON_PUBLIC_GRPC_PORT=str(free_ports(1)[0]),
         TRITON_OPTIONS="--id=house --model-load-thread-count=2 --log-verbose=1"
         " --cache-config=local,size=1048576 --rate-limit=execution_count"
         " --rate-limit-resource=R1:1 --backend-config=python,shm-default-byte-size=2097152"
@@ -108,3 +114,23 @@ def test_an_option_that_triton_lacks_ends_the_start(tmp_path: Any) -> None:
     assert "TRITON_OPTIONS has --idd=1, which Triton lacks; expected: --id" in (
         endpoint.log.read_text()
     )
+
+
+def test_open_grpc_asks_models_and_changes_nothing(house: Endpoint) -> None:
+    (port,) = re.findall(r"TRITON_PUBLIC_GRPC_PORT=(\d+)", house.log.read_text())
+    with grpc_client.InferenceServerClient(f"127.0.0.1:{port}") as client:
+        assert client.is_server_ready()
+        x = grpc_client.InferInput("x", [1, 3], "FP32")
+        x.set_data_from_numpy(np.array([[4, 5, 6]], np.float32))
+        np.testing.assert_array_equal(client.infer("plus", [x]).as_numpy("y"), [[5, 6, 7]])
+        assert client.get_model_metadata("plus").versions == ["1"]
+        for refused in (
+            lambda: client.unload_model("plus"),
+            lambda: client.load_model("plus"),
+            lambda: client.register_system_shared_memory("r", "/r", 16),
+            lambda: client.update_log_settings({"log_verbose_level": 1}),
+        ):
+            with pytest.raises(InferenceServerException) as caught:
+                refused()
+            assert caught.value.status() == str(grpc.StatusCode.PERMISSION_DENIED)
+        assert client.is_model_ready("plus")

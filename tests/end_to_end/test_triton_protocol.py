@@ -16,7 +16,6 @@ from tritonclient.utils import InferenceServerException
 
 from tests.conftest import Endpoint, running, wait_for
 from tests.support.chaos import hit
-from tests.support.front import sagemaker_runtime
 from tests.support.models import onnx_models
 from tests.support.telemetry import lines_of, settled, value
 
@@ -126,21 +125,6 @@ def test_statistics_count_the_requests_of_every_route(endpoint: Endpoint, client
     assert [one["version"] for one in everything] == ["1", "2"]
 
 
-def test_keys_have_the_scopes_of_the_other_routes(client: Any) -> None:
-    for headers, status in ((None, "401"), (dict(MANAGING), "403")):
-        with pytest.raises(InferenceServerException) as caught:
-            client.infer("plus_one", tensors()[0], headers=headers)
-        assert caught.value.status() == status
-        assert isinstance(caught.value.message(), str)
-        assert "key" in caught.value.message()
-    for call in (client.load_model, client.unload_model):
-        with pytest.raises(InferenceServerException) as caught:
-            call("plus_one", headers=dict(ASKING))
-        assert caught.value.status() == "403"
-    with pytest.raises(InferenceServerException):
-        client.get_model_repository_index()
-
-
 def test_log_and_metrics_have_the_request(endpoint: Endpoint, client: Any) -> None:
     labels = {"route": "/v2/models/<model>/infer", "model": "plus_one", "status": "200"}
     before = value(settled_with_key(endpoint), "dispatcher_requests_total", **labels)
@@ -212,25 +196,6 @@ def test_a_wrong_path_says_so(endpoint: Endpoint, path: str, status: int, words:
     assert words in answer.json["error"]
 
 
-@pytest.mark.parametrize("call", ["generate", "generate_stream"])
-@pytest.mark.parametrize("wrong", [{"a\0b": 1}, {"parameters": {"a\0b": 1}}])
-def test_a_name_with_nul_is_400(endpoint: Endpoint, call: str, wrong: dict[str, Any]) -> None:
-    path, numbers = f"/v2/models/plus_one/{call}", {"x": [1, 2, 3]}
-    answer = endpoint.call(path, json.dumps(numbers | wrong), headers=dict(ASKING))
-    assert answer.status == 400
-    assert answer.json["error"] == r"no parameter may have the name 'a\x00b'; leave it out"
-    assert endpoint.call(path, json.dumps(numbers), headers=dict(ASKING)).status == 200
-
-
-@pytest.mark.parametrize(("padding", "status"), [(0, 200), (26 * 2**20, 413)])
-def test_a_body_without_a_length_is_limited_too(
-    endpoint: Endpoint, padding: int, status: int
-) -> None:
-    chunks: Any = iter([json.dumps(GOOD).encode(), b" " * padding or b" "])  # sent chunked
-    answer = endpoint.call("/v2/models/plus_one/infer", chunks, headers=dict(ASKING))
-    assert answer.status == status
-
-
 def test_a_body_in_very_many_chunks_reaches_triton_in_one_piece(endpoint: Endpoint) -> None:
     """Triton ends at 3 MB of chunks of one byte (CVE-2025-23310); `generate` goes to its HTTP."""
     chunks: Any = iter([b'{"x": [1, 2, 3]', *[b" "] * 100_000, b"}"])
@@ -277,18 +242,6 @@ def test_clients_of_triton_s_sagemaker_server_are_answered(endpoint: Endpoint, p
     kind, _, size = answer.headers["Content-Type"].partition(";json-header-size=")
     assert kind == SAGEMAKER
     result = triton.InferenceServerClient.parse_response_body(answer.body, header_length=int(size))
-    np.testing.assert_array_equal(result.as_numpy("y"), [[2, 3, 4]])
-
-
-def test_boto3_sends_tensors_in_binary(endpoint: Endpoint) -> None:
-    runtime = sagemaker_runtime(endpoint)
-    runtime.meta.events.register("before-send", lambda request, **_: request.headers.update(ASKING))
-    body, content_type = sagemaker_body()
-    answer = runtime.invoke_endpoint(EndpointName="any", Body=body, ContentType=content_type)
-    size = int(answer["ContentType"].partition("json-header-size=")[2])
-    result = triton.InferenceServerClient.parse_response_body(
-        answer["Body"].read(), header_length=size
-    )
     np.testing.assert_array_equal(result.as_numpy("y"), [[2, 3, 4]])
 
 
