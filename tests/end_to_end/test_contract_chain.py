@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 from bench.servers.processes import kilobytes
-from tests.conftest import PICTURES, Endpoint, commands, running
+from tests.conftest import PICTURES, Endpoint, commands, picture, running
 from tests.end_to_end.test_chain import assert_resnet_as_reference, reference
 from tests.end_to_end.test_lifecycle import BERT
 from tests.support.front import sagemaker_runtime
@@ -97,20 +97,6 @@ def test_ten_thousand_lines_in_bounded_memory(endpoint: Endpoint) -> None:
     )
 
 
-def image_of(number: int, size: int = 32) -> str:
-    import base64  # noqa: PLC0415
-
-    return base64.b64encode(png_of(number, size)).decode()
-
-
-def png_of(number: int, size: int = 32) -> bytes:
-    """Return a small picture of one colour, another for each number."""
-    out = io.BytesIO()
-    colour = (number * 7 % 256, number * 13 % 256, number * 29 % 256)
-    Image.new("RGB", (size, size), colour).save(out, "PNG")
-    return out.getvalue()
-
-
 @pytest.mark.parametrize("path", ["/models/nosuch/invoke", "/nowhere", "/v2"])
 def test_an_answer_before_the_body_is_read_arrives(endpoint: Endpoint, path: str) -> None:
     """gunicorn must not close the connection on what NGINX is still sending."""
@@ -154,7 +140,7 @@ def test_no_refusal_is_html(endpoint: Endpoint, request_line: str) -> None:
 @pytest.mark.slow
 def test_health_answers_at_once_under_load(endpoint: Endpoint) -> None:
     done = threading.Event()
-    payload = [{"img": image_of(n)} for n in range(2)]
+    payload = [{"img": picture(COFFEE)}] * 2
 
     def load_it() -> None:
         while not done.is_set():

@@ -62,7 +62,7 @@ def test_a_second_build_takes_everything_from_the_cache(image: str) -> None:
 
 
 def test_it_runs_as_sagemaker_runs_it(image: str, tmp_path: Path) -> None:
-    """`docker run IMAGE serve`, root, model data read-only; a stop under load loses no answer.
+    """`docker run IMAGE serve`, root, model data read-only.
 
     On the host's network: the engine's proxy would take connections for a port that is closed.
     """
@@ -84,40 +84,9 @@ def test_it_runs_as_sagemaker_runs_it(image: str, tmp_path: Path) -> None:
         stats = container.inside("sh", "-c", "cat /proc/[0-9]*/stat 2>/dev/null; true")
         assert "serve" in container.inside("cat", "/proc/1/cmdline")
         assert not [line for line in stats.splitlines() if ") Z " in line]
-        code, took, statuses, lost = stopped_under_load(container)
-        assert (code, lost) == (0, [])
+        code, took = container.stop()
+        assert code == 0
         assert took < 25
-        assert set(statuses) == {200}
-        assert len(statuses) > 10
-
-
-def stopped_under_load(container: Container) -> tuple[int, float, list[int], list[str]]:
-    """Stop it while callers ask; return what `stop` did, their answers, and what was lost."""
-    statuses: list[int] = []
-    lost: list[str] = []
-    bodies = [
-        {"modelname": "resnet", "payload": {"img": picture(PICTURES / "coffee.png")}},
-        {"modelname": "bert_base", "payload": {"text": "The world has [MASK] people."}},
-    ]
-
-    def keep_asking(body: dict[str, Any]) -> None:
-        while True:
-            try:
-                statuses.append(container.ask(**body).status)
-            except ConnectionRefusedError:
-                return  # the door is closed: nothing was taken in
-            except Exception as error:
-                lost.append(repr(error))
-                return
-
-    callers = [threading.Thread(target=keep_asking, args=(body,)) for body in bodies * 2]
-    for caller in callers:
-        caller.start()
-    time.sleep(1.5)
-    code, took = container.stop()
-    for caller in callers:
-        caller.join()
-    return code, took, statuses, lost
 
 
 def test_it_runs_locked_down_and_with_64_mb_of_shared_memory(image: str) -> None:

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from onnx import TensorProto, helper, save
 
-from tests.conftest import Answer, Endpoint, commands, running
-from tests.end_to_end.test_lifecycle import BERT
+from tests.conftest import Answer, Endpoint, commands
 
 
 @pytest.fixture
@@ -88,61 +87,3 @@ def test_wrong_tensors_are_told_what_the_model_wants(endpoint: Endpoint) -> None
     answer = endpoint.call("/infer/resnet", json.dumps(V2))
     assert answer.status == 400
     assert "`input` FP32 [-1, 3, 224, 224]" in answer.json["error"]["hint"]
-
-
-@pytest.mark.slow
-def test_roots_narrow_where_models_come_from(adder: Path, tmp_path: Path) -> None:
-    root = tmp_path / "root"
-    root.mkdir()
-    adder.rename(root / "adder")
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    (outside / "model.onnx").write_bytes((root / "adder" / "model.onnx").read_bytes())
-    (root / "link").symlink_to(outside)
-    (root / "inner").mkdir()
-    (root / "inner" / "model.onnx").symlink_to(outside / "model.onnx")
-    settings = {
-        "SAGEMAKER_MULTI_MODEL": "true",
-        "MODEL_URL_ROOTS": str(root),
-    }
-    with running(tmp_path, **settings) as endpoint:
-        assert endpoint.call("/ping").status == 200, "no model is required"
-        listed = endpoint.call("/models").json
-        assert listed["models"] == []
-        names = [one["modelName"] for one in listed["available"]]
-        assert names == ["bert_base", "resnet", "yolov5"]
-        for url in (outside, root / "link", root / "inner", f"{root}/../outside", "/etc"):
-            answer = load(endpoint, "m", url)
-            assert answer.status == 400, url
-            assert "MODEL_URL_ROOTS" in answer.json["error"]["hint"]
-        assert load(endpoint, "m", root / "adder").status == 200
-        assert endpoint.call("/models/m/invoke", json.dumps(V2)).status == 200
-        # The image's own models can still be had, by name.
-        assert endpoint.call("/infer/bert_base", json.dumps(BERT)).status == 503
-        assert endpoint.call("/load_model/bert_base", method="POST").status == 200
-        assert endpoint.call("/infer/bert_base", json.dumps(BERT)).status == 200
-        assert endpoint.call("/load_model/nosuch", method="POST").status == 404
-
-
-@pytest.mark.slow
-def test_models_of_the_platform_s_folder_are_served(adder: Path, tmp_path: Path) -> None:
-    """Beside the built-in ones or instead of them, and with clients of their own."""
-    mounted = tmp_path / "opt_ml_model"
-    (mounted / "code" / "clients").mkdir(parents=True)
-    adder.rename(mounted / "adder")
-    (mounted / "code" / "clients" / "mine.py").write_text(
-        "from clients.base import Client\n"
-        "class Adder(Client):\n"
-        "    modelname = 'adder'\n"
-        "    example = {'a': [1, 2, 3]}\n"
-        "    def inference(self, payload):\n"
-        "        return self.infer({'A': self.numbers(payload, 'a')[None]})['SUM'][0].tolist()\n"
-    )
-    settings = {"MODEL_DIR": str(mounted), "MODEL_DIR_USE": "instead"}
-    with running(tmp_path, **settings) as endpoint:
-        answer = endpoint.ask(modelname="adder", payload={"a": [1, 2, 3]})
-        assert answer.json == {"modelname": "adder", "result": [2, 4, 6]}
-        assert [m["modelName"] for m in endpoint.call("/models").json["models"]] == ["adder"]
-
-
-# The rest
