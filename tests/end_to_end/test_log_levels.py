@@ -1,4 +1,4 @@
-"""What an operator reads at a start and an end where all is well: nothing that looks like an error."""
+"""What an operator reads where all is well, from start to end: nothing that looks like an error."""
 
 from __future__ import annotations
 

@@ -217,7 +217,9 @@ class Load:
         """
         assert sum(self.counts.values()) == self.sent
         honest = {"right", "503 unavailable", "503 model_unavailable", "502 model_failed"}
-        honest |= {"504 deadline_exceeded"} | ({"cut", "refused"} if cut else set())
+        honest |= {"503 model_busy", "504 deadline_exceeded"} | (
+            {"cut", "refused"} if cut else set()
+        )
         assert set(self.counts) <= honest, (self.counts, self.oddities[:5])
         assert self.slowest < LONGEST_S
 
