@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from backends.batching.item import AXIS, Item, bare
+from backends.batching.item import AXIS, Item
 from backends.batching.padding import near
 from backends.batching.run_items import rows_of, run_items
 
@@ -54,21 +54,16 @@ def run_in_buckets(
     answers_of: list[list[Tensors | Exception]] = [[] for _ in items]
     for (index, _), answer in zip(parts, came, strict=True):
         answers_of[index].append(answer)
-    answers: list[Tensors | Exception] = []
-    again = []  # the error is that of the whole item
-    for index, (item, some) in enumerate(zip(items, cut, strict=True)):
-        try:
-            joined = _joined(item, some, answers_of[index]) if some else answers_of[index][0]
-        except Exception as error:
-            joined = bare(error)
-            again.append(index)
-        answers.append(joined)
+    joined = [
+        _join(item, some, own) if some else own[0]
+        for item, some, own in zip(items, cut, answers_of, strict=True)
+    ]
+    again = [index for index, answer in enumerate(joined) if answer is None]
     whole = run_items(
         [items[index] for index in again], run, max_batch_size=max_batch_size, by_rows=by_rows
     )
-    for index, answer in zip(again, whole, strict=True):
-        answers[index] = answer
-    return answers
+    found = dict(zip(again, whole, strict=True))  # an error is that of the whole item
+    return [found[index] if one is None else one for index, one in enumerate(joined)]
 
 
 def _buckets(item: Item, max_batch_size: int) -> list[Bucket]:
@@ -129,21 +124,19 @@ def _some(item: Item, rows: Numbers, length: int) -> Item:
     return replace(item, inputs=inputs, rows=wanted, of_length=True)
 
 
-def _joined(
+def _join(
     item: Item, some: Sequence[Bucket], parts: Sequence[Tensors | Exception]
-) -> dict[str, NDArray[Any]]:
-    """Return the outputs of an item from those of its buckets.
-
-    Raises Exception: a bucket failed, or an output has not the shape that was expected.
-    """
-    outputs = []
-    for part in parts:
-        if isinstance(part, Exception):
-            raise part
-        outputs.append(part)
-    return {
-        name: _output(item, name, some, [one[name] for one in outputs]) for name in item.outputs
-    }
+) -> dict[str, NDArray[Any]] | None:
+    """Return the outputs of an item; None where a bucket failed, or has not the expected shape."""
+    outputs = [part for part in parts if not isinstance(part, Exception)]
+    if len(outputs) < len(parts):
+        return None
+    try:
+        return {
+            name: _output(item, name, some, [one[name] for one in outputs]) for name in item.outputs
+        }
+    except ValueError:
+        return None
 
 
 def _output(
