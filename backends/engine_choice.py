@@ -60,13 +60,7 @@ SAMPLES, KEYS = "samples", "dispatch.toml"
 
 @dataclass(frozen=True)
 class EnginePreference:
-    """What a configuration allows.
-
-    Args:
-        engine: "openvino", "onnxruntime", or "auto" for the faster one.
-        precision: "exact", or "auto" for the fastest whose answers pass.
-
-    """
+    """What a configuration allows: `AUTO` is the fastest whose answers pass."""
 
     engine: str = AUTO
     precision: str = EXACT
@@ -77,8 +71,6 @@ class EngineChoice:
     """Which engine runs a model, and what the comparison of engines found.
 
     Args:
-        engine: "openvino" or "onnxruntime".
-        precision: in which it computes, "f32" or "bf16".
         reason: why, as the end of a sentence.
         speedup: of a run, over ONNX Runtime in f32; 0 where it was not measured.
         difference: the worst difference from its answers, in words; empty where there is none.
@@ -114,13 +106,9 @@ def preference(config: Mapping[str, Any], environment: Mapping[str, str]) -> Eng
     texts = parameters.texts(config)
     engine = texts.get(ENGINE, AUTO)
     precision = texts.get(PRECISION, environment.get(PRECISION_VARIABLE, EXACT))
+    decide = "leave it out to let the comparison of engines decide"
     for key, text, known, fix in (
-        (
-            ENGINE,
-            engine,
-            (AUTO, OPENVINO, ONNXRUNTIME),
-            "leave it out to let the comparison of engines decide",
-        ),
+        (ENGINE, engine, (AUTO, OPENVINO, ONNXRUNTIME), decide),
         (PRECISION, precision, (EXACT, AUTO), f'write "{AUTO}" to let {BF16} in, or leave it out'),
     ):
         if text not in known:
@@ -179,8 +167,6 @@ def cached_choice(
     if not (cache := environment.get(CACHE_VARIABLE)):
         return measured_choice(folder, file, asked, limit)
     kept = Path(cache) / f"{key_of(folder, file, asked)}.json"
-    if known := read(kept, limit):
-        return known
     with ExitStack() as stack:
         with suppress(OSError):  # else all instances of a model compare at once
             kept.parent.mkdir(parents=True, exist_ok=True)
@@ -204,12 +190,7 @@ def measured_choice(
     command += [f"--engine={asked.engine}", f"--precision={asked.precision}"]
     try:
         done = subprocess.run(
-            command,
-            cwd=_HOME,
-            capture_output=True,
-            encoding="utf-8",
-            check=False,
-            timeout=limit,
+            command, cwd=_HOME, capture_output=True, encoding="utf-8", check=False, timeout=limit
         )
         if done.returncode == 0:
             return parsed(json.loads(done.stdout.splitlines()[-1]))
@@ -240,22 +221,12 @@ def keep(found: EngineChoice, kept: Path) -> None:
 
 
 def show(found: EngineChoice, shared: Path | None, model: str, version: str) -> Path | None:
-    """Write what `GET /models` and `/metrics` show of a model that is loaded.
-
-    Returns:
-        the file, to be given to `hide`.
-
-    """
+    """Write what `GET /models` and `/metrics` show of a model; return the file for `hide`."""
     if shared is None:
         return None
     file = shared / SHOWN / f"{model}.{version}.json"
-    said = {
-        "engine": found.engine,
-        "precision": found.precision,
-        "speedup": found.speedup,
-        "difference": found.difference,
-        "engine_reason": found.reason,
-    }
+    fields = ("engine", "precision", "speedup", "difference")
+    said = {name: getattr(found, name) for name in fields} | {"engine_reason": found.reason}
     write_json(file, {key: value for key, value in said.items() if value} | {"pid": os.getpid()})
     return file
 
@@ -271,15 +242,11 @@ def parsed(found: Mapping[str, Any]) -> EngineChoice:
     """Read a choice from JSON; raise KeyError, TypeError or ValueError if wrong."""
     signature = found["signature"]
     if signature is not None:
-        signature = FileSignature(
-            **{
-                side: tuple(
-                    FileTensor(**{**spec, "shape": tuple(map(int, spec["shape"]))})
-                    for spec in signature[side]
-                )
-                for side in ("inputs", "outputs", "optional")
-            }
+        sides = (
+            tuple(FileTensor(**one | {"shape": tuple(map(int, one["shape"]))}) for one in side)
+            for side in (signature["inputs"], signature["outputs"], signature["optional"])
         )
+        signature = FileSignature(*sides)
     made = EngineChoice(**{**found, "signature": signature})
     if made.engine not in (OPENVINO, ONNXRUNTIME) or made.precision not in (F32, BF16):
         raise ValueError(f"{made.engine} in {made.precision}")

@@ -44,10 +44,7 @@ EXPECTED = {
 
 
 def deadline_of(parameters: Mapping[str, Any]) -> float:
-    """Return when the caller gives up, in microseconds since 1970; infinity where it does not say.
-
-    Raises RequestError: it is no number.
-    """
+    """Return when the caller gives up, in microseconds since 1970; infinity by default."""
     given = parameters.get(DEADLINE, math.inf)
     try:
         return float(given)
@@ -78,15 +75,10 @@ class TritonRequest:
     def of(
         cls, request: Any, model: str, outputs: Sequence[str], *, cached: bool = False
     ) -> TritonRequest:
-        """Return what a request to `model` says.
+        """Return what a request to `model` says; `outputs` are for one that names none.
 
-        Args:
-            request: Triton's.
-            model: the name of the model.
-            outputs: for a request that names none.
-            cached: whether Triton keeps the answer for requests with equal inputs, whatever their
-                parameters are: then all rows are answered.
-
+        Where Triton keeps the answer for requests with equal inputs (`cached`), whatever their
+        parameters are, all rows are answered.
         """
         tensors: Tensors | Exception
         parameters, padding, deadline = {}, NONE, math.inf
@@ -110,23 +102,16 @@ class TritonRequest:
         return replace(self, tensors={name: one.copy() for name, one in self.tensors.items()})
 
     def item(self, model: str, prepare: Callable[[Tensors], Tensors], now: float) -> Item:
-        """Return what `model` is to run.
+        """Return what `model` is to run; raise RequestError where it is too late or does not fit.
 
-        Raises RequestError: it is too late, or something does not fit.
+        The deadline costs next to nothing, other than asking Triton for a cancelled request.
         """
-        if self.is_late(now):
+        if self.deadline < now:
             raise RequestError("the caller does not wait for the answer any more.")
         if isinstance(self.tensors, Exception):
             raise self.tensors
         rows, above = wanted_rows(self.parameters, model), wanted_above(self.parameters, model)
         return Item(prepare(self.tensors), self.outputs, rows, above, self.padding)
-
-    def is_late(self, now: float) -> bool:
-        """Whether the caller has given up already; `now` is in microseconds since 1970.
-
-        This costs next to nothing, other than asking Triton whether the request was cancelled.
-        """
-        return self.deadline < now
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 def picked(array: NDArray[Any], rows: Sequence[int]) -> NDArray[Any]:
     """Return some rows of an output: [rows, size of the last dimension].
 
-    All dimensions but the last are counted as one, those of a batch included.
-
-    Raises RequestError: there is no such row.
+    All dimensions but the last are counted as one. Raises RequestError: there is no such row.
     """
     flat = array.reshape(-1, array.shape[-1] if array.ndim else 1)
     if rows and not 0 <= min(rows) <= max(rows) < len(flat):
@@ -31,15 +29,9 @@ def picked(array: NDArray[Any], rows: Sequence[int]) -> NDArray[Any]:
 
 
 def picked_above(array: NDArray[Any], column: int, least: float) -> NDArray[Any]:
-    """Return the rows of an output that exceed `least` in a column.
+    """Return the rows of an output [..., rows, columns] that exceed `least` in a column.
 
-    Args:
-        array: [..., rows, columns].
-        column: of its last dimension.
-        least: what every row of zeros has not.
-
-    Returns:
-        [..., most rows, columns], in order: where others have more, rows of zeros follow.
+    The answer is [..., most rows, columns], in order: where others have more, rows of zeros follow.
 
     Raises RequestError: there is no such column of numbers.
 
