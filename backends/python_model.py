@@ -6,6 +6,7 @@ import json
 import os
 from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path, PurePath
 from threading import Semaphore
 from typing import TYPE_CHECKING, Any, Protocol
@@ -123,13 +124,12 @@ class PythonModel(ABC):
         found, session = self.open(config, self._file(config), args)
         if found:
             pb_utils.Logger.log_info(f"model '{config['name']}': {found.sentence()}")
-        try:
+        with ExitStack() as failing:
+            failing.callback(session.close)
             if session.signature:
                 config_check.check(config, session.signature)
             share = Share.of(config, os.environ)
-        except BaseException:
-            session.close()
-            raise
+            failing.pop_all()
         self._answering = triton_requests.RequestHandler(
             config["name"],
             [tensor["name"] for tensor in config["output"]],
@@ -161,7 +161,7 @@ class PythonModel(ABC):
         self._free.acquire()  # released by _answer; Triton's queue grows meanwhile, not ours
         try:
             self._threads.submit(self._answer, kept)
-        except BaseException:  # no thread can be started
+        except RuntimeError:  # no thread can be started
             self._free.release()
             raise
         return None

@@ -101,17 +101,17 @@ class TritonRequest:
             return self
         return replace(self, tensors={name: one.copy() for name, one in self.tensors.items()})
 
-    def item(self, model: str, prepare: Callable[[Tensors], Tensors], now: float) -> Item:
+    def item(
+        self, model: str, prepare: Callable[[Tensors], Tensors], tensors: Tensors, now: float
+    ) -> Item:
         """Return what `model` is to run; raise RequestError where it is too late or does not fit.
 
         The deadline costs next to nothing, other than asking Triton for a cancelled request.
         """
         if self.deadline < now:
             raise RequestError("the caller does not wait for the answer any more.")
-        if isinstance(self.tensors, Exception):
-            raise self.tensors
         rows, above = wanted_rows(self.parameters, model), wanted_above(self.parameters, model)
-        return Item(prepare(self.tensors), self.outputs, rows, above, self.padding)
+        return Item(prepare(tensors), self.outputs, rows, above, self.padding)
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class RequestHandler:
 
     def responses(self, asked: Sequence[TritonRequest]) -> list[Any]:
         """Return a response per request, in order; None for those already sent."""
-        results = self._results(asked)
+        results = self.results(asked)
         taken = sum(_size(request.tensors) for request in asked)
         if self.share.has_room(taken + sum(_size(result) for result in results)):
             return [_response(result) for result in results]
@@ -176,9 +176,12 @@ class RequestHandler:
         items: dict[int, Item] = {}
         now = time.time() * 1e6
         for index, request in enumerate(asked):
+            if isinstance(request.tensors, Exception):
+                results[index] = request.tensors
+                continue
             try:
-                items[index] = request.item(self.model, self.prepare, now)
-            except Exception as error:
+                items[index] = request.item(self.model, self.prepare, request.tensors, now)
+            except ValueError as error:
                 results[index] = bare(error)
         taken = [_size(item.inputs) for item in items.values()]
         try:

@@ -310,13 +310,9 @@ def refuse_unknown_models(settings: Settings, models: Collection[str]) -> None:
 class NoFolder(Exception):
     """There is no folder for sockets and temporary files; the text says why."""
 
-    exit_code = MISUSED
-
-
-class InUse(NoFolder):
-    """Another `serve` uses the folder."""
-
-    exit_code = 1
+    def __init__(self, text: str, exit_code: int = MISUSED) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code
 
 
 @contextmanager
@@ -326,7 +322,7 @@ def run_folder(wanted: Path | None) -> Iterator[Path]:
     It is a folder of its own in `wanted`, whose other files are left alone; or a temporary one,
     which is removed at the end.
 
-    Raises InUse: another process of this machine uses it. Raises NoFolder: it cannot be made.
+    Raises NoFolder: it cannot be made, or another process of this machine uses it.
     """
     if wanted is not None:
         own = wanted / OWN
@@ -341,9 +337,8 @@ def run_folder(wanted: Path | None) -> Iterator[Path]:
                 shutil.rmtree(own, ignore_errors=True)  # another version may have been here before
                 own.mkdir(mode=0o700)  # its socket bypasses NGINX and the API keys
             except BlockingIOError as error:
-                raise InUse(
-                    f"RUN_DIR is '{wanted}', which another `serve` uses; name another folder"
-                ) from error
+                used = f"RUN_DIR is '{wanted}', which another `serve` uses; name another folder"
+                raise NoFolder(used, 1) from error
             except OSError as error:
                 why = denied(wanted, os.W_OK) if isinstance(error, PermissionError) else ""
                 raise NoFolder(

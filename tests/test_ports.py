@@ -14,7 +14,7 @@ import pytest
 
 from container import serving
 from container.programs.gunicorn import SOCKET
-from container.serving import OWN, InUse, NoFolder, run_folder
+from container.serving import OWN, NoFolder, run_folder
 from dispatcher.settings import read_settings
 from tests.conftest import PROJECT, free_ports
 
@@ -34,7 +34,7 @@ def test_nobody_else_is_given_ports_that_a_run_of_the_tests_has() -> None:
 def test_nobody_else_is_given_the_folder_of_a_serve_that_runs(tmp_path: Path) -> None:
     with run_folder(tmp_path / "run") as ours:
         (ours / "wanted").mkdir()
-        with pytest.raises(InUse, match=r"RUN_DIR is '.*/run', which another"):
+        with pytest.raises(NoFolder, match=r"RUN_DIR is '.*/run', which another"):
             run_folder(tmp_path / "run").__enter__()
         assert (ours / "wanted").is_dir()
     with run_folder(tmp_path / "run") as next_one:

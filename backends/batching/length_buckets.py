@@ -69,7 +69,7 @@ def run_in_buckets(
 def _buckets(item: Item, max_batch_size: int) -> list[Bucket]:
     try:
         return buckets(item, max_batch_size)
-    except Exception:  # running the whole item raises it
+    except (ValueError, LookupError):  # running the whole item raises it
         return []
 
 

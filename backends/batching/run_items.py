@@ -188,7 +188,7 @@ def _split(
             own.update(_cut({n: array for n, array in own.items() if n not in rows}, item, longest))
         try:
             answers.append(_wanted(item, own, picked_already=rows))
-        except Exception as error:  # the others are answered all the same
+        except (ValueError, LookupError) as error:  # the others are answered all the same
             answers.append(bare(error))
         start += count
     return answers

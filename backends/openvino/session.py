@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import hashlib
 import sys
+from contextlib import ExitStack
 from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
@@ -83,19 +84,19 @@ class OpenVinoSession:
     ) -> None:
         model, self._mapped = read_mapped(file, shared)
         self._made = None if self._mapped == file else self._mapped
-        try:
+        with ExitStack() as failing:
+            failing.callback(self._remove_made)
             self.signature = signature or signature_of(model, file)
             try:
                 self._of_rows = take_rows(model)
-            except Exception as error:  # it can do without
+            except RuntimeError as error:  # it can do without
                 sys.stderr.write(f"'{file}' is not run by rows: {error}\n")
                 self._of_rows, model = (), read(self._mapped)
-            self._compiled = core().compile_model(model, "CPU", dict(properties))
-        except Exception as error:
-            self._remove_made()
-            if isinstance(error, ModelConfigError):
-                raise
-            raise unreadable(file, error) from error
+            try:
+                self._compiled = core().compile_model(model, "CPU", dict(properties))
+            except Exception as error:
+                raise unreadable(file, error) from error
+            failing.pop_all()
         del model
         self.by_rows = ByRows(self._of_rows, self.run) if self._of_rows else None
         self._order = [port.any_name for port in self._compiled.inputs]

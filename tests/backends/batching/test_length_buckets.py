@@ -252,7 +252,7 @@ def test_rows_of_other_outputs_are_counted_in_the_whole(
 
 def test_what_cannot_be_cut_does_not_disturb_others(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(_item: Item) -> Array:
-        raise MemoryError
+        raise ValueError
 
     monkeypatch.setattr("backends.batching.length_buckets.lengths", fails)
     run = Texts()
