@@ -140,7 +140,7 @@ def room_made(kept: Path, response: Response) -> Response:
         try:
             check_room(kept, length)
         except TooManyRequests as error:
-            return error_responses.answer_inference_error(error)
+            return error_responses.answer_error(error)
     return response
 
 

@@ -110,19 +110,23 @@ def error_text(record: RequestRecord | None, error: dict[str, Any]) -> str:
     return dumps({"error": error})
 
 
-def error_item(error: Exception, modelname: str = "") -> dict[str, Any]:
-    """Return an error as one result of a response that holds several."""
-    record = current_record()
+def report_error(error: Exception, modelname: str) -> tuple[int, str, str, str]:
+    """Log what is a fault of the model's client or a bug; return status, code, message and hint."""
     if isinstance(error, InferenceError):
         log_client_fault(error, modelname)
-        status, code = status_and_code(error)
-        body = error_body(record, code, error.message, error.hint, modelname)
-    else:
-        log_bug(error)
+        shown = *status_and_code(error), error.message, error.hint
+    else:  # an unexpected exception has a constant text
+        log.error("unexpected error in request %s", current_request_id(), exc_info=error)
         code, hint = ROUTING[500]
-        status, body = 500, error_body(record, code, BUG_MESSAGE, hint, modelname)
+        shown = 500, code, BUG_MESSAGE, hint
     clear_frames(error)
-    return {"status": status, "error": body}
+    return shown
+
+
+def error_item(error: Exception, modelname: str = "") -> dict[str, Any]:
+    """Return an error as one result of a response that holds several."""
+    status, code, message, hint = report_error(error, modelname)
+    return {"status": status, "error": error_body(current_record(), code, message, hint, modelname)}
 
 
 def encode_item(document: Mapping[str, Any], modelname: str = "") -> SentResult:
@@ -155,18 +159,15 @@ def encode_results(
         yield encode_item(error_item(error, modelname), modelname)
 
 
-def answer_inference_error(error: InferenceError) -> Response:
-    """Answer an error of the contract, or an author's subclass of one."""
+def answer_error(error: Exception) -> Response:
+    """Answer an error of the contract, an author's subclass of one, or an unexpected exception."""
     record = current_record()
-    log_client_fault(error, record.modelname if record else "")
-    status, code = status_and_code(error)
-    clear_frames(error)
-    return error_response(status, code, error.message, error.hint)
+    return error_response(*report_error(error, record.modelname if record else ""))
 
 
 def answer_disconnect(_: ClientDisconnected) -> Response:
     """Answer a request whose body broke off, for the log: the caller is gone."""
-    return answer_inference_error(
+    return answer_error(
         CallerGone("the caller closed the connection before its whole body had arrived")
     )
 
@@ -188,14 +189,6 @@ def answer_http_error(error: HTTPException) -> Response:
     return response
 
 
-def answer_bug(error: Exception) -> Response:
-    """Answer an unexpected exception with a constant text; log its traceback."""
-    log_bug(error)
-    clear_frames(error)
-    code, hint = ROUTING[500]
-    return error_response(500, code, BUG_MESSAGE, hint)
-
-
 def log_client_fault(error: InferenceError, modelname: str) -> None:
     """Log an error that is the fault of the model's client."""
     if isinstance(error, ClientBug | NotJson):
@@ -206,10 +199,6 @@ def log_client_fault(error: InferenceError, modelname: str) -> None:
             error.message,
             exc_info=error.__cause__,
         )
-
-
-def log_bug(error: Exception) -> None:
-    log.error("unexpected error in request %s", current_request_id(), exc_info=error)
 
 
 def current_record() -> RequestRecord | None:
@@ -247,7 +236,6 @@ def clear_frames(error: BaseException) -> None:
 
 def register(app: Flask) -> None:
     """Make `app` answer every error in this one form."""
-    app.register_error_handler(InferenceError, answer_inference_error)
     app.register_error_handler(ClientDisconnected, answer_disconnect)
     app.register_error_handler(HTTPException, answer_http_error)
-    app.register_error_handler(Exception, answer_bug)
+    app.register_error_handler(Exception, answer_error)

@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from clients.request import Timings
 from dispatcher.log_lines import (
@@ -153,41 +153,33 @@ class AccessLog:
 
 def format_record(record: RequestRecord) -> bytes:
     """Return a record as a line of JSON, short enough for one write to a pipe."""
-    line: dict[str, Any] = {
+    # A thread that was given up may still count.
+    phases = dict(record.timings.seconds) if record.timings else {}
+    line = {
         "time": timestamp(record.at),
         "program": PROGRAM,
         "level": level_of_status(record.status),
         "request_id": record.request_id,
-        **({"trace_id": record.trace_id} if record.trace_id else {}),
+        "trace_id": record.trace_id or None,
         "method": record.method[:MAX_TEXT],
         "route": record.route,
+        "path": None if record.route else record.path[:MAX_TEXT],
+        "key": record.key or None,
+        "model": ",".join(record.models)[:MAX_TEXT] or None,
+        "version": record.version[:MAX_TEXT] or None,
+        "status": record.status,
+        "code": record.code or None,
+        "message": record.message[:MAX_TEXT] or None,
+        "bytes_in": record.bytes_in,
+        "bytes_out": record.bytes_out,
+        "items": record.items or None,
+        "failed": record.failed if record.items else None,
+        "queue_s": round(record.queue, 6),
+        "s3_s": round(record.s3, 6) if record.s3 else None,
+        **{f"{phase}_s": round(seconds, 6) for phase, seconds in phases.items()},
+        "total_s": round(record.total, 6),
     }
-    if not record.route:
-        line["path"] = record.path[:MAX_TEXT]
-    if record.key:
-        line["key"] = record.key
-    if record.models:
-        line["model"] = ",".join(record.models)[:MAX_TEXT]
-    if record.version:
-        line["version"] = record.version[:MAX_TEXT]
-    line["status"] = record.status
-    if record.code:
-        line["code"] = record.code
-    if record.message:
-        line["message"] = record.message[:MAX_TEXT]
-    line["bytes_in"] = record.bytes_in
-    line["bytes_out"] = record.bytes_out
-    if record.items:
-        line["items"] = record.items
-        line["failed"] = record.failed
-    line["queue_s"] = round(record.queue, 6)
-    if record.s3:
-        line["s3_s"] = round(record.s3, 6)
-    if record.timings:
-        phases = dict(record.timings.seconds)  # a thread that was given up may still count
-        line |= {f"{phase}_s": round(seconds, 6) for phase, seconds in phases.items()}
-    line["total_s"] = round(record.total, 6)
-    return json_line(line)
+    return json_line({name: value for name, value in line.items() if value is not None})
 
 
 class Lines(logging.Formatter):
