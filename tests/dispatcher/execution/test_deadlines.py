@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
+from dispatcher import settings as table
 from dispatcher.execution.admission import Admission
 from dispatcher.execution.slots import Slot, Slots
-from dispatcher.settings import table
 from tests.support.slow_clients import (
     Left,
     Model,
