@@ -195,13 +195,6 @@ def test_more_rows_than_the_maximum_are_refused_in_any_pieces() -> None:
     assert run.shapes == []
 
 
-@pytest.mark.parametrize("row", [-1, 2 * LONG, 10**30])
-def test_rows_that_there_are_not_are_refused(row: int) -> None:
-    [refused] = run_all(Texts(), texts([1], [2] * LONG, outputs=("y",), wanted={"y": [row]}))
-    assert isinstance(refused, RequestError)
-    assert f"of an output that has {2 * LONG}." in str(refused)
-
-
 def test_what_fails_in_a_piece_fails_as_the_whole_and_alone() -> None:
     run = Texts()
     bad, good = run_all(run, texts([99], [2] * LONG), texts([1], [2] * LONG))

@@ -192,15 +192,6 @@ class TestTheCache:
         assert len(trials) == 2
         assert kept.read_text() == whole
 
-    def test_of_an_engine_that_there_is_not_none_is_read(
-        self, file: Path, tmp_path: Path, trials: list[EnginePreference]
-    ) -> None:
-        asked(file, tmp_path / "cache")
-        (kept,) = (tmp_path / "cache").glob("*.json")
-        kept.write_text(json.dumps({**asdict(FOUND), "engine": "abacus"}))
-        assert asked(file, tmp_path / "cache") == FOUND
-        assert len(trials) == 2
-
     def test_where_it_cannot_be_written_all_works_as_well(
         self, file: Path, tmp_path: Path, trials: list[EnginePreference]
     ) -> None:
@@ -208,13 +199,6 @@ class TestTheCache:
         assert [asked(file, tmp_path / "cache") for _ in range(2)] == [FOUND] * 2
         assert len(trials) == 2
         assert (tmp_path / "cache").read_text() == "in the way"
-
-    def test_so_it_does_where_no_folder_can_be_made(
-        self, file: Path, trials: list[EnginePreference]
-    ) -> None:
-        """By anybody, root included."""
-        assert [asked(file, Path("/proc/self/cache")) for _ in range(2)] == [FOUND] * 2
-        assert len(trials) == 2
 
     @pytest.mark.parametrize(
         "change",

@@ -57,24 +57,6 @@ class TestBatching:
         rows, runs = counted(triton, "total", rows_before + 2)
         assert (rows - rows_before, runs - runs_before) == (2, 1)
 
-    @pytest.mark.parametrize("shapes", [[(1, 3), (2, 3)], [(3, 5), (4, 3)]])
-    def test_each_sender_gets_its_own_rows(
-        self, triton: Triton, shapes: list[tuple[int, int]]
-    ) -> None:
-        requests = [{"x": np.full((1, length), fill, np.float32)} for fill, length in shapes]
-        answers = ask_together(triton, "total", requests)
-        assert [answer.as_numpy("total").tolist() for answer in answers] == [
-            [[fill * length]] for fill, length in shapes
-        ]
-
-    def test_a_failing_request_fails_alone(self, triton: Triton) -> None:
-        requests = [{"index": np.array([[index]])} for index in (0, 7, 2)]
-        good, bad, other = ask_together(triton, "lookup", requests)
-        assert isinstance(bad, InferenceServerException)
-        assert "out of data bounds" in bad.message()
-        assert good.as_numpy("value").tolist() == [[10]]
-        assert other.as_numpy("value").tolist() == [[30]]
-
     def test_whoever_shares_or_has_another_run_gets_their_own_answer(self, triton: Triton) -> None:
         generator = np.random.default_rng(0)
         requests = [

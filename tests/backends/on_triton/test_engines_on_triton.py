@@ -17,9 +17,7 @@ from tests.support.models.openvino_models import CLASSES, WIDTH
 from tests.support.triton import process as triton_process
 from tests.support.triton.calls import (
     ask,
-    ask_together,
     configuration,
-    counted,
 )
 from tests.support.triton.process import Triton
 
@@ -196,16 +194,6 @@ class TestItsOwnFormat:
         answer = ask(triton, "bare_ir", x=x).as_numpy("y")
         assert answer.tolist() == [[3, 6, 9], [-1, 3, 11]]
 
-    def test_requests_share_a_run_and_each_has_its_own_rows(self, triton: Triton) -> None:
-        requests = [{"x": np.full((1, 3), number, np.float32)} for number in (5, 6, 7)]
-        answers = ask_together(triton, "batched_ir", requests)
-        assert [answer.as_numpy("y").tolist() for answer in answers] == [
-            [[11, 12, 13]],
-            [[13, 14, 15]],
-            [[15, 16, 17]],
-        ]
-        assert counted(triton, "batched_ir", 3) == (3, 1)
-
     def test_nobody_gets_the_rows_of_others(self, triton: Triton) -> None:
         """Who shares a run, or has one beside it."""
         generator = np.random.default_rng(0)
@@ -222,7 +210,3 @@ class TestItsOwnFormat:
         assert config["output"] == [{"name": "total", "data_type": "TYPE_FP32", "dims": ["1"]}]
         answer = ask(triton, "scalar_ir", x=np.array([1, 2, 3.5], np.float32))
         assert answer.as_numpy("total").tolist() == [6.5]
-
-    def test_a_wrong_shape_is_the_senders_error(self, triton: Triton) -> None:
-        error = ask(triton, "scalar_ir", x=np.zeros(2, np.float32))
-        assert error.status() == "StatusCode.INVALID_ARGUMENT"

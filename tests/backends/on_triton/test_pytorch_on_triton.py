@@ -6,12 +6,9 @@ import importlib.util
 
 import numpy as np
 import pytest
-from tritonclient.utils import InferenceServerException
 
 from backends.pytorch.torchscript import place_and_reason
-from clients.triton.client import Triton as OwnTriton
 from clients.triton.errors import first_line
-from clients.triton.server import Hints, Padding
 from tests.support.models import torchscript_models
 from tests.support.triton.calls import ask, ask_together
 from tests.support.triton.process import Triton
@@ -80,25 +77,6 @@ def test_an_optional_tensor_of_a_dictionary_may_be_left_out(triton: Triton) -> N
 
 
 @needs_torch
-def test_concurrent_requests_share_one_run(triton: Triton) -> None:
-    requests = [{"left": LEFT * n, "right": RIGHT} for n in (1, 2, 3, 4)]
-    answers = ask_together(triton, "torch_names", requests)
-    assert [answer.as_numpy("output__0")[0, 0] for answer in answers] == [4, 9, 14, 19]
-    # The second result is the number of rows of the run.
-    assert [answer.as_numpy("output__1").tolist() for answer in answers] == [[[4, 4]]] * 4
-
-
-@needs_torch
-def test_a_failing_request_fails_alone(triton: Triton) -> None:
-    """The others are run once more, and each has its own result, wherever the module keeps it."""
-    requests = [{"index": np.array([[index]])} for index in (0, 7, 2)]
-    good, bad, other = ask_together(triton, "torch_lookup", requests)
-    assert isinstance(bad, InferenceServerException)
-    assert good.as_numpy("value").tolist() == [[10]]
-    assert other.as_numpy("value").tolist() == [[30]]
-
-
-@needs_torch
 def test_a_failure_is_told_with_its_reason_and_logged_once(triton: Triton) -> None:
     indices = (7, 8, 9)
     requests = [{"index": np.array([[index]])} for index in indices]
@@ -122,19 +100,6 @@ def test_a_reason_is_what_follows_the_traceback() -> None:
         assert place_and_reason(f"{place}{reason} \n") == (place, reason)
     plain = "CUDA out of memory.\nRuntimeError: twice"
     assert place_and_reason(plain) == ("", plain)
-
-
-@needs_torch
-def test_short_rows_of_a_request_are_not_run_as_long_as_the_longest(triton: Triton) -> None:
-    x = np.zeros((3, 40), np.float32)
-    x[0, :2], x[1], x[2, :4] = 5, 1, 2
-    client = OwnTriton(f"127.0.0.1:{triton.ports[0]}")
-    answer = client.infer(
-        "torch_columns", {"x": x}, hints=Hints(padding=Padding({"x": 0}, ["same"])), timeout=20
-    )
-    assert answer["width"].tolist() == [[4], [40], [4]]
-    assert answer["total"].tolist() == [[10], [40], [8]]
-    np.testing.assert_array_equal(answer["same"], x)
 
 
 @needs_torch
