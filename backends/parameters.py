@@ -37,15 +37,6 @@ def parsed_int(key: str, text: str) -> int:
     return int(text)
 
 
-def bool_of(config: Mapping[str, Any], key: str) -> bool | None:
-    """Return the parameter as a boolean; None where it is left out.
-
-    Raises ModelConfigError: naming the key.
-    """
-    text = texts(config).get(key)
-    return None if text is None else parsed_bool(key, text)
-
-
 def count_of(config: Mapping[str, Any], key: str) -> int:
     """Return the parameter as a number of threads; 0 where it is left out.
 

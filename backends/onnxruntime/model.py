@@ -27,7 +27,7 @@ from backends.machine.shared_folder import shared_folder
 from backends.model_config import asked_kind
 from backends.onnxruntime import session
 from backends.onnxruntime.execution_providers import CPU, execution_providers
-from backends.onnxruntime.session_settings import session_settings
+from backends.onnxruntime.session_settings import session_settings, warn_of_unread
 from backends.openvino.properties import properties
 from backends.openvino.session import OpenVinoSession
 from backends.python_model import PythonModel
@@ -59,7 +59,7 @@ class TritonPythonModel(PythonModel):
         on_cpu = providers[0][0] == CPU
         if args["model_instance_kind"] == "GPU" and on_cpu:
             warnings.append("it runs on the CPU: there is a GPU, but no onnxruntime-gpu.")
-        log_warnings(config["name"], warnings)
+        log_warnings(config["name"], [*warnings, *warn_of_unread(config)])
         found = EngineChoice(ONNXRUNTIME, reason="on a GPU")
         if on_cpu:
             found = choice_for_onnxruntime(config, self.folder(), file, os.environ)

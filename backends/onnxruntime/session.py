@@ -21,7 +21,6 @@ from backends.model_config import (
     has_operator,
 )
 from backends.onnxruntime.execution_providers import CPU, TENSORRT
-from backends.onnxruntime.session_settings import ARENA_SHRINKAGE
 from backends.onnxruntime.unknown_ranks import unknown_ranks
 
 if TYPE_CHECKING:
@@ -168,9 +167,8 @@ class OnnxSession:
             self._alone = _opened(file, session_options(settings), providers)
         self._runs = 0
         self._counted = Lock()
-        self._run_options = run_options(settings.run_entries)
-        shrinks = self.on_cpu and settings.mem_arena is not False and not settings.run_entries
-        self._shrinking = run_options({ARENA_SHRINKAGE: "cpu:0"}) if shrinks else None
+        self._shrinking = _import_onnxruntime().RunOptions()
+        self._shrinking.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
         self._sizes = {id(one): allocator.Sizes() for one in (self._alone, self._beside)}
         self.signature = _signature(self._alone, file)
         self._scalars = Scalars(self.signature, dims)
@@ -186,8 +184,9 @@ class OnnxSession:
         Raises Exception: what ONNX Runtime raises.
         """
         with self._session() as session:
-            shrinking = self._sizes[id(session)].shrinks(inputs) and self._shrinking
-            came = session.run(list(outputs), dict(inputs), shrinking or self._run_options)
+            shrinking = self.on_cpu and self._sizes[id(session)].shrinks(inputs)
+            options = self._shrinking if shrinking else None
+            came = session.run(list(outputs), dict(inputs), options)
         if shrinking:
             allocator.give_back()
         return self._scalars.shaped(dict(zip(outputs, came, strict=True)))
@@ -212,28 +211,13 @@ def session_options(settings: SessionSettings) -> Any:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = ERROR  # centerface's load has 118 warnings
     options.intra_op_num_threads = settings.intra_op_threads
-    options.inter_op_num_threads = settings.inter_op_threads
-    modes = onnxruntime.ExecutionMode
-    options.execution_mode = modes.ORT_PARALLEL if settings.parallel else modes.ORT_SEQUENTIAL
     options.graph_optimization_level = getattr(
         onnxruntime.GraphOptimizationLevel, settings.graph_level
     )
-    if settings.mem_arena is not None:
-        options.enable_cpu_mem_arena = settings.mem_arena
-    if settings.mem_pattern is not None:
-        options.enable_mem_pattern = settings.mem_pattern
     for key, value in settings.session_entries.items():
         options.add_session_config_entry(key, value)
     for library in settings.op_libraries:
         options.register_custom_ops_library(library)
-    return options
-
-
-def run_options(entries: Mapping[str, str]) -> Any:
-    onnxruntime = _import_onnxruntime()
-    options = onnxruntime.RunOptions()
-    for key, value in entries.items():
-        options.add_run_config_entry(key, value)
     return options
 
 

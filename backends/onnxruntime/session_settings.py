@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from backends import parameters
 from backends.machine.cpu_share import threads_of_an_instance, usable_cpus
-from backends.model_config import ModelConfigError, instance_count
+from backends.model_config import instance_count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +29,9 @@ MOST_AT_ONCE = 8
 """Runs of one instance: each needs memory for what it computes, and the more there are, the longer
 no request is answered where all began together."""
 
-ARENA_SHRINKAGE = "memory.enable_memory_arena_shrinkage"
+LEFT_OUT = ("execution_mode", "inter_op_thread_count", "enable_mem_arena", "enable_mem_pattern")
+"""Parameters of the native backend that are not read: a graph is run in sequence, and memory is
+given back by itself where a run was unusually large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +40,13 @@ class SessionSettings:
 
     `intra_op_threads` are those of a run that is alone; `at_once` is how many runs an instance has
     at a time, each with its share of these; `graph_level` is the name of a
-    `GraphOptimizationLevel`; `session_entries` and `run_entries` are ONNX Runtime's own keys and
-    values; None leaves a choice to ONNX Runtime.
+    `GraphOptimizationLevel`; `session_entries` are ONNX Runtime's own keys and values.
     """
 
     intra_op_threads: int
-    inter_op_threads: int
     at_once: int = 1
-    parallel: bool = False
     graph_level: str = "ORT_ENABLE_ALL"
-    mem_arena: bool | None = None
-    mem_pattern: bool | None = None
     session_entries: dict[str, str] = field(default_factory=dict)
-    run_entries: dict[str, str] = field(default_factory=dict)
     op_libraries: tuple[str, ...] = ()
 
 
@@ -67,12 +63,6 @@ def session_settings(
     Raises ModelConfigError: naming the parameter whose value is not one of those expected.
     """
     texts = parameters.texts(config)
-    mode = parameters.parsed_int("execution_mode", texts.get("execution_mode", "0"))
-    if mode not in (0, 1):
-        raise ModelConfigError(
-            f"parameter 'execution_mode' is '{mode}', but expected is '0' (sequential) or "
-            "'1' (parallel)."
-        )
     cpus = cpus or usable_cpus()
     share = threads_of_an_instance(instance_count(config), cpus)
     threads = parameters.count_of(config, "intra_op_thread_count")
@@ -83,20 +73,15 @@ def session_settings(
     # Spinning threads are never out of the way of others.
     spinning = entries[_SPINNING[0]] == "1"
     scheduled = any(name in config for name in ("dynamic_batching", "sequence_batching"))
-    one_by_one = not on_cpu or threads or spinning or scheduled or mode == 1
+    one_by_one = not on_cpu or threads or spinning or scheduled
     optimization = config.get("optimization") or {}
     level = int((optimization.get("graph") or {}).get("level") or 0)
     libraries = (config.get("model_operations") or {}).get("op_library_filename") or []
     return SessionSettings(
         intra_op_threads=threads or share,
-        inter_op_threads=parameters.count_of(config, "inter_op_thread_count") or share,
         at_once=1 if one_by_one else min(share, MOST_AT_ONCE),
-        parallel=mode == 1,
         graph_level=_GRAPH_LEVELS.get(level, "ORT_ENABLE_ALL"),
-        mem_arena=parameters.bool_of(config, "enable_mem_arena"),
-        mem_pattern=parameters.bool_of(config, "enable_mem_pattern"),
         session_entries=entries,
-        run_entries={key: texts[key] for key in (ARENA_SHRINKAGE,) if key in texts},
         op_libraries=tuple(libraries),
     )
 
@@ -108,6 +93,14 @@ def own_settings(config: Mapping[str, Any]) -> str:
         return "op_library_filename"
     if (optimization.get("graph") or {}).get("level"):
         return "optimization.graph.level"
-    own = ("execution_mode", "enable_mem_arena", "enable_mem_pattern")
-    keys = parameters.texts(config)
-    return next((key for key in keys if key in own or key.startswith(("session.", "memory."))), "")
+    return next((key for key in parameters.texts(config) if key.startswith("session.")), "")
+
+
+def warn_of_unread(config: Mapping[str, Any]) -> list[str]:
+    """Return a warning for each parameter of the native backend that is not read here."""
+    texts = parameters.texts(config)
+    return [
+        f"the parameter '{key}' is left out: see docs/engines.md."
+        for key in texts
+        if key in LEFT_OUT or key.startswith("memory.")
+    ]

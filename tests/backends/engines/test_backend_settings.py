@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 
 from backends.batching.item import RequestError
@@ -25,6 +24,7 @@ from backends.onnxruntime.session_settings import (
     SessionSettings,
     own_settings,
     session_settings,
+    warn_of_unread,
 )
 from backends.onnxruntime.unknown_ranks import unknown_ranks
 from tests.support.models import onnx_models
@@ -61,10 +61,8 @@ class TestThreads:
         assert settings.session_entries["session.intra_op.allow_spinning"] == "0"
 
     def test_a_given_number_counts(self) -> None:
-        settings = session_settings(
-            config(2, intra_op_thread_count="3", inter_op_thread_count="5"), cpus=8
-        )
-        assert (settings.intra_op_threads, settings.inter_op_threads) == (3, 5)
+        settings = session_settings(config(2, intra_op_thread_count="3"), cpus=8)
+        assert settings.intra_op_threads == 3
 
     def test_spinning_can_be_asked_for(self) -> None:
         settings = session_settings(config(2, session__intra_op__allow_spinning="1"), cpus=8)
@@ -110,8 +108,6 @@ class TestSessionSettings:
     def test_native_spellings(self) -> None:
         given = config(
             execution_mode="1",
-            enable_mem_arena="0",
-            enable_mem_pattern="False",
             session__use_device_allocator_for_initializers="1",
             memory__enable_memory_arena_shrinkage="cpu:0",
         )
@@ -119,19 +115,17 @@ class TestSessionSettings:
         given["model_operations"] = {"op_library_filename": ["/ops.so"]}
         assert session_settings(given, cpus=1) == SessionSettings(
             intra_op_threads=1,
-            inter_op_threads=1,
-            parallel=True,
             graph_level="ORT_ENABLE_BASIC",
-            mem_arena=False,
-            mem_pattern=False,
             session_entries={
                 "session.use_device_allocator_for_initializers": "1",
                 "session.intra_op.allow_spinning": "0",
                 "session.inter_op.allow_spinning": "0",
             },
-            run_entries={"memory.enable_memory_arena_shrinkage": "cpu:0"},
             op_libraries=("/ops.so",),
         )
+        first, second = warn_of_unread(given)
+        assert "'execution_mode'" in first
+        assert "'memory.enable_memory_arena_shrinkage'" in second
 
     @pytest.mark.parametrize(
         ("level", "name"),
@@ -145,11 +139,6 @@ class TestSessionSettings:
         ("key", "text"),
         [
             ("intra_op_thread_count", "two"),
-            ("inter_op_thread_count", "1.5"),
-            ("execution_mode", "parallel"),
-            ("execution_mode", "2"),
-            ("enable_mem_arena", "yes"),
-            ("enable_mem_pattern", ""),
             ("session__intra_op__allow_spinning", "maybe"),
         ],
     )
@@ -158,18 +147,9 @@ class TestSessionSettings:
         with pytest.raises(ModelConfigError, match=said):
             session_settings(config(**{key: text}), cpus=1)
 
-    @pytest.mark.parametrize(
-        "key",
-        [
-            "execution_mode",
-            "enable_mem_arena",
-            "enable_mem_pattern",
-            "session.set_denormal_as_zero",
-            "memory.enable_memory_arena_shrinkage",
-        ],
-    )
-    def test_those_that_no_other_engine_knows_are_named(self, key: str) -> None:
-        assert own_settings(config(**{key.replace(".", "__"): "1"})) == key
+    def test_those_that_no_other_engine_knows_are_named(self) -> None:
+        given = config(session__set_denormal_as_zero="1")
+        assert own_settings(given) == "session.set_denormal_as_zero"
 
     @pytest.mark.parametrize(
         ("given", "key"),
@@ -184,14 +164,10 @@ class TestSessionSettings:
         assert own_settings({**config(2, intra_op_thread_count="2"), **given}) == key
 
     def test_onnx_runtime_gets_them(self) -> None:
-        settings = session_settings(
-            config(intra_op_thread_count="2", execution_mode="1", enable_mem_pattern="0"), cpus=1
+        options = session.session_options(
+            session_settings(config(intra_op_thread_count="2"), cpus=1)
         )
-        options = session.session_options(settings)
         assert options.intra_op_num_threads == 2
-        assert options.execution_mode == onnxruntime.ExecutionMode.ORT_PARALLEL
-        assert options.enable_mem_pattern is False
-        assert options.enable_cpu_mem_arena is True
         assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
 
 

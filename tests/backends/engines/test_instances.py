@@ -135,14 +135,12 @@ def test_a_large_model_has_one_run_at_a_time(model: Path, monkeypatch: pytest.Mo
     [
         {**config(), "dynamic_batching": {}},
         {**config(), "sequence_batching": {}},
-        config(execution_mode="1"),
         config(intra_op_thread_count="4"),
         config(**{"session.intra_op.allow_spinning": "1"}),
     ],
     ids=[
         "Triton makes the batches",
         "in sequence",
-        "parts of the graph in parallel",
         "threads are configured",
         "they spin",
     ],

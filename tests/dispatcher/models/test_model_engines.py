@@ -191,7 +191,6 @@ def configured(**texts: str) -> dict[str, Any]:
     ("texts", "reason"),
     [
         ({"engine": "onnxruntime", "precision": "auto"}, "as its configuration says"),
-        ({"execution_mode": "1"}, "which alone knows execution_mode"),
         ({"session.x": "1", "NUM_STREAMS": "many"}, "which alone knows session.x"),
     ],
 )

@@ -161,7 +161,7 @@ SERVED: dict[str, tuple[Writer, str | None]] = {
         + 'optimization { execution_accelerators { cpu_execution_accelerator { name: "openvino" '
         "} } }\n"
         + parameter("intra_op_thread_count", "2")
-        + parameter("execution_mode", "1")
+        + parameter("session.set_denormal_as_zero", "1")
         + ONE,
     ),
 }
