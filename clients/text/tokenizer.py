@@ -17,10 +17,10 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, MutableMapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -239,6 +239,15 @@ def main(folder: Path) -> None:
         json.dump(answer, out)
 
 
+@contextmanager
+def translated(make: Callable[[Exception], Exception]) -> Iterator[None]:
+    """Raise another error for each of `transformers` and `tokenizers`, which have many kinds."""
+    try:
+        yield
+    except Exception as error:
+        raise make(error) from error
+
+
 def fields_of(folder: Path) -> dict[str, Any]:
     """Return the fields of a `Tokenizer`, its backend as JSON.
 
@@ -248,18 +257,15 @@ def fields_of(folder: Path) -> dict[str, Any]:
     """
     if what := damage(folder):
         raise TokenizerNotReadable(f"whose {what}", "mend that file, or save the tokenizer again")
-    try:
+    damaged = partial(refusal, folder)
+    with translated(damaged):
         from transformers import AutoTokenizer  # noqa: PLC0415  it takes a second
 
         whole = AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
         )
-    except Exception as error:  # a damaged folder raises many kinds
-        raise refusal(folder, error) from error
-    try:
+    with translated(lambda _: python_code(whole)):
         backend = Backend.from_str(whole.backend_tokenizer.to_str())
-    except Exception as error:  # it has none, or one with Python code
-        raise python_code(whole) from error
     backend.encode_special_tokens = whole.split_special_tokens
     backend.no_padding()
     backend.no_truncation()
@@ -267,14 +273,10 @@ def fields_of(folder: Path) -> dict[str, Any]:
         what = "which has special tokens alone, for the file with its words is missing"
         raise TokenizerNotReadable(what, SAVE_IT)
     texts = [f"{text} {whole.mask_token}" for text in SAMPLES]
-    try:
+    with translated(damaged):  # the token for unknown words is missing
         ours = backend.encode_batch(texts)
-    except Exception as error:  # the token for unknown words is missing
-        raise refusal(folder, error) from error
-    try:
+    with translated(lambda _: python_code(whole)):  # it takes more than a text
         theirs = whole(texts, return_token_type_ids=True)
-    except Exception as error:  # it takes more than a text
-        raise python_code(whole) from error
     if [[one.ids, one.type_ids] for one in ours] != [
         list(one) for one in zip(theirs["input_ids"], theirs["token_type_ids"], strict=True)
     ]:

@@ -12,7 +12,6 @@ import os
 import signal
 import socket
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from http import HTTPStatus
 from types import FrameType
 
 from clients.images.pictures import room
+from dispatcher.background import start_rounds
 from dispatcher.codecs.error_responses import (
     SERVICE_HEADERS,
     SERVICE_STATUS,
@@ -75,15 +75,7 @@ class Watchdog:
                 given(number, frame)
 
         signal.signal(signal.SIGTERM, leave)
-        threading.Thread(target=self._go_on, name="watch", daemon=True).start()
-
-    def _go_on(self) -> None:
-        while True:
-            time.sleep(CHECK_S)
-            try:
-                self.look()
-            except Exception:
-                log.exception("checking the slots of this worker failed")
+        start_rounds(self.look, "watch", CHECK_S)
 
     def look(self) -> None:
         """Answer callers whose time is used up, and count calls that hang."""

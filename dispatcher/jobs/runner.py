@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from dispatcher.auth.authorization import OF_JOB
+from dispatcher.background import start_rounds
 from dispatcher.codecs.error_responses import BUG_MESSAGE, error_body
 from dispatcher.codecs.responses import dumps
 from dispatcher.errors import RETRY_AFTER_S, ROUTING, time_used_up
@@ -63,17 +64,12 @@ class Runner:
 
     def start(self) -> None:
         """Run jobs, one after the other, in a thread from now on."""
-        threading.Thread(target=self._go_on, name="jobs", daemon=True).start()
+        start_rounds(self._run_all, "jobs", LOOK_S)
         atexit.register(self.give_back)
 
-    def _go_on(self) -> None:
-        while True:
-            try:
-                if not self.step():
-                    time.sleep(LOOK_S)
-            except Exception:
-                log.exception("cannot run a job")
-                time.sleep(LOOK_S)
+    def _run_all(self) -> None:
+        while self.step():
+            pass
 
     def step(self) -> bool:
         """Run the next job; return whether there was one, and it might be run now."""

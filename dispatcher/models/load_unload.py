@@ -116,15 +116,12 @@ class ModelLoader(RepositoryFolder):
                 placed = until_loaded.enter_context(self.placed(source, name, url, names))
             if placed:
                 self._load_placed(name, url, models, until_loaded)
-                try:
-                    reason = fault()
-                except BaseException:
-                    self._give_back(name)
-                    raise
-                if reason:
-                    self._give_back(name)
-                    reason = reason.replace(str(self.repository / name), str(source))
-                    raise BadModel(reason, hint=MEND.format(url))
+                with ExitStack() as undo:
+                    undo.callback(self._give_back, name)
+                    if reason := fault():
+                        reason = reason.replace(str(self.repository / name), str(source))
+                        raise BadModel(reason, hint=MEND.format(url))
+                    undo.pop_all()
                 return
         if self.is_loaded(name):
             raise AlreadyLoaded(f"there is a model {name!r}")
@@ -176,16 +173,18 @@ class ModelLoader(RepositoryFolder):
         names = models.names(name)
         places = {self.repository / names[part]: its for part, its in models.parts.items()}
         places[self.repository / name] = models.main
-        try:
-            with refusals(url, self.findings, places):
-                for part, folder in models.parts.items():
-                    until_loaded.enter_context(self._load_part(folder, names[part], name, names))
-                self._load(name)
-        except DeadlineExceeded:
-            raise
-        except BaseException:
-            self.remove(name)
-            raise
+        with ExitStack() as undo:
+            undo.callback(self.remove, name)
+            try:
+                with refusals(url, self.findings, places):
+                    for part, folder in models.parts.items():
+                        its = self._load_part(folder, names[part], name, names)
+                        until_loaded.enter_context(its)
+                    self._load(name)
+            except DeadlineExceeded:  # Triton goes on loading it
+                undo.pop_all()
+                raise
+            undo.pop_all()
 
     def _give_back(self, name: str) -> None:
         with suppress(DeadlineExceeded):  # testing its client may have left a request in it

@@ -124,13 +124,12 @@ class RemoteModels:
             except StorageUnavailable:
                 self.fetch(cache, model.name)
 
-        pool = ThreadPoolExecutor(AT_A_TIME)
+        pool, is_done = ThreadPoolExecutor(AT_A_TIME), False
         try:
             list(pool.map(fetch, models))
-        except BaseException:
-            cache.stopped = True
-            raise
+            is_done = True
         finally:
+            cache.stopped = not is_done
             pool.shutdown(cancel_futures=True)
 
 

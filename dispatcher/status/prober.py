@@ -33,6 +33,7 @@ from clients.errors import InferenceError
 from clients.images.pictures import room
 from clients.plugins.registry import Registry
 from clients.triton.server import ModelServer, ModelState
+from dispatcher.background import start_rounds
 from dispatcher.execution.slots import MAX_HANGING
 from dispatcher.execution.watchdog import stack_of
 from dispatcher.settings import FAILING, READINESS
@@ -107,8 +108,8 @@ class Prober:
 
     def start(self) -> None:
         """Go on for ever, in threads that do not keep the process alive."""
-        for work, pause in ((self._step, TICK_S), (self._tidy, LIST_S)):
-            threading.Thread(target=go_on, args=(work, pause), name="prober", daemon=True).start()
+        start_rounds(self._step, "prober", TICK_S)
+        start_rounds(self._tidy, "prober", LIST_S)
 
     def _step(self) -> None:
         self.report_failures()
@@ -396,13 +397,3 @@ def lock_alone(path: Path) -> int | None:
         os.close(lock)
         return None
     return lock
-
-
-def go_on(work: Callable[[], None], pause: float) -> None:
-    """Do some work for ever, with a pause in between."""
-    while True:
-        try:
-            work()
-        except Exception:
-            log.exception("a round of the prober failed")
-        time.sleep(pause)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from clients.request import Timings
+from dispatcher.background import start_rounds
 from dispatcher.log_lines import (
     MAX_TEXT,
     finished_lines,
@@ -102,7 +103,7 @@ class AccessLog:
 
     def start(self) -> None:
         """Write in a daemon thread from now on."""
-        threading.Thread(target=self._go_on, name="access log", daemon=True).start()
+        start_rounds(self._write_next, "access log")
         atexit.register(self.flush)
 
     def put(self, record: RequestRecord) -> None:
@@ -140,15 +141,11 @@ class AccessLog:
         except OSError:
             pass  # the reader of the log is gone; the requests are served all the same
 
-    def _go_on(self) -> None:
-        while True:
-            self._some.wait()
-            time.sleep(BATCH_S)
-            self._some.clear()
-            try:
-                self.flush()
-            except Exception:
-                log.exception("cannot write some lines of the log")
+    def _write_next(self) -> None:
+        self._some.wait()
+        time.sleep(BATCH_S)
+        self._some.clear()
+        self.flush()
 
 
 def format_record(record: RequestRecord) -> bytes:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from dispatcher.background import start_rounds
 from dispatcher.telemetry.request_log import AccessLog
 from dispatcher.telemetry.telemetry import Metrics
 from tests.conftest import Endpoint, wait_for
@@ -262,7 +263,7 @@ def test_a_line_that_cannot_be_written_takes_no_other_along(
 
     written = AccessLog(-1)
     monkeypatch.setattr(written, "flush", flush)
-    threading.Thread(target=written._go_on, daemon=True).start()
+    start_rounds(written._write_next, "test")
     written._some.set()
     wait_for(lambda: not written._some.is_set(), 5, "the first lines")
     wait_for(lambda: written._some.set() or second.is_set(), 5, "the next lines")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+from google.protobuf.message import DecodeError
 from onnx import TensorProto, version_converter
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
@@ -152,7 +153,7 @@ def is_int8(file: Path) -> bool:
     """Whether a model has integer weights or operators already."""
     try:
         graph = onnx.load(file, load_external_data=False).graph
-    except Exception as error:  # protobuf's own, which has no base that is documented
+    except (OSError, ValueError, DecodeError) as error:
         raise Trouble(f"{file} is no ONNX file that can be read: {error}") from error
     byte = (TensorProto.INT8, TensorProto.UINT8)
     sizes = [

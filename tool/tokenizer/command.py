@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from clients.model_files.files import text_of
-from clients.text.tokenizer import ALONE, TokenizerNotReadable, load_tokenizer, refusal
+from clients.text.tokenizer import ALONE, TokenizerNotReadable, load_tokenizer, refusal, translated
 from container.trouble import Trouble
 from tool.placing import beside, put
 from tool.tokenizer.options import Wanted, add_wanted, wanted
@@ -132,13 +132,15 @@ def read(folder: Path, given: Path, says: Wanted) -> Any:
     kind = getattr(transformers, says.kind, None)
     if len(models) == 1 and (name := getattr(kind, "vocab_files_names", {}).get("vocab_file")):
         models[0].rename(folder / name)
-    try:
+
+    def damaged(error: Exception) -> Trouble:
+        reason = str(refusal(folder, error).what).replace(f"{folder}/", "")
+        return Trouble(f"the tokenizer of {given}, {reason}, is not read; {NAME_IT}")
+
+    with translated(damaged):
         return transformers.AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
         )
-    except Exception as error:  # a damaged file raises many kinds
-        reason = str(refusal(folder, error).what).replace(f"{folder}/", "")
-        raise Trouble(f"the tokenizer of {given}, {reason}, is not read; {NAME_IT}") from error
 
 
 def read_lines(path: Path) -> list[str]:

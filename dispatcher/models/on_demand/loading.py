@@ -24,6 +24,7 @@ from clients.families.base.dispatch_toml import FILE as CLIENT_FILE
 from clients.model_files.model_folders import NAME
 from clients.request import Stream
 from clients.triton.server import Inference, ModelServer, Signature, Tensors
+from dispatcher.background import start_rounds
 from dispatcher.errors import client_bug
 from dispatcher.locks import Locked, held
 from dispatcher.models.control import ModelControl
@@ -49,15 +50,7 @@ class OnDemand(ModelControl):
 
     def start(self) -> None:
         """Unload what is not used, in a thread."""
-        threading.Thread(target=self._tidy, name="model memory", daemon=True).start()
-
-    def _tidy(self) -> None:
-        while True:
-            time.sleep(min(TIDY_S, self.memory.idle / 2))
-            try:
-                self.memory.tidy()
-            except Exception:
-                log.exception("cannot look for models that are not used")
+        start_rounds(self.memory.tidy, "model memory", min(TIDY_S, self.memory.idle / 2))
 
     @contextmanager
     def using(self, model: str, until: float) -> Iterator[None]:

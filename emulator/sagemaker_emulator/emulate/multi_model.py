@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import ExitStack
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path, PurePosixPath
@@ -107,13 +108,12 @@ class Models:
         key = hashlib.sha256(f"{self.source}/{target}".encode()).hexdigest()[:32]
         folder = self.work / key / "model"
         shutil.rmtree(folder.parent, ignore_errors=True)
-        try:
+        with ExitStack() as undo:
+            undo.callback(shutil.rmtree, folder.parent, ignore_errors=True)
             self.fetch(target, folder)
             model = Loaded(target, key, folder)
             self.post(endpoint, model)
-        except BaseException:
-            shutil.rmtree(folder.parent, ignore_errors=True)
-            raise
+            undo.pop_all()
         with self.guard:
             self.table[target] = model
         return model
