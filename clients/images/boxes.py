@@ -147,14 +147,9 @@ def not_this_head(what: str, hint: str = NOT_THIS_HEAD) -> ModelFailed:
     return ModelFailed(what, hint=hint)
 
 
-def boxes_of(layout: OutputLayout, sizes: Sequence[int]) -> int:
-    """Return the number of boxes of an output for a picture."""
-    return sizes[1 - layout.axis]
-
-
 def is_likely(layout: OutputLayout, sizes: Sequence[int]) -> bool:
     """Whether an output's sizes suit this layout: more boxes than numbers per box."""
-    boxes, numbers = boxes_of(layout, sizes), sizes[layout.axis]
+    boxes, numbers = sizes[1 - layout.axis], sizes[layout.axis]
     return -1 in sizes or (numbers <= boxes and not (layout.queries and boxes > MOST_QUERIES))
 
 

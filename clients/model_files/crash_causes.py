@@ -79,16 +79,9 @@ def found(message: Message, folder: Path) -> Iterator[Fault]:
             if sample.readable_number("batch_size") > max(1, most):
                 what = f"is {field.value}, but max_batch_size is {most}"
                 yield "model_warmup.batch_size", field, what, f"write at most {max(1, most)}"
-    for sample, tensor in warmup_tensors(message):
-        yield from of_a_warmup(sample, tensor, folder / "warmup")
-
-
-def warmup_tensors(message: Message) -> Iterator[tuple[Message, Message]]:
-    """Yield each warm-up with each tensor that it sends."""
-    for sample in message.messages("model_warmup"):
         for entry in sample.messages("inputs"):
             for tensor in entry.messages("value"):
-                yield sample, tensor
+                yield from of_a_warmup(sample, tensor, folder / "warmup")
 
 
 def of_a_warmup(sample: Message, tensor: Message, folder: Path) -> Iterator[Fault]:

@@ -13,7 +13,8 @@ def brief(value: object, longest: int = 60) -> str:
         return f"an object with {len(value)} fields"
     if isinstance(value, list) and any(isinstance(one, list | dict) for one in value[:longest]):
         return f"a list of {len(value)} lists or objects"  # the depth is the caller's
-    shown = ascii_if_broken(repr(value[: longest + 1] if isinstance(value, str | list) else value))
+    shown = repr(value[: longest + 1] if isinstance(value, str | list) else value)
+    shown = shown if encodable(shown) else ascii(shown)
     return shown if len(shown) <= longest else f"{shown[:longest]}…"
 
 
@@ -24,7 +25,3 @@ def encodable(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def ascii_if_broken(text: str) -> str:
-    return text if encodable(text) else ascii(text)

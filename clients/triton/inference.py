@@ -1,4 +1,4 @@
-"""Runs models on Triton; large tensors go through shared memory if there is room."""
+"""Runs models on Triton; large inputs go through shared memory if there is room."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared memory for large inputs; outputs come through gRPC, as most models answer little.
+"""Shared memory for large inputs of runs; outputs come through gRPC.
 
 gRPC copies a tensor of 8 MB five times; in shared memory the web worker writes it where Triton
 reads it. A region is registered with Triton once, and used again and again, by one request at a

@@ -42,20 +42,17 @@ def made(base: type[Client] = Named, **attributes: Any) -> type[Client]:
     [
         (made(example=ONE), (ONE,)),
         (made(examples=[ONE, TWO]), (ONE, TWO)),
-        (made(made(examples=[ONE, TWO]), example={}), ({},)),
         (made(made(example=ONE), examples=(TWO,)), (TWO,)),
         (made(made(examples=[ONE, TWO])), (ONE, TWO)),
         (made(made(example=ONE), examples=[]), (ONE,)),
         (made(TensorClient, example={}), ()),
     ],
 )
-def test_the_nearest_declaration_counts(
+def test_several_examples_come_before_one(
     kind: type[Client], expected: tuple[dict[str, int], ...]
 ) -> None:
     client = kind(Environment(FakeTriton(), Path()))
     assert examples_of(kind) == examples_of(client) == expected
-    client.example = {"x": 3}
-    assert named_examples(client) == [("example", {"x": 3})]
     client.examples = [TWO, ONE]
     assert named_examples(client) == [("examples[0]", TWO), ("examples[1]", ONE)]
 
