@@ -25,7 +25,6 @@ _TOKEN = re.compile(
 _CLOSING = {"{": "}", "<": ">"}
 _OCTAL = re.compile(r"-?0[0-7]+")
 _WHOLE = re.compile(r"-?(0[xX][0-9a-fA-F]+|[1-9][0-9]*|0)")
-_FLOAT = re.compile(r"-?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?[fF]?")
 
 
 class NotProtobufText(ValueError):
@@ -91,28 +90,8 @@ def line_of(text: str, *fields: Field) -> int:
     return text.count("\n", 0, fields[0].start) + 1 if fields else 0
 
 
-def no_number(text: str) -> tuple[int, str] | None:
-    """Return line and text of the first number that Triton refuses.
-
-    It refuses `1_0`, `0b11`, `+4` and digits of other scripts; Python's protobuf does not.
-    """
-    position = 0
-    while match := _TOKEN.match(text, position):
-        token, position = match["token"], match.end()
-        if re.match(r"[-+.]*\d", token) and not (
-            _WHOLE.fullmatch(token) or _OCTAL.fullmatch(token) or _FLOAT.fullmatch(token)
-        ):
-            return text.count("\n", 0, match.start("token")) + 1, token
-    return None
-
-
 def whole(text: str) -> int:
-    """Read a whole number, as in C: `0x1F` has base 16, and `017` base 8.
-
-    Raises:
-        NotReadable: it is no whole number.
-
-    """
+    """Read a whole number, as in C: `0x1F` has base 16, and `017` base 8."""
     if _OCTAL.fullmatch(text):
         return int(text, 8)
     if not _WHOLE.fullmatch(text):
@@ -121,12 +100,7 @@ def whole(text: str) -> int:
 
 
 def read(text: str) -> Message:
-    """Read a message.
-
-    Raises:
-        NotReadable: the text is not in the format.
-
-    """
+    """Read a message; raise NotProtobufText where the text is not in the format."""
     reader = _Reader(text)
     message = reader.message("")
     if reader.current:

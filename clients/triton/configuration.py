@@ -15,7 +15,7 @@ from google.protobuf import json_format, text_format
 from tritonclient.grpc import model_config_pb2
 
 from clients.errors import ModelFailed
-from clients.model_files.config_text import NotProtobufText, no_number, read
+from clients.model_files.config_text import NotProtobufText, read
 from clients.triton.server import Signature, TensorSpec
 
 # Protobuf's parser has one error class; its text alone says which name it does not know.
@@ -27,7 +27,6 @@ DATATYPES = {
     for name in model_config_pb2.DataType.keys()  # noqa: SIM118  it is no dictionary
 }
 IDLE_US = 1_000_000  # Triton's own default
-DIGITS = "write its digits alone, as in 10"
 
 
 def signature_of(config: model_config_pb2.ModelConfig) -> Signature:
@@ -101,8 +100,6 @@ def config_fault(text: str) -> tuple[int, str, str] | None:
         # Its text has place and reason in one: "3:1 : Message type …".
         reason = str(error).partition(" : ")[2] or str(error)
         return error.GetLine() or 1, reason.rstrip("."), config_fix(reason)
-    if fault := no_number(text):
-        return fault[0], f"{fault[1]!r} is no number", DIGITS
     return None
 
 

@@ -24,21 +24,6 @@ CONFIGURATION = [
         "cannot be read",
         "close every bracket",
     ),
-    *(
-        Mistake(
-            name,
-            config("max_batch_size: 8", f"max_batch_size: {number}"),
-            f"{name}/config.pbtxt:3",
-            f"'{number}' is no number",
-            "write its digits alone",
-        )
-        for name, number in (
-            ("underscored", "1_0"),
-            ("binary", "0b11"),
-            ("with_a_plus", "+4"),
-            ("other_digits", "\u0664"),
-        )
-    ),
     Mistake(
         "no_such_type",
         config("TYPE_FP32 dims: [ 3 ]", "FP32 dims: [ 3 ]"),
