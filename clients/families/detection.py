@@ -155,9 +155,7 @@ class Detection(Family[DetectionKeys, DetectorPlan]):
     def behind(self, sizes: Sequence[int], plan: DetectorPlan) -> int:
         """Return the count of numbers behind the classes of a box.
 
-        Raises:
-            ClientDisabled: it does not match `labels`, or is another layout's.
-
+        Raises ClientDisabled: it does not match `labels`, or is another layout's.
         """
         left = self.left(self.layout, sizes)
         extra = self.keys.extra_columns
@@ -264,9 +262,7 @@ class Detection(Family[DetectionKeys, DetectorPlan]):
     def found(self, output: Array, plan: DetectorPlan) -> Objects:
         """Return the objects of one picture, best first, in pixels of the rectangle.
 
-        Raises:
-            ModelFailed: a model with this layout cannot answer such boxes, scores or classes.
-
+        Raises ModelFailed: a model with this layout cannot answer such boxes, scores or classes.
         """
         layout, confidence = self.layout, self.request.parameters["confidence"]
         extra = self.behind(output.shape, plan) if plan.extra is None else plan.extra
@@ -291,9 +287,7 @@ class Detection(Family[DetectionKeys, DetectorPlan]):
     def in_pixels(self, boxes: Array, plan: DetectorPlan) -> Array:
         """Return boxes in pixels of the rectangle.
 
-        Raises:
-            ModelFailed: they are not finite, or not in the unit that the file says.
-
+        Raises ModelFailed: they are not finite, or not in the unit that the file says.
         """
         if not boxes.size:
             return boxes
@@ -340,9 +334,7 @@ class Detection(Family[DetectionKeys, DetectorPlan]):
 def right_way_round(corners: Array) -> Array:
     """Return the corners of boxes, with no right side left of the left side.
 
-    Raises:
-        ModelFailed: a box is inside out by more than a pixel.
-
+    Raises ModelFailed: a box is inside out by more than a pixel.
     """
     if (corners[:, 2:] < corners[:, :2] - PIXEL).any():
         raise not_this_head(INSIDE_OUT)

@@ -247,10 +247,8 @@ class Room:
     def taken(self, pixels: int, max_pixels: int, each: float = 7.5) -> Iterator[None]:
         """Wait until there is room for a picture, in the order of arrival.
 
-        Raises:
-            BadPayload: there is never memory for it.
-            TooManyRequests: there was no room for a part of the time of the request.
-
+        Raises BadPayload: there is never memory for it; TooManyRequests: there was no room for a
+        part of the time of the request.
         """
         if pixels <= self.SMALL:
             yield

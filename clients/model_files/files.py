@@ -23,10 +23,7 @@ def unmarked(content: bytes) -> bytes:
     """Return the content of a text file as UTF-8 without a byte order mark.
 
     Editors on Windows write one, before UTF-16 too.
-
-    Raises:
-        UnicodeDecodeError: it has the mark of UTF-16, but is not UTF-16.
-
+    Raises UnicodeDecodeError: it has the mark of UTF-16, but is not UTF-16.
     """
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return content.decode("utf-16").encode()
@@ -36,10 +33,7 @@ def unmarked(content: bytes) -> bytes:
 def text_of(path: Path) -> str:
     r"""Return the text of a file: UTF-8 or marked UTF-16, whose lines end with `\n`.
 
-    Raises:
-        OSError: it cannot be read.
-        UnicodeDecodeError: it is neither.
-
+    Raises OSError: it cannot be read; UnicodeDecodeError: it is neither.
     """
     text = unmarked(path.read_bytes()).decode()
     return text.replace("\r\n", "\n").replace("\r", "\n")

@@ -103,10 +103,7 @@ def converted(
     """Return the elements of JSON as an array of `datatype`, shape [elements].
 
     `null` is not a number, as in an answer, where the type has such a value.
-
-    Raises:
-        BadPayload: an element is of another type, or does not fit.
-
+    Raises BadPayload: an element is of another type, or does not fit.
     """
     dtype, (kinds, words) = DTYPES[datatype], KINDS.get(datatype, WHOLE)
 

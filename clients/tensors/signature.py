@@ -164,10 +164,7 @@ def noise(signature: Signature) -> dict[str, Array]:
     """Return inputs like `zeros`, of random numbers: hardly any earlier request was equal.
 
     Floats are 0 to 1. Whole numbers are 0 to 127, which every type and every vocabulary has.
-
-    Raises:
-        TensorsRefused: an input has a type that NumPy lacks.
-
+    Raises TensorsRefused: an input has a type that NumPy lacks.
     """
     random = np.random.default_rng()
     found: dict[str, Array] = {}

@@ -50,11 +50,8 @@ def read_v2(payload: Payload, signature: Signature) -> dict[str, Array]:
     """Return the arrays of a V2 body, by name.
 
     Its field `binary`, of bytes, has the tensors whose data are not in the JSON.
-
-    Raises:
-        BadPayload: it is no V2 body, or a tensor's data do not match its shape and type.
-        TensorsRefused: the model has no input of a tensor's name, type and shape.
-
+    Raises BadPayload: it is no V2 body, or a tensor's data do not match its shape and type;
+    TensorsRefused: the model has no input of a tensor's name, type and shape.
     """
     content_type(payload, "", (*AS_THEY_ARE, "pd"))
     tensors = payload.get("inputs")

@@ -202,9 +202,7 @@ def fields_from(folder: Path, kept: Path) -> dict[str, Any]:
 def read(folder: Path) -> dict[str, Any]:
     """Return the fields of a `Tokenizer`, its backend as JSON, from another process.
 
-    Raises:
-        NotReadable: it cannot be read.
-
+    Raises NotReadable: it cannot be read.
     """
     try:
         done = subprocess.run(
@@ -251,9 +249,7 @@ def translated(make: Callable[[Exception], Exception]) -> Iterator[None]:
 def fields_of(folder: Path) -> dict[str, Any]:
     """Return the fields of a `Tokenizer`, its backend as JSON.
 
-    Raises:
-        NotReadable: it cannot be read.
-
+    Raises NotReadable: it cannot be read.
     """
     if what := damage(folder):
         raise TokenizerNotReadable(f"whose {what}", "mend that file, or save the tokenizer again")

@@ -119,10 +119,7 @@ class Triton(TritonInference, ModelServer):
 
         The container's own backends take it with their first request. The inputs of that request
         need memory too, and Triton never ends a request that does not fit.
-
-        Raises:
-            TooLargeAtOnce: there is too little; the model is unloaded again.
-
+        Raises TooLargeAtOnce: there is too little; the model is unloaded again.
         """
         self._signatures.pop((model, ""), None)
         try:
@@ -229,9 +226,7 @@ class Tritons(Triton):
     def _for_each(self, act: Callable[[Triton, float], None], timeout: float) -> None:
         """Do something at each Triton.
 
-        Raises:
-            InferenceError: at the first at which it fails, whose address the message has.
-
+        Raises InferenceError: at the first at which it fails, whose address the message has.
         """
         deadline = time.monotonic() + timeout
         addresses = self._address.each()

@@ -183,9 +183,7 @@ class Connection:
     def _call(self, method: str, request: Any, timeout: float) -> Any:
         """Call a method of Triton's gRPC service; return its response.
 
-        Raises:
-            InferenceError: translated from the gRPC status.
-
+        Raises InferenceError: translated from the gRPC status.
         """
         try:
             metadata = self._address.metadata()

@@ -185,9 +185,7 @@ def text_bytes(name: str, array: npt.NDArray[np.generic]) -> bytes:
 def array_of(answer: Any, number: int) -> npt.NDArray[np.generic]:
     """Return one output of a `ModelInferResponse`.
 
-    Raises:
-        ValueError: it has more or fewer bytes than its shape needs.
-
+    Raises ValueError: it has more or fewer bytes than its shape needs.
     """
     output = answer.outputs[number]
     raw = answer.raw_output_contents[number] if number < len(answer.raw_output_contents) else b""

@@ -172,9 +172,7 @@ def read_table(path: Path) -> dict[str, Any]:
 def read_keys(kind: type[K], table: Mapping[str, Any], path: Path) -> K:
     """Return the keys of a file, checked; lists become tuples.
 
-    Raises:
-        ClientDisabled: a key is unknown or missing, or has a wrong value.
-
+    Raises ClientDisabled: a key is unknown or missing, or has a wrong value.
     """
     known = {one.name: one for one in fields(kind)}
     values: dict[str, Any] = {}

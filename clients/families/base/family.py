@@ -72,9 +72,7 @@ class Family(Client, Generic[K, P]):
     def fit(self, signature: Signature) -> P:
         """Return what `inference` has to know of the model's tensors.
 
-        Raises:
-            ClientDisabled: they do not suit the family, or a key.
-
+        Raises ClientDisabled: they do not suit the family, or a key.
         """
 
     def fitted(self) -> P:

@@ -75,9 +75,7 @@ class PictureInput:
     def size(self, family: Family[Any, Any], name: str) -> tuple[int, int]:
         """Return height and width of the pictures: the model's, else the key's.
 
-        Raises:
-            ClientDisabled: the key contradicts the model, or is missing for a model of any size.
-
+        Raises ClientDisabled: the key contradicts the model, or is missing for a model of any size.
         """
         wanted = both(getattr(family.keys, name)) or (self.height, self.width)
         if -1 in wanted:
@@ -178,9 +176,7 @@ def picture_input(
 ) -> PictureInput | FileInput:
     """Read a model's input from its signature.
 
-    Raises:
-        ClientDisabled: it takes no pictures, or not in this layout.
-
+    Raises ClientDisabled: it takes no pictures, or not in this layout.
     """
     spec = family.tensor(signature.inputs, "input", may_be_text=True)
     if spec.is_file:

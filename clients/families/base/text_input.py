@@ -255,9 +255,7 @@ class TextFamily(Family[K, TextPlan]):
     def try_mask(self, plan: TextPlan, padding: Padding, encoding: Any) -> bool:
         """Whether beginnings of a text have the same answers with and without padding.
 
-        Raises:
-            InferenceError: as `infer` does.
-
+        Raises InferenceError: as `infer` does.
         """
         whole = self.inputs(plan, [encoding])
         most = min(len(encoding.ids), plan.longest - FILLED_TOKENS)
