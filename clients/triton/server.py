@@ -200,27 +200,14 @@ class Inference(ABC):
         parameters: Mapping[str, Scalar] | None = None,
         timeout: float,
     ) -> dict[str, npt.NDArray[np.generic]]:
-        """Run a model once.
+        """Run a model once; `clients.base.Client.infer` says what most arguments are.
 
-        Args:
-            model: its name in the repository.
-            inputs: an array per input tensor; where the model batches, axis 0 is the batch.
-            outputs: the outputs wanted; none named means all.
-            classes: for an output, how many of its best classes are wanted instead of its numbers:
-                `bytes` of the form `score:index:label`, best first, shape [batch, classes].
-            hints: what the backend may skip or combine; a server may ignore them.
-            version: version of the model; the empty text means the latest.
-            sequence: the sequence that the run belongs to; a model without state ignores it.
-            parameters: the caller's own, for the model.
-            timeout: seconds that the call may take.
-
-        Returns:
-            an array per output: those of `outputs` and `classes` in the order in which they are
-            named, else all in the order of the signature.
+        A model without state ignores `sequence`, and a server may ignore `hints`. The empty version
+        is the latest. `timeout` is in seconds. The arrays come as they are named in `outputs` and
+        `classes`, else all in the order of the signature.
 
         Raises:
-            TensorsRefused, UnknownModel, UnknownVersion, ModelUnavailable, ModelFailed,
-            DeadlineExceeded.
+            TensorsRefused, UnknownModel, UnknownVersion, ModelFailed: as they are named.
             BadParameter: the model keeps state, and no sequence is named.
             UnknownSequence: the model does not keep this sequence.
 
