@@ -7,7 +7,6 @@ and the versions of the engines.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backends import parameters
-from backends.machine.shared_folder import locked, write_json
+from backends.machine.shared_folder import digest_files, locked, write_json
 from backends.model_config import FileSignature, FileTensor, ModelConfigError
 from backends.onnxruntime.session_settings import own_settings
 from backends.openvino.properties import HINT_BF16, properties
@@ -256,12 +255,7 @@ def parsed(found: Mapping[str, Any]) -> EngineChoice:
 def key_of(folder: Path, file: Path, asked: EnginePreference) -> str:
     """Return the cache key of a choice: a digest of all that it depends on."""
     engines = [f"{name} {_version(name)}" for name in (OPENVINO, ONNXRUNTIME)]
-    digest = hashlib.sha256(repr((EDITION, asked, engines, processor())).encode())
-    for path in _contents(folder, file):
-        digest.update(path.name.encode())
-        with path.open("rb") as opened:
-            digest.update(hashlib.file_digest(opened, "sha256").digest())
-    return digest.hexdigest()[:32]
+    return digest_files(_contents(folder, file), EDITION, asked, engines, processor())
 
 
 def _contents(folder: Path, file: Path) -> list[Path]:

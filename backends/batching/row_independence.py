@@ -8,14 +8,13 @@ up are run alone and together, and all outputs are compared.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from backends.machine.shared_folder import write_json
+from backends.machine.shared_folder import digest_files, write_json
 from backends.model_config import DYNAMIC
 from clients.triton.server import TOLERANCES
 
@@ -69,28 +68,23 @@ class _NoTime(Exception):
 
 def row_dependence(signature: FileSignature, run: Run, most: int) -> str:
     """Return why rows are not known to be independent; empty where they are."""
-    try:
-        return _dependence(signature, _limited(run), most)
-    except _NoTime:
-        return f"the test of its rows would take longer than {LIMIT_S:g} s"
-
-
-def _dependence(signature: FileSignature, run: Run, most: int) -> str:
-    names = [spec.name for spec in signature.outputs]
+    names, run = [spec.name for spec in signature.outputs], _limited(run)
     try:
         size, rows, alone = _of_a_size(signature.inputs, names, run)
+        if reason := _compared(rows, alone, names, run, most):
+            return reason
+        for name in names:
+            if not _differ([output[name] for output in alone]):
+                return f"output '{name}' is the same, whatever it was tried with"
+        for spec in signature.inputs:
+            if (wide := _wide(signature.inputs, spec, size, names, run)) and (
+                reason := _compared(*wide, names, run, most)
+            ):
+                return reason
     except _NoRun as error:
         return f"it could not be run with made-up inputs ({error})"
-    if reason := _compared(rows, alone, names, run, most):
-        return reason
-    for name in names:
-        if not _differ([output[name] for output in alone]):
-            return f"output '{name}' is the same, whatever it was tried with"
-    for spec in signature.inputs:
-        if (wide := _wide(signature.inputs, spec, size, names, run)) and (
-            reason := _compared(*wide, names, run, most)
-        ):
-            return reason
+    except _NoTime:
+        return f"the test of its rows would take longer than {LIMIT_S:g} s"
     return ""
 
 
@@ -141,11 +135,7 @@ def cached_dependence(
     """Return the cached result for a model's files, or compute and cache it."""
     if folder is None:
         return try_it()
-    digest = hashlib.sha256(f"{EDITION} {edition}".encode())
-    for file in files:
-        with file.open("rb") as opened:
-            digest.update(hashlib.file_digest(opened, "sha256").digest())
-    kept = folder / f"{digest.hexdigest()}.json"
+    kept = folder / f"{digest_files(files, EDITION, edition)}.json"
     try:
         known = json.loads(kept.read_text(encoding="utf-8"))["against"]
         if isinstance(known, str):
@@ -251,12 +241,9 @@ def _stacked(rows: Sequence[Tensors]) -> dict[str, NDArray[Any]]:
 
 
 def _differ(alone: Sequence[NDArray[Any]]) -> bool:
-    """Whether an output depends on the inputs; NaN is not compared."""
-    first = alone[0]
-    return any(
-        other.shape != first.shape or np.any((other != first) & ~(_is_nan(other) | _is_nan(first)))
-        for other in alone[1:]
-    )
+    """Whether an output depends on the inputs."""
+    first, may_be_nan = alone[0], alone[0].dtype.kind == "f"
+    return not all(np.array_equal(first, other, equal_nan=may_be_nan) for other in alone[1:])
 
 
 def _difference(alone: Sequence[NDArray[Any]], together: NDArray[Any], batch: Sequence[int]) -> str:
@@ -287,7 +274,3 @@ def _largest(array: NDArray[Any]) -> float:
     """Return the largest finite number, whatever its sign."""
     finite = array[np.isfinite(array)] if array.dtype.kind == "f" else array[:0]
     return float(np.abs(finite).max(initial=0)) if finite.size else 0.0
-
-
-def _is_nan(array: NDArray[Any]) -> Any:
-    return np.isnan(array) if array.dtype.kind == "f" else np.zeros(array.shape, np.bool_)

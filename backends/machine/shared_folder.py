@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from contextlib import contextmanager, suppress
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 VARIABLE = "MODEL_INSTANCES_DIR"
 """The variable that names the folder; without it each instance is by itself."""
@@ -40,3 +41,13 @@ def write_json(file: Path, content: Mapping[str, Any]) -> None:
         part.replace(file)
     with suppress(OSError):
         part.unlink(missing_ok=True)
+
+
+def digest_files(files: Iterable[Path], *words: object) -> str:
+    """Return a digest of files, with their names, and of what else a result depends on."""
+    digest = hashlib.sha256(repr(words).encode())
+    for file in files:
+        digest.update(file.name.encode())
+        with file.open("rb") as opened:
+            digest.update(hashlib.file_digest(opened, "sha256").digest())
+    return digest.hexdigest()[:32]
