@@ -98,27 +98,6 @@ CONFIGURATION = [
         "as the file has it",
     ),
     Mistake(
-        "ragged",
-        config("dims: [ 3 ]", "dims: [ 3 ] allow_ragged_batch: true"),
-        "ragged/config.pbtxt",
-        "input 'INPUT' has allow_ragged_batch",
-        "leave allow_ragged_batch out",
-    ),
-    Mistake(
-        "other_type",
-        config("TYPE_FP32 dims: [ 3 ]", "TYPE_INT64 dims: [ 3 ]"),
-        "other_type/config.pbtxt",
-        "input 'INPUT' is TYPE_INT64 in the configuration, but TYPE_FP32 in the file",
-        "as the file has it",
-    ),
-    Mistake(
-        "other_input",
-        config('name: "INPUT"', 'name: "images"'),
-        "other_input/config.pbtxt",
-        "input 'images'",
-        "as the file has it",
-    ),
-    Mistake(
         "no_labels",
         lambda folder: (folder / "labels.txt").unlink(),
         "no_labels/config.pbtxt:5",

@@ -6,7 +6,6 @@ from tests.support.mistakes.mistake import (
     Mistake,
     accelerated_by,
     all_of,
-    config,
     ir,
     move,
     parameter,
@@ -19,13 +18,6 @@ ENGINES = [
         "unknown_engine/config.pbtxt:6",
         "parameter 'engine' is 'openvin', but expected is one of auto, openvino, onnxruntime",
         "leave it out",
-    ),
-    Mistake(
-        "unknown_precision",
-        parameter("precision", "bf16"),
-        "unknown_precision/config.pbtxt:6",
-        "parameter 'precision' is 'bf16', but expected is one of exact, auto",
-        'write "auto"',
     ),
     Mistake(
         "unknown_accelerator",
@@ -47,20 +39,6 @@ ENGINES = [
         "ir_hint/config.pbtxt:6",
         "parameter 'PERFORMANCE_HINT' is 'fast', but expected is LATENCY or THROUGHPUT",
         "write that",
-    ),
-    Mistake(
-        "ir_reshaped",
-        all_of(ir(), parameter("RESHAPE_IO_LAYERS", "yes")),
-        "ir_reshaped/config.pbtxt:6",
-        "parameter 'RESHAPE_IO_LAYERS' is 'yes', but expected is nothing",
-        "leave it out",
-    ),
-    Mistake(
-        "ir_precision",
-        all_of(ir(), parameter("precision", "bf16")),
-        "ir_precision/config.pbtxt:6",
-        "parameter 'precision' is 'bf16'",
-        "leave it out",
     ),
     Mistake(
         "ir_without_weights",
@@ -109,19 +87,5 @@ ENGINES = [
         "is a pointer of Git LFS",
         "git lfs pull",
         refused=False,  # it has as many bytes as the weights
-    ),
-    Mistake(
-        "ir_tensor",
-        all_of(ir(), config('name: "INPUT"', 'name: "input"')),
-        "ir_tensor/config.pbtxt",
-        "the configuration has input 'input', but the file's inputs are 'INPUT'",
-        "write it as the file has it",
-    ),
-    Mistake(
-        "ir_type",
-        all_of(ir(), config("TYPE_FP32 dims: [ 3 ] }", "TYPE_FP16 dims: [ 3 ] }")),
-        "ir_type/config.pbtxt",
-        "input 'INPUT' is TYPE_FP16 in the configuration, but TYPE_FP32 in the file",
-        "write it as the file has it",
     ),
 ]
