@@ -17,14 +17,7 @@ def beside(root: Path) -> Iterator[Path]:
 
 
 def put(place: Path, root: Path, paths: Sequence[Path]) -> None:
-    """Move what was written to where it belongs: all of it, or nothing.
-
-    Args:
-        place: where it was written.
-        root: where it belongs; made with its parents where it is not there.
-        paths: the files and folders, relative to both.
-
-    """
+    """Move what was written at `place` to where it belongs below `root`: all of it, or nothing."""
     with ExitStack() as undo:
         for path in paths:
             parents = (root / path).parents

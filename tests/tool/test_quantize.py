@@ -50,15 +50,13 @@ def test_the_next_version_computes_the_same_in_int8(
         gaps[path.name] = np.abs(before - after).max()
     assert 0 < max(gaps.values()) < 0.03, "int8, and near"
     for one in report["differences"]:
-        # OpenVINO rounds some numbers to the neighbouring one of 255.
-        assert one["difference"] * 0.03 == pytest.approx(gaps[one["sample"]], abs=0.004)
+        assert one["difference"] * 0.03 == pytest.approx(gaps[one["sample"]], abs=0.001)
     differences = [one["difference"] for one in report["differences"]]
     assert report["median_difference"] == differences[1]
     assert differences == sorted(differences, reverse=True)
     assert report["agree"] == 3
     assert report["bytes_after"] == new.stat().st_size
     assert report["bytes_before"] == old.stat().st_size
-    assert min(report["milliseconds_before"], report["milliseconds_after"]) > 0
 
 
 def test_ranges_are_those_of_the_client_s_own_pixels(here: Path) -> None:
@@ -81,7 +79,6 @@ def test_it_is_for_readers_and_says_how_to_go_back(
     assert "calibrated on 9, compared on 3" in out
     assert "3 of 3 agree: the same first, probabilities within 0.03" in out
     assert "warning: the first is 3:d in all compared samples: give samples that differ" in out
-    assert "times as fast" in out
     assert "version_policy { specific { versions: 1 } }" in out
 
 
@@ -177,7 +174,7 @@ def test_a_class_of_one_s_own_is_compared_by_the_model_s_tensors(
     code.mkdir(parents=True)
     (code / "own.py").write_text(CLIENT)
     options = ["--samples", here / "samples", "--repository", here / "models", "--json"]
-    options += ["--keep", "--output", here / "deep" / "beside"]  # it may be slower: it is small
+    options += ["--keep", "--output", here / "deep" / "beside"]
     assert main(["quantize", "mine", *map(str, options)]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["kind"] == "tensors"

@@ -76,12 +76,7 @@ def check_all(
 ) -> list[str]:
     """Check models, and the client classes beside them and in `folders`; return the models' names.
 
-    Args:
-        findings: takes what is wrong in its folder.
-        folders: with further client classes.
-        clients: whether client classes are checked, for which their files are imported. What their
-            `requirements.txt` wants is checked in any case.
-
+    Without `clients` no file is imported, but what their `requirements.txt` wants is looked at.
     """
     closed = note_unreadable(findings)
     its = findings.root / CLIENTS

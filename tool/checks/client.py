@@ -61,27 +61,14 @@ def check_clients(findings: Findings, folders: Iterable[Path]) -> None:
 
 @dataclass
 class Asked:
-    """What came of asking the clients of one source their own examples.
+    """What came of asking the clients of one source their own examples."""
 
-    Args:
-        failing: why some fail, as the server says it.
-        missing: by client, the models that it asks and that are not there.
-
-    """
-
-    failing: list[str] = field(default_factory=list)
-    missing: dict[str, str] = field(default_factory=dict)
+    failing: list[str] = field(default_factory=list)  # why some fail, as the server says it
+    missing: dict[str, str] = field(default_factory=dict)  # by client, models that are not there
 
 
 def ask(loaded: Loaded, server: Offline, timeout: float) -> Asked:
-    """Ask each client of a source its own examples, as far as its models can be run here.
-
-    Args:
-        loaded: the clients.
-        server: runs the models.
-        timeout: seconds for all examples of a client.
-
-    """
+    """Ask each client of a source its own examples, as far as its models can be run here."""
     asked = Asked(missing={name: folder.name for name, folder in loaded.absent.items()})
     for name, client in loaded.clients.items():
         server.missing.clear()
@@ -155,9 +142,8 @@ def dispatch_toml(
     """Note what is wrong with the `dispatch.toml` of a model."""
     file = path.resolve()  # not the link in the repository
     for reason in (*loaded.broken.values(), *asked.failing):
-        for name in (str(path), str(file)):
-            reason = reason.removeprefix(f"{name}: ")  # noqa: PLW2901  by either name
-        findings.error(file, short(reason, repository, findings.root), "")
+        said = reason.removeprefix(f"{path}: ").removeprefix(f"{file}: ")  # by either name
+        findings.error(file, short(said, repository, findings.root), "")
 
 
 def short(reason: str, *folders: Path) -> str:

@@ -82,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
         answer = call(options, "/invocations", json.dumps(body(options)).encode(), accept)
     except urllib.error.HTTPError as error:
         with error:
-            return failed(error.code, error.read())
+            return print_error(error.code, error.read())
     if options.draw:
         options.draw.write_bytes(answer)
         sys.stdout.write(f"wrote {options.draw}\n")
@@ -196,7 +196,7 @@ def parameter(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def failed(status: int, answer: bytes) -> int:
+def print_error(status: int, answer: bytes) -> int:
     """Print the endpoint's error; return the exit code."""
     try:
         error = json.loads(answer)["error"]

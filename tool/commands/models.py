@@ -17,19 +17,13 @@ from clients.plugins.registry import Registry
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: a name, its client and its model.
-
-    Args:
-        model: the folder in the repository, and whether it is missing: its callers get 404.
-        reason: why it is not served; nothing where it is.
-
-    """
+    """One line of the table: a name, its client and its model."""
 
     name: str
-    model: str
+    model: str  # the folder in the repository, and whether it is missing: its callers get 404
     client: str
     source: str
-    reason: str = ""
+    reason: str = ""  # why it is not served; nothing where it is
     aliases: tuple[str, ...] = ()
 
 
@@ -65,7 +59,7 @@ def rows(registry: Registry, repository: Path) -> Iterator[Row]:
     models = {path.name: authors_folder(path) for path in repository.iterdir()}
     named = set()
     for where, loaded in registry.loaded.items():
-        source = shown(where)
+        source = show_path(where)
         for name, client in loaded.clients.items():
             model = client.served_by
             named.add(name)
@@ -85,10 +79,10 @@ def rows(registry: Registry, repository: Path) -> Iterator[Row]:
             yield Row(name, name, "", source, own)
             named.add(name)
     for model in models.keys() - named:
-        yield Row(model, model, "tensors alone", shown(str(models[model])))
+        yield Row(model, model, "tensors alone", show_path(str(models[model])))
 
 
-def shown(where: str) -> str:
+def show_path(where: str) -> str:
     """Return the path of a source or folder, relative where it is below here."""
     path = authors(where)
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

@@ -19,36 +19,21 @@ UNFINISHED = (".part", ".tmp", ".swp", "~")  # what editors and downloads leave 
 
 @dataclass(frozen=True)
 class Look:
-    """The folder at one time.
+    """The folder at one time."""
 
-    Args:
-        models: the files of each model, by its name.
-        classes: the files in the folders of client classes.
-
-    """
-
-    models: Mapping[str, State]
-    classes: State
+    models: Mapping[str, State]  # the files of each model, by its name
+    classes: State  # the files in the folders of client classes
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What is to be loaded again.
+    """What is to be loaded again."""
 
-    Args:
-        engines: models that are new, or whose files for Triton are others.
-        described: models of which other files have changed, such as `dispatch.toml` or labels.
-        gone: models whose folders are gone.
-        classes: whether client classes are others.
-        files: that are new, changed or gone.
-
-    """
-
-    engines: tuple[str, ...] = ()
-    described: tuple[str, ...] = ()
+    engines: tuple[str, ...] = ()  # models that are new, or whose files for Triton are others
+    described: tuple[str, ...] = ()  # others have changed, such as `dispatch.toml` or labels
     gone: tuple[str, ...] = ()
     classes: bool = False
-    files: tuple[Path, ...] = ()
+    files: tuple[Path, ...] = ()  # that are new, changed or gone
 
     def __bool__(self) -> bool:
         return bool(self.files or self.gone)

@@ -32,9 +32,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--port", type=int, default=0, help="where it answers (default: the usual, 8080)"
     )
-    parser.add_argument(
-        "--verbose", action="store_true", help="show the server's whole log, not only what is wrong"
-    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -45,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
     settings = settings_here(MODEL_DIR=str(folder))
     port = options.port or settings.port
     classes = {*settings.clients_path, folder / "code" / "clients"}
-    server = Server(PROJECT, folder, port, to_terminal, everything=options.verbose)
+    server = Server(PROJECT, folder, port, to_terminal)
     with interrupted_by_signals():
         try:
             server.start()
@@ -58,14 +55,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 class Watch:
-    """Looks for changes, has the server load them, and says what comes of it.
-
-    Args:
-        server: serves the folder.
-        folder: the author's.
-        classes: the folders with client classes.
-
-    """
+    """Looks for changes in an author's folder, has the server load them, and says what comes."""
 
     def __init__(self, server: Server, folder: Path, classes: Sequence[Path]) -> None:
         self.server, self.folder, self.classes = server, folder, classes

@@ -42,12 +42,7 @@ DEFAULTS = {
 
 
 class Frames:
-    """Leaves out of tracebacks what is not the author's.
-
-    Args:
-        others: the folders of files that are not.
-
-    """
+    """Leaves out of tracebacks what is in the folders of others, not the author's."""
 
     def __init__(self, others: Sequence[str]) -> None:
         self.others = others
@@ -67,28 +62,10 @@ class Frames:
 
 
 class Server:
-    """`./serve` with one folder of models.
+    """`./serve` with one folder of models; `say` writes a line for the author."""
 
-    Args:
-        project: the folder with `serve`.
-        folder: the author's.
-        port: where it is asked.
-        say: writes a line for the author.
-        everything: whether its whole log is shown.
-
-    """
-
-    def __init__(
-        self,
-        project: Path,
-        folder: Path,
-        port: int,
-        say: Callable[[str], None],
-        *,
-        everything: bool,
-    ) -> None:
+    def __init__(self, project: Path, folder: Path, port: int, say: Callable[[str], None]) -> None:
         self.say = say
-        self.everything = everything
         self.frames = Frames([f"{project}/", f"{sys.prefix}/"])
         self.has_started = False  # all programs run, and Triton has tried to load every model
         settings = {name: value for name, value in DEFAULTS.items() if name not in os.environ}
@@ -153,8 +130,6 @@ class Server:
             self.say(line)
         elif "status" in entry:
             self.show_request(entry)
-        elif self.everything:
-            self.say(f"{entry.get('program', 'serve')}: {entry.get('message', line)}")
         else:
             self.show_message(str(entry.get("program")), entry)
 
@@ -172,7 +147,7 @@ class Server:
     def show_request(self, entry: Mapping[str, object]) -> None:
         """Show a request that failed."""
         route = str(entry.get("route") or entry.get("path"))
-        if route.startswith(OWN) and not self.everything:
+        if route.startswith(OWN):
             return
         parts = [entry.get("method"), route, entry.get("model"), entry["status"]]
         what = ": ".join(str(entry[key]) for key in ("code", "message") if entry.get(key))
@@ -181,7 +156,7 @@ class Server:
     def reason(self) -> str:
         """Return why it is not ready; empty where it is."""
         status, body = self.ask("GET", "/ping", PING_S)
-        return "" if status == OK else said(status, body)
+        return "" if status == OK else read_error(status, body)
 
     def is_loaded(self, model: str) -> bool:
         return self.ask("GET", f"/models/{model}", PING_S)[0] == OK
@@ -189,7 +164,7 @@ class Server:
     def load(self, model: str) -> str:
         """Load a model of the folder, again or for the first time; return why that failed."""
         status, body = self.ask("POST", f"/load_model/{model}", LOAD_S)
-        return "" if status == OK else said(status, body)
+        return "" if status == OK else read_error(status, body)
 
     def unload(self, model: str) -> str:
         """Unload a model whose folder is gone; return why that failed."""
@@ -198,13 +173,13 @@ class Server:
             if status in (OK, UNKNOWN):
                 return ""
             time.sleep(PAUSE_S)  # Triton lists a folder that it no longer finds for a moment
-        return said(status, body)
+        return read_error(status, body)
 
     def reload(self) -> str:
         """Load classes and `dispatch.toml` that have changed; return why some were refused."""
         status, body = self.ask("POST", "/reload", LOAD_S)
         if status != OK:
-            return said(status, body)
+            return read_error(status, body)
         broken: Mapping[str, str] = json.loads(body)["broken"]
         return "\n".join(broken.values())
 
@@ -239,7 +214,7 @@ def is_said(entry: Mapping[str, object]) -> bool:
     return bool(STARTED.match(str(entry.get("message"))))
 
 
-def said(status: int, body: bytes) -> str:
+def read_error(status: int, body: bytes) -> str:
     """Return an error as the server says it, with its hint."""
     try:
         error = json.loads(body)["error"]

@@ -45,14 +45,9 @@ class Feeds(CalibrationDataReader):  # type: ignore[misc]  # it has no types
 
 
 def quantize(source: Path, target: Path, inputs: Iterator[Arrays], exclude: Sequence[str]) -> None:
-    """Write a model that computes in int8.
+    """Write a model that computes in int8, but for the nodes whose names have one of the patterns.
 
-    Args:
-        source: the model's file.
-        target: the new one, in a folder that may hold others meanwhile.
-        inputs: the model's, from which the ranges of its activations are read.
-        exclude: patterns for the names of nodes that stay as they are.
-
+    The ranges of its activations are read from `inputs`; `target` is in a folder of its own.
     """
     prepared = target.with_name("prepared.onnx")
     is_large = sum(one.stat().st_size for one in source.parent.iterdir()) > LARGEST

@@ -8,12 +8,9 @@ import math
 import shlex
 import statistics
 import sys
-import timeit
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -27,7 +24,6 @@ from backends.engines.runs import (
     Run,
     onnxruntime_run,
     opened,
-    openvino_run,
 )
 from clients.base import Client, Environment
 from clients.model_files.model_folders import authors_folder, has_versions
@@ -37,16 +33,14 @@ from container.model_check.samples import Sample, ask, samples_in
 from container.model_check.versions import version_folders
 from container.trouble import Trouble
 from dispatcher.settings import PROJECT
-from tool.interrupts import interrupts_held
 from tool.placing import beside, put
-from tool.progress import announced
+from tool.progress import announce
 
 FILE = "model.onnx"
 EXTRA = PROJECT / "container" / "image" / "requirements" / "quantize.txt"
 HELD_OUT = 4  # every fourth sample is kept for the comparison
 FEW = 8  # samples, with fewer of which ranges and comparison mean little
 WIDE = 10.0  # limits that the median sample is off by, from which on nothing is written
-TIMED = 15  # runs of each file, after the first, which makes its buffers
 SHOWN = 5
 
 TEXT = """{model}, version {version}, in int8: {place}
@@ -54,13 +48,11 @@ TEXT = """{model}, version {version}, in int8: {place}
   answers  {agree} of {shown} agree: {limits}
   median   {median} limits
 {worst}\
-  speed    {milliseconds_before:.1f} to {milliseconds_after:.1f} ms for a run on one thread of \
-{engine}: {faster:.2f} times as fast
   size     {megabytes[0]:.1f} to {megabytes[1]:.1f} MB
 """
 WRITTEN = """
-Triton serves the newest version from the next load on, unless `version_policy` in config.pbtxt
-names others. To go back remove {folder},
+`dispatcher engines` says how fast it is here. Triton serves the newest version from the next load
+on, unless `version_policy` in config.pbtxt names others. To go back remove {folder},
 or write into config.pbtxt: version_policy {{ specific {{ versions: {version} }} }}
 """
 NOT_WRITTEN = """
@@ -116,8 +108,8 @@ def run(options: argparse.Namespace) -> int:
             "quantizing needs the package onnx, which is not installed; run "
             f"`{shlex.join(command)}`"
         )
-    with chosen(options) as model, announced(f"calibrating and comparing {options.model}"):
-        report, refusal = quantized(model, options)
+    with choose_model(options) as model, announce(f"calibrating and comparing {options.model}"):
+        report, refusal = quantize_model(model, options)
     if options.json:
         sys.stdout.write(f"{json.dumps(report, indent=2)}\n")
     else:
@@ -127,17 +119,12 @@ def run(options: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The model to be quantized; its client asks what `tap` runs.
-
-    Args:
-        folder: the model's own one, where its author has it.
-
-    """
+    """The model to be quantized; its client asks what `tap` runs."""
 
     name: str
     file: Path
     version: str
-    folder: Path
+    folder: Path  # the model's own one, where its author has it
     client: Client
     tap: RecordingSession
 
@@ -157,7 +144,7 @@ class Chosen:
 
 
 @contextmanager
-def chosen(options: argparse.Namespace) -> Iterator[Chosen]:
+def choose_model(options: argparse.Namespace) -> Iterator[Chosen]:
     """Give the model of a name, or an alias."""
     name = options.model
     named = {} if options.repository is None else {"MODEL_DIR": options.repository}
@@ -224,7 +211,7 @@ def target_of(model: Chosen, output: Path | None) -> Path:
     return output.absolute()
 
 
-def quantized(model: Chosen, options: argparse.Namespace) -> tuple[dict[str, Any], str]:
+def quantize_model(model: Chosen, options: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Write the int8 version, unless its answers are far off; return the report, and why not."""
     from tool.engines import int8
 
@@ -238,17 +225,15 @@ def quantized(model: Chosen, options: argparse.Namespace) -> tuple[dict[str, Any
         exact = model.tap.by
         inputs = (one for taken, _ in model.answers(rest, exact) for one in taken)
         int8.quantize(model.file, made / FILE, inputs, options.exclude)
-        known = [(taken[0], answer) for taken, answer in model.answers(held, exact)]
-        examples = [given for given, _ in known]
-        engine, before, after = runs_of(model.file, made / FILE, examples[0])
+        known = [answer for _, answer in model.answers(held, exact)]
+        after = onnxruntime_run(opened(made / FILE))
         found = [
             difference(model.client, expected, got)
-            for (_, expected), (_, got) in zip(known, model.answers(held, after), strict=True)
+            for expected, (_, got) in zip(known, model.answers(held, after), strict=True)
         ]
-        times = medians((before, after), examples)
         shown = [one for one in found if one.shows != ""]
         median = statistics.median(one.difference for one in shown or found)
-        refusal = refused(found, shown, median, is_slower=times[1] > times[0])
+        refusal = find_refusal(found, shown, median)
         sizes = [size(folder) for folder in (model.file.parent, made)]
         if is_written := not refusal or options.keep:
             put(place, target.parent, [Path(target.name)])
@@ -275,9 +260,6 @@ def quantized(model: Chosen, options: argparse.Namespace) -> tuple[dict[str, Any
             }
             for sample, one in pairs
         ],
-        "engine": engine,
-        "milliseconds_before": round(times[0], 3),
-        "milliseconds_after": round(times[1], 3),
         "bytes_before": sizes[0],
         "bytes_after": sizes[1],
         "warnings": warnings(samples, says_nothing(found)),
@@ -285,38 +267,12 @@ def quantized(model: Chosen, options: argparse.Namespace) -> tuple[dict[str, Any
     return report, refusal
 
 
-def runs_of(before: Path, after: Path, example: Arrays) -> tuple[str, Run, Run]:
-    """Return what runs both files, and its name: OpenVINO, or ONNX Runtime where that cannot."""
-    with interrupts_held(), suppress(ImportError):
-        import_module("openvino")
-    try:
-        runs = openvino_run(before), openvino_run(after)
-        for one in runs:
-            one(example)
-    except Exception:  # such as a missing operator, or it is not installed
-        return "ONNX Runtime", onnxruntime_run(opened(before)), onnxruntime_run(opened(after))
-    return "OpenVINO", *runs
-
-
-def medians(runs: Sequence[Run], examples: Sequence[Arrays]) -> list[float]:
-    """Return the median milliseconds of each, run in turn on the same inputs."""
-    times = [
-        [timeit.timeit(partial(run, examples[n % len(examples)]), number=1) for run in runs]
-        for n in range(TIMED + 1)
-    ]
-    return [1000 * statistics.median(side) for side in zip(*times[1:], strict=True)]
-
-
-def refused(
-    found: Sequence[Agreement], shown: Sequence[Agreement], median: float, *, is_slower: bool
-) -> str:
+def find_refusal(found: Sequence[Agreement], shown: Sequence[Agreement], median: float) -> str:
     """Return why the version is not worth serving; empty where the author may judge."""
     if found and not shown:
         return "no compared sample has an object, by which the answers could be compared"
     if not median <= WIDE:
         return f"the median sample is off by more than {WIDE:g} limits"
-    if is_slower and not all(one.passes for one in shown):
-        return "it is slower, and not all answers agree"
     return ""
 
 
@@ -353,7 +309,6 @@ def as_text(report: Mapping[str, Any], refusal: str) -> str:
         shown=report["compared_on"] - without,
         limits=LIMITS[report["kind"]],
         median="far beyond the" if off is None else f"{off:.2f} of these",
-        faster=report["milliseconds_before"] / report["milliseconds_after"],
         megabytes=[report[side] / 1e6 for side in ("bytes_before", "bytes_after")],
         worst="".join(
             f"           {one['sample']}: {one['worst']}{'' if one['passes'] else ' (too much)'}\n"

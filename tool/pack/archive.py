@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import gzip
+import os
 import tarfile
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import BinaryIO
 
 from container.trouble import Trouble
 from tool.pack.contents import ArchiveMember, Contents
-from tool.progress import Progress
+from tool.progress import announce
+from tool.sizes import size_text
 
 FOLDER_MODE, PROGRAM_MODE, FILE_MODE = 0o755, 0o755, 0o644
 LEVEL = 6  # more takes far longer, and weights hardly get smaller
@@ -34,16 +36,15 @@ def write_archive(contents: Contents, place: Path) -> int:
 
 
 def write_tar(contents: Contents, out: BinaryIO | gzip.GzipFile) -> None:
-    progress = Progress("packing", contents.size)
-    try:
-        with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as tar:
-            for entry in contents.entries:
-                add(tar, entry, progress)
-    finally:
-        progress.close()
+    with (
+        announce(f"packing {size_text(contents.size)}"),
+        tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as tar,
+    ):
+        for entry in contents.entries:
+            add(tar, entry)
 
 
-def add(tar: tarfile.TarFile, entry: ArchiveMember, progress: Progress) -> None:
+def add(tar: tarfile.TarFile, entry: ArchiveMember) -> None:
     """Add a file or folder that belongs to root and has no date."""
     about = tarfile.TarInfo(entry.name)
     if entry.is_folder:
@@ -53,30 +54,9 @@ def add(tar: tarfile.TarFile, entry: ArchiveMember, progress: Progress) -> None:
     about.size = entry.size
     about.mode = PROGRAM_MODE if entry.is_program else FILE_MODE
     with entry.path.open("rb") as file:
-        counted = Counted(file, progress)
-        try:
-            tar.addfile(about, counted)
-        except OSError as error:
-            if counted.done < entry.size:
-                raise changed(entry) from error
-            raise
-        if file.read(1):
-            raise changed(entry)
-
-
-def changed(entry: ArchiveMember) -> Trouble:
-    return Trouble(f"{entry.name} changed while it was packed; pack again when nobody writes it")
-
-
-class Counted:
-    """A file whose reading is shown."""
-
-    def __init__(self, file: IO[bytes], progress: Progress) -> None:
-        self.file, self.progress = file, progress
-        self.done = 0
-
-    def read(self, size: int = -1) -> bytes:
-        piece = self.file.read(size)
-        self.done += len(piece)
-        self.progress.add(len(piece))
-        return piece
+        if os.fstat(file.fileno()).st_size == entry.size:
+            tar.addfile(about, file)
+        if file.tell() != entry.size or file.read(1):
+            raise Trouble(
+                f"{entry.name} changed while it was packed; pack again when nobody writes it"
+            )

@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     if findings.errors:
         sys.stderr.write("nothing was packed; correct the errors first\n")
         return 1
-    sys.stdout.write(described(contents))
+    sys.stdout.write(describe_contents(contents))
     sys.stdout.flush()
     if options.image:
         build_image(contents, options.image, options.base)
@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def described(contents: Contents) -> str:
+def describe_contents(contents: Contents) -> str:
     """Return what is packed, in lines."""
     lines = [f"packing {contents.files} files, {size_text(contents.size)}"]
     for what, names in (

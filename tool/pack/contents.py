@@ -26,20 +26,13 @@ COMPILED = (".pyc", ".pyo")
 
 @dataclass(frozen=True)
 class ArchiveMember:
-    """A file or folder of the archive.
+    """A file or folder of the archive."""
 
-    Args:
-        name: in the archive, with `/`.
-        path: of its content on this machine; links are followed.
-        size: bytes; 0 for a folder.
-
-    """
-
-    name: str
-    path: Path
+    name: str  # in the archive, with `/`
+    path: Path  # of its content on this machine; links are followed
     is_folder: bool
     is_program: bool
-    size: int
+    size: int  # bytes; 0 for a folder
 
 
 @dataclass
@@ -60,14 +53,7 @@ class Contents:
 
 
 def contents_of(folder: Path, without: Path | None = None, exclude: Sequence[str] = ()) -> Contents:
-    """Return what is packed of a folder.
-
-    Args:
-        folder: the model repository.
-        without: a file that is not packed: the archive that is written.
-        exclude: patterns of names and paths that are not packed either.
-
-    """
+    """Return what is packed of a folder, without the archive itself and what patterns exclude."""
     found, archive = Contents(), without and without.resolve()
 
     def is_left_out(path: Path, name: str) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from container.trouble import Trouble
 from tool.scaffold import pictures, texts
 from tool.scaffold.options import TENSORS
-from tool.scaffold.plan import CHECK, AskAuthor, FamilyPlan, Misfit, several, shown
+from tool.scaffold.plan import CHECK, AskAuthor, FamilyPlan, Misfit, several, show
 from tool.scaffold.source import ModelSource
 
 
@@ -16,7 +16,7 @@ def tensors(source: ModelSource) -> Iterator[FamilyPlan]:
     """Yield how any model is served."""
     why = f"no family is sure to suit {several(source.inputs)} and {several(source.outputs)}"
     fixed = (
-        f"{CHECK}{shown(one)} takes {one.shape[0]} at a time, no more and no fewer; if it should "
+        f"{CHECK}{show(one)} takes {one.shape[0]} at a time, no more and no fewer; if it should "
         "take any number, export it with a dynamic first axis"
         for one in source.inputs
         if len(one.shape) == 4 and one.shape[0] > 1
@@ -37,13 +37,7 @@ OF_PICTURES = ("detection", "classification", "picture-file")
 
 
 def plans(source: ModelSource, family: str) -> list[FamilyPlan]:
-    """Return how a model would be served, the likeliest way first.
-
-    Args:
-        source: the model.
-        family: its name; empty for one that the files prove, else plain tensors.
-
-    """
+    """Return how a model would be served, the likeliest first; without a family as files prove."""
     if not family:
         return shown_by(source)
     try:

@@ -19,7 +19,7 @@ from clients.triton.configuration import config_dictionary
 from clients.triton.server import TensorSpec
 from container.trouble import Trouble
 from tool.scaffold.options import KINDS, class_name, file_name
-from tool.scaffold.plan import FamilyPlan, quoted
+from tool.scaffold.plan import FamilyPlan, quote
 from tool.scaffold.source import ModelSource
 
 TEMPLATE = Path(__file__).parent / "template"
@@ -31,7 +31,7 @@ NO_BATCHES = (
 )
 
 
-def written(place: Path, name: str, source: ModelSource, plan: FamilyPlan) -> None:
+def write_files(place: Path, name: str, source: ModelSource, plan: FamilyPlan) -> None:
     """Write all files but the model and its tokenizer below `place`."""
     folder = place / name
     (folder / CONFIG).write_text(config(name, source, plan), encoding="utf-8")
@@ -95,12 +95,12 @@ def tensors(key: str, listed: list[Mapping[str, Any]], labelled: str) -> str:
     """Return the inputs or outputs for config.pbtxt."""
     found = []
     for one in listed:
-        fields = [f"name: {quoted(one['name'])}", f"data_type: {one['data_type']}"]
+        fields = [f"name: {quote(one['name'])}", f"data_type: {one['data_type']}"]
         fields.append(f"dims: [ {', '.join(map(str, one['dims']))} ]")
         if "reshape" in one:
             fields.append("reshape: { shape: [ ] }")
         if key == "output" and one["name"] == labelled:
-            fields.append(f"label_filename: {quoted(LABELS)}")
+            fields.append(f"label_filename: {quote(LABELS)}")
         found.append(f"{{ {' '.join(fields)} }}")
     line = f"{key} [ {', '.join(found)} ]"
     return line if len(line) <= WIDTH else "\n".join([f"{key} [", "  " + ",\n  ".join(found), "]"])
@@ -133,8 +133,8 @@ def made_up(spec: TensorSpec) -> str:
     """Return a line of Python with an input of zeros."""
     shape = tuple(max(1, size) for size in spec.shape) or (1,)  # as Triton has it of a scalar
     if spec.datatype == "BYTES":
-        return f'    {quoted(spec.name)}: np.full({shape}, "", object),'
-    return f'    {quoted(spec.name)}: np.zeros({shape}, "{kind_of(spec.datatype)}"),'
+        return f'    {quote(spec.name)}: np.full({shape}, "", object),'
+    return f'    {quote(spec.name)}: np.zeros({shape}, "{kind_of(spec.datatype)}"),'
 
 
 def kind_of(datatype: str) -> str:

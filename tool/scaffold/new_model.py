@@ -23,15 +23,15 @@ from container.model_check.models import check_model
 from container.trouble import Trouble
 from dispatcher.settings import PROJECT
 from tool.placing import beside, put
-from tool.progress import announced
+from tool.progress import announce
 from tool.scaffold import texts
 from tool.scaffold.families import plans
-from tool.scaffold.folder import written
+from tool.scaffold.folder import write_files
 from tool.scaffold.options import TENSORS, add_source, file_name, refuse_to_overwrite
 from tool.scaffold.plan import CHECK, FamilyPlan
-from tool.scaffold.source import ModelSource, labels_in, opened
+from tool.scaffold.source import ModelSource, labels_in, open_model
 from tool.tokenizer.command import make
-from tool.tokenizer.options import wanted
+from tool.tokenizer.options import read_wanted
 
 TOKENIZER = "tokenizer"
 
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
 
 def source_of(options: argparse.Namespace) -> ModelSource:
     """Return the model that the options name, with the labels that they name."""
-    source = opened(options.source)
+    source = open_model(options.source)
     return replace(source, given=labels_in(options.labels)) if options.labels else source
 
 
@@ -67,17 +67,10 @@ def laid_out(
 ) -> tuple[FamilyPlan, list[str]]:
     """Write the folder of the first plan with which the model is loaded and answers its example.
 
-    Args:
-        options: of the command.
-        source: the model.
-        place: the empty folder in which the model's folder is written.
-
-    Returns:
-        the plan, and lines about what was done for it.
-
+    Return it, and lines about what was done for it. `place` is empty.
     """
     notes: list[str] = []
-    with announced(f"running {source.file}, to see what it answers"):
+    with announce(f"running {source.file}, to see what it answers"):
         found = plans(source, options.family)
     folder = place / options.name
     source.copy_to(folder / "1")
@@ -94,8 +87,8 @@ def laid_out(
         if plan.family == TENSORS and reasons:
             shutil.rmtree(folder / TOKENIZER, ignore_errors=True)
             notes = [f"not {found[0].family}, although {found[0].why}: {reasons[0]}"]
-        with announced("running it alone and in batches"):
-            written(place, options.name, source, plan)
+        with announce("running it alone and in batches"):
+            write_files(place, options.name, source, plan)
             payload = zeros(source) if plan.family == TENSORS else None
             reason, unasked = refusal(place, options.name), fault(place, options.name, payload)
         if plan.family == TENSORS and unasked and not reason:
@@ -120,7 +113,7 @@ def tokenizer_for(options: argparse.Namespace, source: ModelSource, folder: Path
             "folder, tokenizer.json, vocab.txt, vocab.json with merges.txt, or a model of "
             f"sentencepiece), or write `--family {TENSORS}`"
         )
-    line = make(options.tokenizer, folder, wanted(options))
+    line = make(options.tokenizer, folder, read_wanted(options))
     return line.replace(str(folder), f"{options.into / options.name / TOKENIZER}")
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from clients.images.boxes import LAYOUTS, MOST_QUERIES, MOST_SHARE
 from clients.triton.server import TensorSpec
-from tool.scaffold.plan import CHECK, SCORES, AskAuthor, FamilyPlan, Misfit, quoted, several, shown
+from tool.scaffold.plan import CHECK, SCORES, AskAuthor, FamilyPlan, Misfit, quote, several, show
 from tool.scaffold.source import ModelSource
 
 FLOATS = ("FP32", "FP16")
@@ -64,9 +64,9 @@ def pixels(source: ModelSource) -> Pixels:
         raise Misfit(f"it takes {several(source.inputs)}, not one picture")
     (spec,) = source.inputs
     if spec.datatype not in (*FLOATS, "UINT8") or len(spec.shape) not in (3, 4):
-        raise Misfit(f"{shown(spec)} takes no pictures")
+        raise Misfit(f"{show(spec)} takes no pictures")
     if len(spec.shape) == 4 and spec.shape[0] not in (1, -1):
-        raise Misfit(f"{shown(spec)} takes {spec.shape[0]} pictures, never one")
+        raise Misfit(f"{show(spec)} takes {spec.shape[0]} pictures, never one")
     sizes = spec.shape[-3:]
     if sizes[0] in (1, 3):
         return Pixels(spec, "NCHW", *sizes)
@@ -74,7 +74,7 @@ def pixels(source: ModelSource) -> Pixels:
         return Pixels(spec, "NHWC", sizes[2], *sizes[:2])
     if sizes[0] == -1 and len(spec.shape) == 4:
         return Pixels(spec, "NCHW", 3, *sizes[1:])
-    raise Misfit(f"{shown(spec)} has not three channels, nor one")
+    raise Misfit(f"{show(spec)} has not three channels, nor one")
 
 
 def are_pictures(taken: Pixels) -> bool:
@@ -96,17 +96,15 @@ def classification(source: ModelSource) -> Iterator[FamilyPlan]:
     sides = (CLASSIFIER_SIDE, CLASSIFIER_SIDE + 64)
     shapes = dict.fromkeys(map(taken.shape, sides))
     answers, *larger = (source.run({taken.spec.name: shape}) for shape in shapes)
-    how = tuple(prepared(source, taken))
+    how = tuple(describe_preparation(source, taken))
     for output in found:
         count = answers[output.name].size
         if any(count != other[output.name].size for other in larger):
-            raise Misfit(
-                f"{shown(output)} has more numbers for a larger picture, which no class is"
-            )
-        why = f"{shown(taken.spec)} takes pictures, and {shown(output)} has {count} scores"
+            raise Misfit(f"{show(output)} has more numbers for a larger picture, which no class is")
+        why = f"{show(taken.spec)} takes pictures, and {show(output)} has {count} scores"
         plan = FamilyPlan("classification", why, labelled=output.name)
         if len(source.outputs) > 1:
-            plan = plan.and_lines(f"output = {quoted(output.name)}")
+            plan = plan.and_lines(f"output = {quote(output.name)}")
         names = source.labels if len(source.labels) == count else ()
         plan = plan.with_labels(names).and_lines(*how)
         softmax = is_probability(answers[output.name])
@@ -130,7 +128,7 @@ def is_probability(scores: npt.NDArray[Any]) -> bool:
     return bool(scores.min() >= 0 and abs(float(scores.sum()) - 1) < 1e-2)
 
 
-def prepared(source: ModelSource, taken: Pixels) -> Iterator[str]:
+def describe_preparation(source: ModelSource, taken: Pixels) -> Iterator[str]:
     """Yield the lines for how a classifier's pictures are prepared."""
     if taken.layout != "NCHW":
         yield f'layout = "{taken.layout}"'
@@ -149,7 +147,7 @@ def detection(source: ModelSource) -> Iterator[FamilyPlan]:
     """Yield how the model would be served as a detector, the likeliest layout first."""
     taken = pixels(source)
     if taken.layout != "NCHW" or taken.channels != 3:
-        raise Misfit(f"{shown(taken.spec)} is no picture of three channels, in the layout NCHW")
+        raise Misfit(f"{show(taken.spec)} is no picture of three channels, in the layout NCHW")
     if source.metadata.get("task") == "obb":
         raise Misfit("it finds rotated boxes, by its own note (`task` is obb), which none serves")
     batch = len(taken.spec.shape) == 4
@@ -196,15 +194,15 @@ def layouts(
             continue
         if not layout.classes and not source.labels:
             raise AskAuthor(
-                f"{shown(output)} has a box's class as a number, so the file does not show how "
+                f"{show(output)} has a box's class as a number, so the file does not show how "
                 "many classes there are: name them, --labels FILE, with a name in each line"
             )
-        why = f"{shown(taken.spec)} takes pictures, and {shown(output)} is a table of {len(boxes)} "
+        why = f"{show(taken.spec)} takes pictures, and {show(output)} is a table of {len(boxes)} "
         plan = FamilyPlan("detection", f"{why}boxes: {layout.box}", (f'output_layout = "{name}"',))
         if not source.metadata.get("task"):
             plan = plan.and_lines(f"{CHECK}by the output's sizes a box is {layout.box}")
         if len(source.outputs) > 1:
-            plan = plan.and_lines(f"output = {quoted(output.name)}")
+            plan = plan.and_lines(f"output = {quote(output.name)}")
         if behind and not masks:
             plan = plan.and_lines(f"extra_columns = {behind}")
         if shares and not layout.shares:
@@ -258,5 +256,5 @@ def picture_file(source: ModelSource) -> Iterator[FamilyPlan]:
     content = b"" if named else source.file.read_bytes()
     proven = named or any(operator in content for operator in DECODERS)
     yield FamilyPlan(
-        "picture-file", f"{shown(spec)} takes the bytes of a picture's file", proven=proven
+        "picture-file", f"{show(spec)} takes the bytes of a picture's file", proven=proven
     )

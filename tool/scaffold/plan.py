@@ -24,26 +24,15 @@ class Misfit(Exception):
 
 @dataclass(frozen=True)
 class FamilyPlan:
-    """How a family would serve the model.
-
-    Args:
-        family: its name.
-        why: what of the model's tensors shows it.
-        lines: of dispatch.toml, behind the family's own.
-        labels: the names of the classes.
-        proven: whether the files show that it is of this family; else only its author knows.
-        tokens: whether it needs a tokenizer.
-        labelled: the output whose classes the labels are, for config.pbtxt.
-
-    """
+    """How a family would serve the model."""
 
     family: str
-    why: str
-    lines: tuple[str, ...] = ()
-    labels: tuple[str, ...] = ()
-    proven: bool = False
-    tokens: bool = False
-    labelled: str = ""
+    why: str  # what of the model's tensors shows it
+    lines: tuple[str, ...] = ()  # of dispatch.toml, behind the family's own
+    labels: tuple[str, ...] = ()  # the names of the classes
+    proven: bool = False  # whether the files show the family; else only the author knows
+    tokens: bool = False  # whether it needs a tokenizer
+    labelled: str = ""  # the output whose classes the labels are, for config.pbtxt
 
     def and_lines(self, *lines: str) -> FamilyPlan:
         return replace(self, lines=(*self.lines, *lines))
@@ -57,14 +46,14 @@ class FamilyPlan:
         return replace(self, labels=made_up).and_lines(note)
 
 
-def quoted(name: str) -> str:
+def quote(name: str) -> str:
     """Return a name as Python, TOML and `config.pbtxt` write texts."""
     return json.dumps(name, ensure_ascii=False)
 
 
-def shown(spec: TensorSpec) -> str:
+def show(spec: TensorSpec) -> str:
     return f"`{spec.name}` {spec.datatype} {list(spec.shape)}"
 
 
 def several(specs: tuple[TensorSpec, ...]) -> str:
-    return ", ".join(map(shown, specs)) or "nothing"
+    return ", ".join(map(show, specs)) or "nothing"

@@ -40,20 +40,12 @@ MOST_BESIDE = 1000
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A model's file and its tensors.
+    """A model's file and its tensors."""
 
-    Args:
-        file: of ONNX.
-        opened: the same, opened by ONNX Runtime.
-        given: the labels that the author names.
-        without_maps: the content of the file that is served, where a ZipMap was cut off.
-
-    """
-
-    file: Path
-    opened: ModelFile
-    given: tuple[str, ...] = ()
-    without_maps: bytes = b""
+    file: Path  # of ONNX
+    opened: ModelFile  # the same, opened by ONNX Runtime
+    given: tuple[str, ...] = ()  # the labels that the author names
+    without_maps: bytes = b""  # the content of the file that is served, where a ZipMap was cut off
 
     @cached_property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -163,7 +155,7 @@ def as_spec(spec: model_config.FileTensor) -> TensorSpec:
     return TensorSpec(spec.name, "BYTES" if kind == "STRING" else kind, spec.shape)
 
 
-def opened(given: Path) -> ModelSource:
+def open_model(given: Path) -> ModelSource:
     """Open a file of ONNX, or that of an exported folder."""
     file = file_of(given)
     with file.open("rb") as start:

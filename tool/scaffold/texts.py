@@ -9,7 +9,7 @@ from clients.families.base.text_input import DTYPES, PARTS
 from clients.text.tokenizer import Tokenizer
 from clients.triton.server import TensorSpec
 from container.trouble import Trouble
-from tool.scaffold.plan import CHECK, SCORES, FamilyPlan, Misfit, quoted, several, shown
+from tool.scaffold.plan import CHECK, SCORES, FamilyPlan, Misfit, quote, several, show
 from tool.scaffold.source import ModelSource
 
 TRIED = 16  # tokens
@@ -28,11 +28,11 @@ def answers(source: ModelSource) -> list[tuple[TensorSpec, tuple[int, ...]]]:
     for spec in source.inputs:
         if spec.name not in PARTS or spec.datatype not in DTYPES or len(spec.shape) not in (1, 2):
             raise Misfit(
-                f"{shown(spec)} is none of {', '.join(PARTS)}, of INT64 or INT32 and a number for "
+                f"{show(spec)} is none of {', '.join(PARTS)}, of INT64 or INT32 and a number for "
                 "each token"
             )
         if len(spec.shape) == 2 and spec.shape[0] not in (1, -1):
-            raise Misfit(f"{shown(spec)} takes {spec.shape[0]} texts, never one")
+            raise Misfit(f"{show(spec)} takes {spec.shape[0]} texts, never one")
     if not source.inputs:
         raise Misfit("it has no inputs")
     first = source.inputs[0].shape
@@ -46,9 +46,9 @@ def tokens_of(source: ModelSource, count: int) -> dict[str, tuple[int, ...]]:
     return {one.name: (1,) * (len(one.shape) - 1) + (count,) for one in source.inputs}
 
 
-def named(source: ModelSource, plan: FamilyPlan, output: TensorSpec) -> FamilyPlan:
+def name_output(source: ModelSource, plan: FamilyPlan, output: TensorSpec) -> FamilyPlan:
     """Return a plan that names its output, where there are several."""
-    return plan.and_lines(f"output = {quoted(output.name)}") if len(source.outputs) > 1 else plan
+    return plan.and_lines(f"output = {quote(output.name)}") if len(source.outputs) > 1 else plan
 
 
 def fill_mask(source: ModelSource) -> Iterator[FamilyPlan]:
@@ -57,9 +57,9 @@ def fill_mask(source: ModelSource) -> Iterator[FamilyPlan]:
     if not found:
         raise Misfit(f"{several(source.outputs)} has no score per token and word")
     for output, sizes in found:
-        why = f"it takes tokens, and {shown(output)} has {sizes[1]} scores for each"
+        why = f"it takes tokens, and {show(output)} has {sizes[1]} scores for each"
         plan = FamilyPlan("fill-mask", why, tokens=True, proven=sizes[1] >= WORDS)
-        yield named(source, plan, output)
+        yield name_output(source, plan, output)
 
 
 def embedding(source: ModelSource) -> Iterator[FamilyPlan]:
@@ -71,17 +71,19 @@ def embedding(source: ModelSource) -> Iterator[FamilyPlan]:
     # A pooler's output was made for another task than that of comparing texts.
     usable = [one for one in whole if "pooler" not in one.name] or ([] if each else whole)
     for output in usable:
-        why = f"it takes tokens, and {shown(output)} is a vector for a text"
+        why = f"it takes tokens, and {show(output)} is a vector for a text"
         plan = FamilyPlan("embedding", why, ('pooling = "none"',), tokens=True)
-        yield named(source, replace(plan, proven=is_vector(output)), output)
+        yield name_output(source, replace(plan, proven=is_vector(output)), output)
     for output, sizes in each:
-        why = f"it takes tokens, and {shown(output)} is a vector of {sizes[1]} for each"
+        why = f"it takes tokens, and {show(output)} is a vector of {sizes[1]} for each"
         lines = (
             f'{CHECK}"mean" is usual; some models were trained with "first"',
             'pooling = "mean"',
         )
         sure = is_vector(output)
-        yield named(source, FamilyPlan("embedding", why, lines, tokens=True, proven=sure), output)
+        yield name_output(
+            source, FamilyPlan("embedding", why, lines, tokens=True, proven=sure), output
+        )
     if not found or not (usable or each):
         raise Misfit(f"{several(source.outputs)} has no vector per token or text")
 
@@ -97,8 +99,8 @@ def text_classification(source: ModelSource) -> Iterator[FamilyPlan]:
     if not found:
         raise Misfit(f"{several(source.outputs)} has no score per class")
     for output, (count,) in found:
-        why = f"it takes tokens, and {shown(output)} has {count} scores for a text"
-        plan = named(source, FamilyPlan("text-classification", why, tokens=True), output)
+        why = f"it takes tokens, and {show(output)} has {count} scores for a text"
+        plan = name_output(source, FamilyPlan("text-classification", why, tokens=True), output)
         names = source.labels if len(source.labels) == count else ()
         sure = bool(names) or any(word in output.name.lower() for word in SCORES)
         yield replace(plan.with_labels(names), proven=count > 1 and sure)

@@ -15,7 +15,7 @@ from clients.model_files.files import text_of
 from clients.text.tokenizer import ALONE, TokenizerNotReadable, load_tokenizer, refusal, translated
 from container.trouble import Trouble
 from tool.placing import beside, put
-from tool.tokenizer.options import Wanted, add_wanted, wanted
+from tool.tokenizer.options import Wanted, add_wanted, read_wanted
 
 CONFIG, WHOLE, WORDS = "tokenizer_config.json", "tokenizer.json", "vocab.txt"
 SPECIAL = "special_tokens_map.json"
@@ -54,7 +54,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Write the folder; return the exit code."""
-    sys.stdout.write(f"{make(options.files, options.to, wanted(options))}\n")
+    sys.stdout.write(f"{make(options.files, options.to, read_wanted(options))}\n")
     return 0
 
 

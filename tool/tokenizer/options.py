@@ -10,18 +10,11 @@ from container.trouble import Trouble
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the author says of a tokenizer, where the files do not.
+    """What the author says of a tokenizer, where the files do not."""
 
-    Args:
-        kind: the class of transformers; empty where the files name it.
-        lowercase: whether texts are written small first; `None` where the files show it.
-        longest: the most tokens of a text; 0 for what the files say.
-
-    """
-
-    kind: str = ""
-    lowercase: bool | None = None
-    longest: int = 0
+    kind: str = ""  # the class of transformers
+    lowercase: bool | None = None  # whether texts are written small first
+    longest: int = 0  # the most tokens of a text
 
 
 def add_wanted(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +36,7 @@ def add_wanted(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def wanted(options: argparse.Namespace) -> Wanted:
+def read_wanted(options: argparse.Namespace) -> Wanted:
     """Return what the options of `add_wanted` say."""
     if options.max_tokens < 0:
         raise Trouble(f"--max-tokens is {options.max_tokens}; expected a whole number from 1")

@@ -15,7 +15,7 @@ from tests.conftest import PROJECT
 from tool.__main__ import main
 from tool.commands.new_client import contents
 from tool.dev.changes import Changes, changes, look
-from tool.dev.server import Frames, Server, said
+from tool.dev.server import Frames, Server, read_error
 
 CLASSES = Path("code", "clients")
 
@@ -107,7 +107,7 @@ def test_each_change_is_loaded_as_it_must_be(folder: Path, name: str) -> None:
 
 
 def test_models_without_classes_are_served_and_classes_that_come_later(tmp_path: Path) -> None:
-    server = Server(PROJECT, tmp_path, 8080, print, everything=False)
+    server = Server(PROJECT, tmp_path, 8080, print)
     assert read_settings(server.settings).client_folders == (tmp_path / CLASSES,)
 
 
@@ -126,7 +126,7 @@ def shown(tmp_path: Path) -> Callable[..., list[str]]:
     """Return what is shown of some lines of the log, after the start."""
     (tmp_path / "serve").touch(0o755)
     lines: list[str] = []
-    server = Server(tmp_path, tmp_path, 8080, lines.append, everything=False)
+    server = Server(tmp_path, tmp_path, 8080, lines.append)
 
     def show(*entries: dict[str, Any] | str) -> list[str]:
         lines.clear()
@@ -197,9 +197,9 @@ def test_tracebacks_have_the_author_s_frames_alone() -> None:
 
 def test_an_error_is_said_as_the_server_says_it() -> None:
     body = {"error": {"code": "bad_model", "message": "it is broken", "hint": "mend it"}}
-    assert said(400, json.dumps(body).encode()) == "it is broken\n  hint: mend it"
-    assert said(502, b"<html>") == "502: <html>"
-    assert said(0, b"no connection") == "no answer: no connection"
+    assert read_error(400, json.dumps(body).encode()) == "it is broken\n  hint: mend it"
+    assert read_error(502, b"<html>") == "502: <html>"
+    assert read_error(0, b"no connection") == "no answer: no connection"
 
 
 def test_a_folder_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -311,7 +311,7 @@ def test_a_step_that_takes_long_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "SLOW_S", 0)
-    with progress.announced("counting"):
+    with progress.announce("counting"):
         for thread in threading.enumerate():
             if isinstance(thread, threading.Timer):
                 thread.join()
