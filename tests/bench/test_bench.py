@@ -107,12 +107,6 @@ def test_processes_of_several_servers_are_counted_together() -> None:
             one.communicate()
 
 
-def test_the_model_that_does_nothing_does_nothing() -> None:
-    session = onnxruntime.InferenceSession(models.nothing().SerializeToString())
-    sent = np.array([[1.5], [2]], np.float32)
-    assert np.array_equal(session.run(None, {"INPUT": sent})[0], sent)
-
-
 def test_the_random_bert_heeds_what_is_padding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "LAYERS", 2)
     monkeypatch.setattr(models, "VOCABULARY", 100)
@@ -143,13 +137,6 @@ def test_the_limit_s_bert_scores_the_wanted_places_as_the_whole_one(
     assert np.allclose(answers[1][2], scores[1, 2], atol=1e-5)
 
 
-def test_a_word_joined_to_what_is_behind_it_is_the_same_word() -> None:
-    answers = (["the rne."], ["therne."], ["the ##rne."])
-    gists = {tuple(work.Bert.gist([{"token": text} for text in some])) for some in answers}
-    assert len(gists) == 1
-    assert work.Bert.gist([{"token": "the one."}]) != work.Bert.gist([{"token": "the two."}])
-
-
 def test_every_word_of_a_setting_reaches_the_server(tmp_path: Path) -> None:
     repository = PROJECT / "model_repository"
     server = compare.with_setting(
@@ -157,13 +144,6 @@ def test_every_word_of_a_setting_reaches_the_server(tmp_path: Path) -> None:
     )
     assert server.environment[PRECISION] == "auto"
     assert server.environment["A"] == "b=c"
-
-
-def test_everybody_is_asked_what_the_page_says() -> None:
-    assert 150_000 < len(work.jpeg(768 * 576 / 1e6)) < 175_000
-    folder = PROJECT / "model_repository"
-    inputs, _ = work.Bert(folder).prepare(work.payload("bert_base"))
-    assert inputs["input_ids"].shape == (1, 9)
 
 
 def test_the_limit_fills_a_mask_as_the_server_does() -> None:

@@ -1,6 +1,7 @@
-"""A container for the tests: what it does with a request is said by its custom attributes.
+"""A container for the tests: it keeps the contract, but for the one fault that FAULT names.
 
-It is a program of its own, with the standard library alone. CAPACITY models fit into it.
+What it does with a request is said by its custom attributes, or its JSON. It is a program of its
+own, with the standard library alone. CAPACITY models fit into it.
 """
 
 from __future__ import annotations
@@ -8,119 +9,214 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
+import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+FAULT = os.environ.get("FAULT", "")
 CAPACITY = int(os.environ.get("CAPACITY", "99"))
 PING = int(os.environ.get("PING", "200"))
-SHOWN = {
-    "GREETING",
-    "MODEL_DIR",
-    "MODEL_DIR_USE",
-    "SAGEMAKER_MULTI_MODEL",
-}
+LOADING_S = float(os.environ.get("LOADING_S", "0"))
+MOST = 26 * 2**20
+SHOWN = {"GREETING", "MODEL_DIR", "MODEL_DIR_USE", "SAGEMAKER_MULTI_MODEL"}
+WORDS = {"upper", "status", "sleep", "close", "parts"}
+ending = threading.Event()
+began = time.monotonic()
 loaded: dict[str, str] = {}
-
-
-def names_in(folder: str) -> list[str]:
-    return sorted(path.name for path in Path(folder).iterdir())
+worker: subprocess.Popen[bytes] | None = None
 
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    timeout = 20
 
-    def log_message(self, *_: Any) -> None:
-        pass
+    def log_message(self, text: str, *arguments: Any) -> None:
+        say(text % arguments)
 
-    def answer(self, status: int, body: bytes = b"", **headers: str) -> None:
+    def answer(self, status: int, body: Any = b"", **headers: str) -> None:
         self.send_response(status)
+        if not isinstance(body, bytes):
+            body, headers["Content_Type"] = json.dumps(body).encode(), "application/json"
         for name, value in headers.items():
             self.send_header(name.replace("_", "-"), value)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
 
+    def refuse(self, status: int, reason: str) -> None:
+        long = f"{reason} {'at line 1 of server.py ' * 400}"
+        self.answer(status, {"error": long if FAULT == "long errors" else reason})
+
     def do_GET(self) -> None:
+        name = self.path.removeprefix("/models/")
         if self.path == "/ping":
-            self.answer(PING, b"" if PING == 200 else b"the weights are missing")
+            if FAULT == "slow ping":
+                time.sleep(0.7)
+            well = is_loaded() or FAULT == "constant ping"
+            well = well and (worker is None or worker.poll() is None or FAULT == "dead worker")
+            self.answer(PING if well else 503, b"" if PING == 200 else b"the weights are missing")
         elif self.path == "/models":
-            self.answer(200, b'{"models": []}')
+            models = [{"modelName": name, "modelUrl": url} for name, url in loaded.items()]
+            self.answer(200, {"models": models})
+        elif self.path == "/execution-parameters":
+            strategy = "MULTI" if FAULT == "strategy" else "MULTI_RECORD"
+            self.answer(200, {"MaxConcurrentTransforms": 2, "BatchStrategy": strategy})
+        elif name in loaded:
+            self.answer(200, {"modelName": name, "modelUrl": loaded[name]})
         else:
             self.answer(404)
 
     def do_DELETE(self) -> None:
-        found = loaded.pop(self.path.removeprefix("/models/"), None)
-        self.answer(404 if found is None else 200)
+        name = self.path.removeprefix("/models/")
+        self.answer(200 if loaded.pop(name, None) or FAULT == "no 404" else 404)
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        if self.path == "/models":
+        size = int(self.headers.get("Content-Length", 0))
+        if size > 20 * 2**20 and FAULT == "dies of size":
+            os._exit(137)
+        body = self.rfile.read(size)
+        if FAULT == "unknown header" and "X-Request-Something" in self.headers:
+            ending.wait(30)
+        attributes = self.headers.get("X-Amzn-SageMaker-Custom-Attributes", "")
+        word, _, value = attributes.partition("=")
+        if FAULT == "short attributes" and len(attributes) > 255:
+            self.refuse(431, "a header is too long")
+        elif size > MOST:
+            self.refuse(413, "the body is larger than 26 MB")
+        elif self.path == "/models":
             self.load(**json.loads(body))
-        elif self.path.startswith("/models/"):
-            name = self.path.split("/")[2]
-            if name in loaded:
-                self.echo(body, folder=loaded[name], files=names_in(loaded[name]))
-            else:
-                self.answer(404, b"not loaded")
+        elif self.path != "/invocations" and self.path.split("/")[2] not in loaded:
+            self.answer(404, b"not loaded")
+        elif word in WORDS:
+            getattr(self, word)(body, value)
         else:
-            word, _, value = self.headers.get("X-Amzn-SageMaker-Custom-Attributes", "").partition(
-                "="
-            )
-            getattr(self, word or "echo")(body, **({"value": value} if value else {}))
+            self.invoke(body)
 
     def load(self, model_name: str, url: str) -> None:
-        if "broken" in names_in(url):
+        if model_name in loaded and FAULT != "no 409":
+            self.answer(409)
+        elif not Path(url).is_dir() or (Path(url) / "broken").exists():
             self.answer(400, b"the model is broken")
         elif len(loaded) >= CAPACITY:
-            self.answer(507, b"out of memory")
+            self.answer(500 if FAULT == "no 507" else 507, b"out of memory")
         else:
             loaded[model_name] = url
             self.answer(200)
 
-    def echo(self, body: bytes, **more: Any) -> None:
-        """Answer what came."""
-        headers = {name.lower(): value for name, value in self.headers.items()}
-        seen = {"path": self.path, "headers": headers, "size": len(body), **more}
-        seen["variables"] = {name: os.environ[name] for name in os.environ if name in SHOWN}
-        self.answer(200, json.dumps(seen).encode(), Content_Type="application/json")
+    def invoke(self, body: bytes) -> None:
+        """Answer what came; x in JSON may ask for more."""
+        if not is_loaded() or (worker and worker.poll() is not None):
+            self.refuse(503, "there is no model")
+            return
+        try:
+            x = json.loads(body)["x"] if LOADING_S else ""
+        except (ValueError, KeyError, TypeError):
+            if FAULT == "silent errors":
+                self.close_connection = True
+                return
+            self.refuse(400, "the body has to be JSON with x")
+            return
+        if x == "stream":
+            self.parts(body, "4")
+            return
+        if LOADING_S:
+            time.sleep(1.5 if x == "slow" else 0.4 if FAULT == "one at a time" else 0.01)
+        folder = loaded.get(self.path.split("/")[2]) if self.path != "/invocations" else None
+        seen = {
+            "path": self.path,
+            "headers": {name.lower(): value for name, value in self.headers.items()},
+            "size": len(body),
+            "files": sorted(path.name for path in Path(folder).iterdir()) if folder else [],
+            "variables": {name: os.environ[name] for name in os.environ if name in SHOWN},
+        }
+        self.answer(200, seen)
 
-    def upper(self, body: bytes) -> None:
+    def upper(self, body: bytes, _: str) -> None:
         self.answer(200, body.upper(), X_Amzn_SageMaker_Custom_Attributes="done")
 
-    def status(self, body: bytes, value: str) -> None:
+    def status(self, _: bytes, value: str) -> None:
         self.answer(int(value), b"the reason " * 400)
 
-    def sleep(self, body: bytes, value: str) -> None:
+    def sleep(self, _: bytes, value: str) -> None:
         time.sleep(float(value))
         self.answer(200, b"late")
 
-    def close(self, body: bytes) -> None:
+    def close(self, *_: Any) -> None:
         self.close_connection = True
 
-    def stream(self, body: bytes, value: str) -> None:
+    def parts(self, _: bytes, value: str) -> None:
         """Send some pieces, one in each 0.2 s; break off before the last where it is negative."""
         self.send_response(200)
-        self.send_header("Content-Type", "text/plain")
+        self.send_header("Content-Type", "application/jsonlines")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
+        pieces = []
         for number in range(abs(int(value))):
-            self.wfile.write(b"6\r\npart %d\r\n" % number)
+            pieces.append(b"6\r\npart %d\r\n" % number)
+            if FAULT != "buffered stream":
+                self.wfile.write(pieces.pop())
             time.sleep(0.2)
         if int(value) < 0:
             self.close_connection = True
         else:
-            self.wfile.write(b"0\r\n\r\n")
+            self.wfile.write(b"".join([*pieces, b"0\r\n\r\n"]))
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = False  # what is being answered is finished
+    request_queue_size = 128
+
+    def handle_error(self, *_: Any) -> None:
+        say("a caller has gone away")
+
+
+class OneAtATime(HTTPServer):
+    request_queue_size = 128
+    handle_error = Server.handle_error
+
+
+def is_loaded() -> bool:
+    return time.monotonic() - began >= LOADING_S
+
+
+def say(text: str) -> None:
+    if FAULT != "silent":
+        sys.stdout.write(f"{text}\n")
+        if FAULT != "buffered logs":
+            sys.stdout.flush()
+
+
+def main() -> None:
+    global worker  # noqa: PLW0603  a small program
+    if FAULT == "dead worker" or "WORKER" in os.environ:
+        worker = subprocess.Popen(["sleep", "600"])
+    port = 0 if FAULT == "other port" else int(os.environ["SAGEMAKER_BIND_TO_PORT"])
+    kind = OneAtATime if FAULT == "one at a time" else Server
+    server = kind(("", port), Handler)
+    further = Server(("", 0), Handler) if FAULT == "further port" else None
+
+    def stop(*_: Any) -> None:
+        say("SIGTERM")
+        ending.set()
+        if FAULT == "drops requests":
+            sys.stdout.flush()
+            os._exit(0)
+        threading.Thread(target=server.shutdown).start()
+
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if FAULT == "deaf" else stop)
+    say("the container starts")
+    server.serve_forever(0.05)
+    server.server_close()  # waits for the requests
+    del further
+    if worker:
+        worker.kill()
+    sys.stdout.flush()
+    os._exit(3 if FAULT == "exit code" else 0)
 
 
 if __name__ == "__main__":
-    if os.environ.get("DEAF"):
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    else:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    sys.stdout.write("the container starts\n")
-    sys.stdout.flush()
-    port = int(os.environ.get("SAGEMAKER_BIND_TO_PORT", "8080"))
-    ThreadingHTTPServer(("", port), Handler).serve_forever()
+    main()

@@ -5,15 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
-import pytest
-
-from tests.conftest import PROJECT
+from tests.conftest import PROJECT, free_ports
+from tests.emulator.conftest import PROGRAM as CONTAINER
 from tests.support.emulate import emulated
 from tool.__main__ import COMMANDS
 
@@ -68,37 +64,14 @@ runpy.run_path("code/tests/test_double.py", run_name="__main__")
     assert "1 models (double): 0 errors" in done.stdout
 
 
-class Echo(BaseHTTPRequestHandler):
-    """A container that runs already."""
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-    def do_GET(self) -> None:
-        self.answer(b"")
-
-    def do_POST(self) -> None:
-        self.answer(b"echo " + self.rfile.read(int(self.headers["Content-Length"])))
-
-    def answer(self, body: bytes) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-
-@pytest.fixture
-def url() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Echo)
-    thread = Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-def test_a_running_container_is_emulated_by_its_url(tmp_path: Path, url: str) -> None:
-    with emulated(tmp_path, url, environment=ENVIRONMENT) as endpoint:
-        body, _ = endpoint.invoke(b"picture")
-    assert body == b"echo picture"
+def test_a_running_container_is_emulated_by_its_url(tmp_path: Path) -> None:
+    port = free_ports(1)[0]
+    variables = {"PATH": "/usr/bin:/bin", "SAGEMAKER_BIND_TO_PORT": str(port)}
+    with subprocess.Popen([sys.executable, CONTAINER], env=variables) as container:
+        try:
+            url = f"http://127.0.0.1:{port}"
+            with emulated(tmp_path, url, environment=ENVIRONMENT) as endpoint:
+                body, _ = endpoint.invoke(b"picture", CustomAttributes="upper")
+        finally:
+            container.kill()
+    assert body == b"PICTURE"

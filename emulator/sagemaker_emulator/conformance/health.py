@@ -67,12 +67,12 @@ def ping_is_true_when_broken(subject: Subject) -> str:
     subject.good_request()
     if not subject.pid:
         raise NotApplicable("its processes are not on this machine, or it has no /proc")
-    until_answered(subject)
+    wait_until_answered(subject)
     came: list[str] = []
     for name in largest_programs(subject):
         if came and (subject.container.ended() or subject.usual_fault()):
             subject.again()
-            until_answered(subject)
+            wait_until_answered(subject)
         if subject.not_ready:
             break
         came.append(f"{name} was killed: {after_death(subject, name)}")
@@ -87,7 +87,7 @@ def largest_programs(subject: Subject) -> list[str]:
     return list(dict.fromkeys(map(processes.name, children)))[:PROGRAMS]
 
 
-def until_answered(subject: Subject) -> None:
+def wait_until_answered(subject: Subject) -> None:
     """Wait for a good answer: a ping that is not true is 200 while models are still loaded."""
     until = time.monotonic() + min(LOADING_S, subject.limits.start_s)
     while subject.usual_fault() and time.monotonic() < until:

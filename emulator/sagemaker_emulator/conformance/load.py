@@ -96,7 +96,7 @@ def slow_request_ends(subject: Subject) -> str:
 def abandoned_requests_harm_nobody(subject: Subject) -> str:
     request = subject.good_request()
     for _ in range(ABANDONED):
-        connection = sent(subject, request, len(request.body))
+        connection = send_part(subject, request, len(request.body))
         connection.close()
     subject.must_be_well()
     return f"{ABANDONED} callers went away, and the next was answered as before"
@@ -107,7 +107,7 @@ def stalled_request_harms_nobody(subject: Subject) -> str:
     if subject.failed("concurrency.ping") or subject.failed("concurrency.parallel"):
         raise NotApplicable("see concurrency")
     request = subject.good_request()
-    with sent(subject, request, len(request.body) // 2):
+    with send_part(subject, request, len(request.body) // 2):
         time.sleep(AGAIN_S)
         if fault := subject.usual_fault(STALLED_S):
             raise Failed(f"while one caller's body was on its way, another's {fault}")
@@ -117,7 +117,7 @@ def stalled_request_harms_nobody(subject: Subject) -> str:
     return "others were answered meanwhile"
 
 
-def sent(subject: Subject, request: Request, count: int) -> socket.socket:
+def send_part(subject: Subject, request: Request, count: int) -> socket.socket:
     """Send a request with the first bytes of its body; return the connection."""
     address = subject.address
     if address.secure:
@@ -150,7 +150,7 @@ class Flight:
         return "" if isinstance(reply, Reply) and reply.good else str(reply)
 
 
-def begun(subject: Subject) -> list[Flight]:
+def begin_requests(subject: Subject) -> list[Flight]:
     """Send requests that last, few enough to end within 30 s; return those that still last."""
     request = subject.settings.slow or subject.request
     reply = subject.tried(request) if request else ""
@@ -175,7 +175,7 @@ def begun(subject: Subject) -> list[Flight]:
 @check("stop.sigterm")
 def ends_at_sigterm(subject: Subject) -> str:
     must_be_started_here(subject)
-    flights = begun(subject)
+    flights = begin_requests(subject)
     subject.kept["flights"] = flights
     begin = time.monotonic()
     subject.stop()

@@ -21,7 +21,7 @@ NOBODY = hashlib.sha256(b"nobody").hexdigest()[:32]
 FULL = HTTPStatus.INSUFFICIENT_STORAGE
 
 
-def unpacked(source: Path, work: Path) -> None:
+def unpack_models(source: Path, work: Path) -> None:
     """Give each model in a folder a folder with an opaque name, as the service does."""
     for path in sorted(source.iterdir()):
         folder = work / hashlib.sha256(path.name.encode()).hexdigest()[:32]
@@ -34,7 +34,7 @@ def unpacked(source: Path, work: Path) -> None:
         raise Trouble(f"there is no model in {str(source)!r}; expected NAME{PACKED} or folders")
 
 
-def asked(subject: Subject, method: str, path: str, value: Any = None) -> Reply:
+def ask(subject: Subject, method: str, path: str, value: Any = None) -> Reply:
     """Send a request of the service; it has time to load or unload a model."""
     body = b"" if value is None else json.dumps(value).encode()
     headers = {"Content-Type": "application/json"} if body else {}
@@ -47,7 +47,7 @@ def expect(reply: Reply, what: str, *statuses: int) -> None:
         raise Failed(f"{what} is answered with {reply}; expected {wanted}")
 
 
-def loaded(subject: Subject) -> list[str]:
+def need_loaded(subject: Subject) -> list[str]:
     """Return the opaque names of the loaded models; raise NotApplicable where there is none."""
     found: list[str] = subject.kept.get("loaded", [])
     if not found:
@@ -57,15 +57,15 @@ def loaded(subject: Subject) -> list[str]:
 
 def load(subject: Subject, name: str) -> Reply:
     url = subject.container.path_of(subject.models_folder / name)
-    return asked(subject, "POST", "/models", {"model_name": name, "url": url})
+    return ask(subject, "POST", "/models", {"model_name": name, "url": url})
 
 
-def listed(subject: Subject) -> set[str]:
+def list_names(subject: Subject) -> set[str]:
     """Return the names that GET /models has, over all of its pages."""
     found: set[str] = set()
     path = "/models"
     while path:
-        reply = asked(subject, "GET", path)
+        reply = ask(subject, "GET", path)
         expect(reply, f"GET {path}", HTTPStatus.OK)
         try:
             page = json.loads(reply.body)
@@ -83,20 +83,20 @@ def listed(subject: Subject) -> set[str]:
 
 @check("multi-model.list")
 def list_is_in_form(subject: Subject) -> str:
-    return f"{len(listed(subject))} models"
+    return f"{len(list_names(subject))} models"
 
 
 @check("multi-model.unknown")
 def unknown_models_are_not_found(subject: Subject) -> str:
     path = f"/models/{NOBODY}"
-    expect(asked(subject, "GET", path), f"GET {path}", HTTPStatus.NOT_FOUND)
-    expect(asked(subject, "DELETE", path), f"DELETE {path}", HTTPStatus.NOT_FOUND)
-    reply = invoked(subject, NOBODY)
+    expect(ask(subject, "GET", path), f"GET {path}", HTTPStatus.NOT_FOUND)
+    expect(ask(subject, "DELETE", path), f"DELETE {path}", HTTPStatus.NOT_FOUND)
+    reply = invoke(subject, NOBODY)
     expect(reply, f"POST {path}/invoke", HTTPStatus.NOT_FOUND)
     return "404 for GET, DELETE and invoke"
 
 
-def invoked(subject: Subject, name: str) -> Reply:
+def invoke(subject: Subject, name: str) -> Reply:
     path = f"/models/{name}/invoke"
     headers = {**subject.usual.headers(), TARGET_MODEL: f"{name}{PACKED}"}
     return subject.ask("POST", path, subject.usual.body, headers)
@@ -116,36 +116,36 @@ def models_are_loaded(subject: Subject) -> str:
             break
         expect(reply, "POST /models", HTTPStatus.OK)
         done.append(name)
-    missing = set(done) - listed(subject)
+    missing = set(done) - list_names(subject)
     if missing:
         raise Failed(f"GET /models lacks {len(missing)} of {len(done)} models that were loaded")
     for name in done:
-        expect(asked(subject, "GET", f"/models/{name}"), "GET /models/NAME", HTTPStatus.OK)
+        expect(ask(subject, "GET", f"/models/{name}"), "GET /models/NAME", HTTPStatus.OK)
     return f"{len(done)} of {len(names)} models were loaded and are listed"
 
 
 @check("multi-model.twice")
 def loaded_twice_is_a_conflict(subject: Subject) -> str:
-    expect(load(subject, loaded(subject)[0]), "POST /models again", HTTPStatus.CONFLICT)
+    expect(load(subject, need_loaded(subject)[0]), "POST /models again", HTTPStatus.CONFLICT)
     return "409"
 
 
 @check("multi-model.full")
 def full_memory_is_said(subject: Subject) -> str:
-    victim = loaded(subject)[0]
+    victim = need_loaded(subject)[0]
     name = subject.kept.get("refused")
     if not name:
         raise NotApplicable("memory was never full; give more or larger models")
-    expect(asked(subject, "DELETE", f"/models/{victim}"), "DELETE /models/NAME", HTTPStatus.OK)
-    loaded(subject).remove(victim)
+    expect(ask(subject, "DELETE", f"/models/{victim}"), "DELETE /models/NAME", HTTPStatus.OK)
+    need_loaded(subject).remove(victim)
     expect(load(subject, name), "POST /models after a model was unloaded", HTTPStatus.OK)
-    loaded(subject).append(name)
+    need_loaded(subject).append(name)
     return "507, and 200 after another model was unloaded"
 
 
 @check("multi-model.invoke")
 def loaded_models_are_invoked(subject: Subject) -> str:
-    reply = invoked(subject, loaded(subject)[0])
+    reply = invoke(subject, need_loaded(subject)[0])
     if reply.status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
         raise Failed(f"POST /models/NAME/invoke of a loaded model is answered with {reply}")
     return str(reply.status)
@@ -157,16 +157,16 @@ def failed_load_harms_nobody(subject: Subject) -> str:
     if fault := subject.ping_fault():
         raise Failed(f"after a load that failed: {fault}")
     if reply.good:
-        asked(subject, "DELETE", f"/models/{NOBODY}")
+        ask(subject, "DELETE", f"/models/{NOBODY}")
         raise Failed(f"a folder that does not exist is loaded: {reply}")
     return f"{reply.status}, and /ping is 200"
 
 
 @check("multi-model.unload")
 def unloaded_models_are_gone(subject: Subject) -> str:
-    name = loaded(subject)[0]
+    name = need_loaded(subject)[0]
     path = f"/models/{name}"
-    expect(asked(subject, "DELETE", path), "DELETE /models/NAME", HTTPStatus.OK)
-    loaded(subject).remove(name)
-    expect(asked(subject, "GET", path), "GET /models/NAME after it", HTTPStatus.NOT_FOUND)
+    expect(ask(subject, "DELETE", path), "DELETE /models/NAME", HTTPStatus.OK)
+    need_loaded(subject).remove(name)
+    expect(ask(subject, "GET", path), "GET /models/NAME after it", HTTPStatus.NOT_FOUND)
     return "200, then 404"

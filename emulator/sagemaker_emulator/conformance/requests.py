@@ -81,7 +81,7 @@ def long_attributes_are_taken(subject: Subject) -> str:
     return f"{subject.usual_status}, as without them"
 
 
-def padded(request: Request, size: int) -> Request:
+def pad(request: Request, size: int) -> Request:
     """Return a request with as many bytes; spaces at its end change neither JSON nor text."""
     textual = "json" in request.content_type or request.content_type.startswith("text/")
     body = request.body.ljust(size, b" " if textual else b"\0")
@@ -91,7 +91,7 @@ def padded(request: Request, size: int) -> Request:
 @check("sizes.largest")
 def largest_body_is_taken(subject: Subject) -> str:
     limit = subject.limits.max_body
-    reply = subject.invoke(padded(subject.any_request(), limit))
+    reply = subject.invoke(pad(subject.any_request(), limit))
     too_large = reply.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
     if too_large or (reply.status >= 500 and reply.status != subject.usual_status):
         raise Failed(f"{limit / MB:.0f} MB are answered with {reply}")
@@ -104,7 +104,7 @@ def larger_body_is_refused(subject: Subject) -> str:
     if subject.failed("sizes.largest"):
         raise NotApplicable("see sizes.largest")
     size = subject.limits.max_body + MORE_BYTES
-    reply = subject.invoke(padded(subject.any_request(), size))
+    reply = subject.invoke(pad(subject.any_request(), size))
     if reply.status >= 500 and reply.status != subject.usual_status:
         raise Failed(f"{size / MB:.0f} MB are answered with {reply}")
     subject.must_be_well()

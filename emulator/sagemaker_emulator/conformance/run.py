@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sagemaker_emulator.conformance import health, load, multi_model, requests, starting
 from sagemaker_emulator.conformance.exchange import Failed, NotApplicable, Settings
-from sagemaker_emulator.conformance.multi_model import unpacked
+from sagemaker_emulator.conformance.multi_model import unpack_models
 from sagemaker_emulator.conformance.report import (
     FAIL,
     NOT_APPLICABLE,
@@ -123,7 +123,7 @@ class Examination:
             work = Path(place).resolve()
             work.chmod(0o755)
             if source:
-                unpacked(source, work)
+                unpack_models(source, work)
             subject.models_folder = work
             with self.life({VARIABLE: "true"}, work):
                 reason = subject.not_ready

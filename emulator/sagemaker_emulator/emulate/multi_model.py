@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import shutil
 import threading
 import time
@@ -137,7 +136,7 @@ class Models:
             except Trouble as error:
                 raise validation_error(f"Failed to extract model data archive: {error}") from error
         else:
-            shutil.copytree(plain, folder, copy_function=link, dirs_exist_ok=True)
+            shutil.copytree(plain, folder, dirs_exist_ok=True)
 
     def post(self, endpoint: str, model: Loaded) -> None:
         """Let the container load a model."""
@@ -181,11 +180,3 @@ class Models:
         say(f"unloaded {model.target}{fault}")
         shutil.rmtree(model.folder.parent, ignore_errors=True)
         return True
-
-
-def link(source: str, target: str) -> None:
-    """Copy a file without taking room, where the file system can."""
-    try:
-        os.link(os.path.realpath(source), target)
-    except OSError:
-        shutil.copy2(source, target)

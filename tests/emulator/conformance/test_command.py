@@ -13,7 +13,7 @@ import pytest
 from sagemaker_emulator.__main__ import main
 
 from tests.conftest import PROJECT, free_ports, wait_for
-from tests.emulator.conformance.test_planted_faults import PROGRAM
+from tests.emulator.conftest import PROGRAM
 
 
 @pytest.fixture(scope="module")
@@ -22,9 +22,10 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     port = str(free_ports(1)[0])
     folder = tmp_path_factory.mktemp("running")
     variables = {**os.environ, "SAGEMAKER_BIND_TO_PORT": port, "FAULT": "long errors"}
+    variables["LOADING_S"] = "0.1"
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen([sys.executable, PROGRAM], env=variables, stdout=log, stderr=log)
-    wait_for(lambda: "listens" in (folder / "log").read_text(), 20, "the start")
+    wait_for(lambda: "starts" in (folder / "log").read_text(), 20, "the start")
     yield f"http://127.0.0.1:{port}"
     assert process.poll() is None, "a server that runs already is not stopped"
     process.kill()

@@ -16,7 +16,8 @@ from sagemaker_emulator.conformance.report import FAIL, NOT_APPLICABLE, Result
 from sagemaker_emulator.conformance.run import Examination
 from sagemaker_emulator.host.limits import Limits
 
-PROGRAM = Path(__file__).parent / "program.py"
+from tests.emulator.conftest import PROGRAM
+
 JSON = "application/json"
 FAULTS = {  # what is planted, and the check that finds it
     "": "",
@@ -64,7 +65,7 @@ def made(folder: Path) -> Path:
 def examine(folder: Path, fault: str, **environment: str) -> list[Result]:
     settings = Settings(
         models=folder / "models",
-        environment={"FAULT": fault, **environment},
+        environment={"FAULT": fault, "LOADING_S": "3", "CAPACITY": "2", **environment},
         request=request("good"),
         stream=request("stream"),
         slow=request("slow"),

@@ -90,13 +90,13 @@ def test_it_ends_in_order_at_a_signal(
 
 
 def test_a_container_that_is_deaf_to_sigterm_is_killed(container: Path, tmp_path: Path) -> None:
-    with emulated(tmp_path, container, "--env", "DEAF=1", "--stop-timeout=0.5") as running:
+    with emulated(tmp_path, container, "--env", "FAULT=deaf", "--stop-timeout=0.5") as running:
         end(running)
         assert "it does not end at SIGTERM; exec the server" in running.lines
 
 
 def test_a_second_ctrl_c_does_not_wait_for_the_container(container: Path, tmp_path: Path) -> None:
-    with emulated(tmp_path, container, "--env", "DEAF=1") as running:
+    with emulated(tmp_path, container, "--env", "FAULT=deaf") as running:
         begun = time.monotonic()
         running.process.send_signal(signal.SIGINT)
         time.sleep(0.5)

@@ -117,7 +117,7 @@ def test_a_body_of_4_mb_is_taken(service: Emulated) -> None:
 
 def test_an_answer_is_streamed_as_it_comes(service: Emulated) -> None:
     answer = service.runtime.invoke_endpoint_with_response_stream(
-        EndpointName="mine", Body=b"x", Accept="text/z", CustomAttributes="stream=3"
+        EndpointName="mine", Body=b"x", Accept="text/z", CustomAttributes="parts=3"
     )
     begin = time.monotonic()
     times, parts = [], []
@@ -126,12 +126,12 @@ def test_an_answer_is_streamed_as_it_comes(service: Emulated) -> None:
         parts.append(event["PayloadPart"]["Bytes"])
     assert parts == [b"part 0", b"part 1", b"part 2"]
     assert times[2] - times[0] > 0.3  # the container waits 0.2 s after each
-    assert answer["ContentType"] == "text/plain"
+    assert answer["ContentType"] == "application/jsonlines"
 
 
 def test_a_stream_that_breaks_off_is_a_model_stream_error(service: Emulated) -> None:
     answer = service.runtime.invoke_endpoint_with_response_stream(
-        EndpointName="mine", Body=b"x", CustomAttributes="stream=-2"
+        EndpointName="mine", Body=b"x", CustomAttributes="parts=-2"
     )
     events = iter(answer["Body"])
     assert [next(events)["PayloadPart"]["Bytes"] for _ in range(2)] == [b"part 0", b"part 1"]

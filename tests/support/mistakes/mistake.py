@@ -24,24 +24,14 @@ dynamic_batching {{ preferred_batch_size: [ 4, 8 ] }}
 
 @dataclass(frozen=True)
 class Mistake:
-    """A mistake, and what is to be said about it.
+    """A mistake, and what is to be said about it."""
 
-    Args:
-        name: of the model that has it.
-        make: makes it in a right model folder.
-        where: the file, and the line where there is one.
-        words: of the message.
-        fix: words of the fix.
-        refused: whether Triton itself refuses the model.
-
-    """
-
-    name: str
-    make: Callable[[Path], object]
-    where: str
-    words: str
-    fix: str
-    refused: bool = True
+    name: str  # of the model that has it
+    make: Callable[[Path], object]  # makes it in a right model folder
+    where: str  # the file, and the line where there is one
+    words: str  # of the message
+    fix: str  # words of the fix
+    refused: bool = True  # whether Triton itself refuses the model
 
 
 def write_right(repository: Path, name: str) -> Path:
