@@ -50,15 +50,11 @@ def test_models_are_listed_by_name_and_version(refusing: Refusing, triton: Trito
     assert caught.value.hint.endswith(": 1, 9, 10")
 
 
-@pytest.mark.parametrize("number", ["1_0", "0b11", "+4", "\u0664", "-1_0"])
-def test_a_number_that_triton_refuses_is_not_made_right_under_another_name(number: str) -> None:
+@pytest.mark.parametrize("number", ["1_0", "0b11", "+4", "\u0664", "0x10"])
+def test_a_number_is_not_made_right_under_another_name(number: str) -> None:
+    """Triton refuses all of them but the last."""
     text = f'name: "0b1" # 1_0\nmax_batch_size: {number}\n'
-    with pytest.raises(ModelFailed, match=r"config\.pbtxt:2 .* is no number") as caught:
-        renamed_config(text, "b")
-    assert repr(number) in caught.value.message
-    assert caught.value.hint == "write its digits alone, as in 10"
-    right = 'name: "b"\nmax_batch_size: 0x10\n'
-    assert renamed_config(right.replace('"b"', '"0b1"'), "b") == right
+    assert renamed_config(text, "b") == text.replace('"0b1"', '"b"')
 
 
 def test_a_load_that_takes_longer_has_not_failed(refusing: Refusing, triton: Triton) -> None:
