@@ -68,8 +68,12 @@ def ask(
         inner.timings.begin(in_class=other.is_authors)
         try:
             if one:
-                return result_of(other, inner, payloads[0])
-            return results_of(other, inner, payloads)
+                return run(other, inner, payloads, one=True)[0]
+            with inner.active():
+                size = operator.index(other.max_batch_size)
+            starts = range(0, len(payloads), size)
+            batches = (run(other, inner, payloads[at : at + size], at) for at in starts)
+            return list(itertools.chain.from_iterable(batches))
         except InferenceError:
             raise
         except (Exception, SystemExit) as error:
@@ -119,36 +123,25 @@ def refuse_endless(chain: Sequence[str], name: str) -> None:
         )
 
 
-def result_of(client: Client, request: Request, payload: Payload) -> Any:
-    """Return the result for one payload."""
-    given = copies([payload])
-    with replace(request, payloads=given).active():
-        return whole(client.inference(given[0]))
-
-
-def results_of(client: Client, request: Request, payloads: Sequence[Payload]) -> list[Any]:
-    """Return the results for several payloads, in batches of the client's own size."""
-    with request.active():
-        size = operator.index(client.max_batch_size)
-    return [
-        one
-        for start in range(0, len(payloads), size)
-        for one in batch(client, request, payloads[start : start + size], start)
-    ]
-
-
-def batch(client: Client, request: Request, payloads: Sequence[Payload], start: int) -> list[Any]:
+def run(
+    client: Client,
+    request: Request,
+    payloads: Sequence[Payload],
+    start: int = 0,
+    *,
+    one: bool = False,
+) -> list[Any]:
     """Return the results of one batch, run in halves where it is too large."""
-    given = copies(payloads)
+    given = unshared([dict(each) for each in payloads])  # which the asked client may change
     try:
         with replace(request, payloads=given).active():
-            results = client.inference_batch(given)
+            results = [client.inference(given[0])] if one else client.inference_batch(given)
             if not isinstance(results, list) or len(results) != len(payloads):
                 raise TypeError(
                     f"inference_batch returned {type(results).__name__}; expected a list with a "
                     f"result for each of {len(payloads)} payloads"
                 )
-            return [whole(one) for one in results]
+            return [whole(each) for each in results]
     except TooLargeAtOnce:
         if len(payloads) == 1:
             raise
@@ -157,15 +150,8 @@ def batch(client: Client, request: Request, payloads: Sequence[Payload], start: 
             raise
         raise placed(error, start + error.position) from error
     half = (len(payloads) + 1) // 2
-    return [
-        *batch(client, request, payloads[:half], start),
-        *batch(client, request, payloads[half:], start + half),
-    ]
-
-
-def copies(payloads: Sequence[Payload]) -> list[Payload]:
-    """Return payloads that the asked client may change."""
-    return unshared([dict(one) for one in payloads])
+    first = run(client, request, payloads[:half], start)
+    return first + run(client, request, payloads[half:], start + half)
 
 
 def whole(result: Any) -> Any:
