@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -54,14 +55,12 @@ class ModelShare:
         region: bytes of shared memory that each of its instances takes; 0 where it is not known.
         batch: where the configuration is changed, the largest batch that it then has, 0 where it
             has none; there is one instance then.
-        configured: the largest batch that was configured.
 
     """
 
     tensors: int
     region: int = 0
     batch: int | None = None
-    configured: int = 0
 
 
 @dataclass(frozen=True)
@@ -90,11 +89,7 @@ class SharedMemoryPlan:
         """Yield a sentence for every model whose configuration is changed."""
         for name, share in self.shares.items():
             if share.batch is not None:
-                batches = ""
-                if share.batch < share.configured:
-                    batches = (
-                        f", and batches of at most {share.batch} instead of {share.configured}"
-                    )
+                batches = f", and batches of at most {share.batch}" if share.batch else ""
                 yield (
                     f"{name}: one instance{batches}, because /dev/shm has {self.size // MIB} MB "
                     "(docker run --shm-size=1g gives enough)"
@@ -148,7 +143,6 @@ def share_of(message: Message, item: ItemBytes, size: int) -> tuple[ModelShare, 
         (item.inputs + item.outputs) * batch,
         item.region(batch),
         min(batch, configured) if changed else None,
-        configured,
     )
     return share, count * share.region
 
@@ -226,17 +220,11 @@ def configurations(repository: Path) -> dict[str, str]:
         except (OSError, UnicodeDecodeError):
             continue  # Triton says what is wrong with it
         for file, backend in (("model.onnx", "onnxruntime"), ("model.pt", "pytorch")):
-            if any(model.glob(f"*/{file}")) and not names_backend(text):
-                text += f'\nbackend: "{backend}"'
+            with suppress(NotProtobufText):
+                message = read(text)
+                named = message.text("backend") or message.text("platform")
+                if not named and any(model.glob(f"*/{file}")):
+                    text += f'\nbackend: "{backend}"'
         if text:
             found[model.name] = text
     return found
-
-
-def names_backend(text: str) -> bool:
-    """Whether a configuration says what runs the model, or cannot be read."""
-    try:
-        message = read(text)
-    except NotProtobufText:
-        return True
-    return bool(message.text("backend") or message.text("platform"))
