@@ -35,9 +35,7 @@ TRIED = "in a test each row had the same answer as alone"
 class Completion:
     """What a model's file adds to its configuration.
 
-    Args:
-        warning: what the author should look at, and how to mend it; nothing where all is well.
-
+    `warning` is what the author should look at, and how to mend it.
     """
 
     fields: Mapping[str, Any]

@@ -42,10 +42,7 @@ TO_MEND = " To mend it: "
 class ModelConfigError(ValueError):
     """A model cannot be served as configured; the text is a line for its author.
 
-    Args:
-        what: is wrong, and what is expected; a sentence.
-        fix: how to mend it, where that does not say so.
-
+    `what` is wrong, and what is expected, is a sentence; `fix` says how to mend it.
     """
 
     def __init__(self, what: str, fix: str = "") -> None:

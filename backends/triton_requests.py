@@ -55,13 +55,9 @@ def deadline_of(parameters: Mapping[str, Any]) -> float:
 
 @dataclass(frozen=True)
 class TritonRequest:
-    """One of Triton's requests.
+    """One of Triton's requests: its tensors by name, or why it cannot be read.
 
-    Args:
-        tensors: by name; or why the request cannot be read.
-        deadline: when its caller gives up, in microseconds since 1970.
-        sender: for an answer that is not returned to Triton.
-
+    `deadline` is in microseconds since 1970; `sender` is for an answer that is not returned.
     """
 
     parameters: Mapping[str, Any]

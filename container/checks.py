@@ -36,12 +36,7 @@ def check_files(settings: Settings) -> None:
 
 
 def unreadable_models(repository: Path) -> Iterator[str]:
-    """Yield a line for each model with a file that this user may not read.
-
-    Args:
-        repository: with a folder, or a link to one, per model.
-
-    """
+    """Yield a line for each model of a repository with a file that this user may not read."""
     if os.geteuid() == 0:
         return  # may read what it likes, and is spared the walk
     for model in sorted(repository.iterdir()):

@@ -95,10 +95,8 @@ class Item:
 class Rows:
     """The wanted rows of one output of a run.
 
-    Args:
-        dims: the dimensions that the output has before its last one: a batch, and rows in it.
-        numbers: of those that are wanted, at least one, counted over both.
-
+    `dims` are the dimensions before its last one: a batch, and rows in it. `numbers` are of those
+    that are wanted, at least one, counted over both.
     """
 
     dims: tuple[int, int]
@@ -118,13 +116,9 @@ class Run(Protocol):
 
 @dataclass(frozen=True)
 class ByRows:
-    """Runs that compute only some rows of an output.
+    """Runs that compute only some rows of some outputs.
 
-    Args:
-        outputs: the names of those of which they can.
-        run: takes the rows that are wanted besides, by output, which it returns [rows, size of the
-            last dimension].
-
+    `run` takes these rows by output besides, which it returns [rows, size of the last dimension].
     """
 
     outputs: Collection[str]

@@ -81,12 +81,7 @@ class OfflineSession:
 
 
 class Offline(OnnxModels):
-    """A model server that knows models by their configurations, and runs files by their engines.
-
-    Args:
-        folder: the repository.
-
-    """
+    """A model server that knows models by their configurations, and runs files by their engines."""
 
     def __init__(self, folder: str | Path) -> None:
         super().__init__(folder)

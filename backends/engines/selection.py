@@ -74,13 +74,9 @@ LEAST_TIMES = 2
 
 @dataclass(frozen=True)
 class Reference:
-    """The reference: outputs of ONNX Runtime in f32.
+    """The reference: outputs of ONNX Runtime in f32, which `exact` runs.
 
-    Args:
-        exact: runs the model so.
-        results: of the client, with the samples that they are of.
-        tap: through which the client asks the model.
-
+    `results` are of the client, with the samples that they are of, and what `tap` recorded.
     """
 
     exact: Run

@@ -33,12 +33,9 @@ _END = 2**31  # behind any row, and small enough to be multiplied with their num
 
 @dataclass(frozen=True)
 class _End:
-    """How a graph ends before an output.
+    """How a graph ends before an output: `hidden` [.., .., H] goes into a product.
 
-    Args:
-        hidden: what goes into it, as [.., .., H].
-        reshapes: nodes behind it that change its shape.
-
+    `reshapes` are nodes behind it that change its shape.
     """
 
     result: Any
@@ -48,17 +45,10 @@ class _End:
 
 
 def take_rows(model: Any) -> tuple[str, ...]:
-    """Change a graph so that rows of outputs are computed as they are wanted.
+    """Change a graph so that rows of outputs are computed as they are wanted; return their names.
 
     These are outputs [any size, any size, V] that end in a product of [.., H] with a matrix [H, V],
     V above H, with or without factors, a bias and reshapes around it.
-
-    Args:
-        model: an `openvino.Model`.
-
-    Returns:
-        The names of the changed outputs.
-
     """
     ends = {
         result.input_value(0).get_any_name(): end

@@ -37,12 +37,7 @@ Part = dict[str, Any]
 
 
 def list_image(python: Path) -> Part:
-    """List the parts of the image in which this runs.
-
-    Args:
-        python: of the environment that the container uses.
-
-    """
+    """List the parts of the image in which this runs; `python` is that of the container."""
     bom = run_cyclonedx("environment", str(python))
     bom["components"] = [one for one in bom["components"] if one["name"] != NAME]
     (site,) = (python.parents[1] / "lib").glob("python3*/site-packages")

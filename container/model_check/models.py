@@ -69,11 +69,8 @@ def check_models(
 ) -> list[str]:
     """Check every model of a folder; return their names.
 
-    Args:
-        findings: takes what is wrong in its folder.
-        closed: what cannot be read, which is reported already; models with it are passed over.
-        may_be_empty: it may have no model, since it has classes.
-
+    Models with what is `closed`, which is reported already, are passed over. A folder with classes
+    `may_be_empty`.
     """
     root = findings.root
     found = dict(models_in(root))

@@ -36,16 +36,9 @@ class NoTriton(Exception):
 
 @dataclass(frozen=True)
 class TritonProgram:
-    """A Triton that can be started.
+    """A Triton that can be started, with the options and variables that it needs besides.
 
-    Args:
-        kind: where it is from, for the log.
-        executable: the server's program.
-        options: command-line options it needs besides the settings.
-        environment: variables it needs besides those of this process.
-        has_our_backends: whether it uses the backends of `backends`.
-        caches: folder of the libraries for response caches.
-
+    `kind` says where it is from; `caches` is the folder of the libraries for response caches.
     """
 
     kind: str

@@ -48,12 +48,7 @@ REQUEST = b'{"ended":'
 
 
 class RequestLines:
-    """Makes the log's lines of the requests that NGINX logs, and counts those it refused.
-
-    Args:
-        logged: whether the lines are wanted in the container's log.
-
-    """
+    """Makes lines of NGINX's requests, where they are `logged`, and counts those it refused."""
 
     def __init__(self, *, logged: bool) -> None:
         self.counts = {str(status): 0 for status in REFUSALS}
