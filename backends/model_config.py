@@ -42,7 +42,7 @@ TO_MEND = " To mend it: "
 class ModelConfigError(ValueError):
     """A model cannot be served as configured; the text is a line for its author.
 
-    `what` is wrong, and what is expected, is a sentence; `fix` says how to mend it.
+    `what` is a sentence on what is wrong and what is expected; `fix` says how to mend it.
     """
 
     def __init__(self, what: str, fix: str = "") -> None:
