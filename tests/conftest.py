@@ -17,13 +17,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from werkzeug.routing import Rule
 from xdist.scheduler import LoadFileScheduling
 
 from bench.servers import processes
+from clients.plugins import discovery
 from clients.text import tokenizer
 from container.supervisor.supervisor import SAME_REQUEST_S
 
@@ -257,10 +260,33 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByServer | N
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _tokenizers_are_read_once(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Keep them for other tests: to read one takes a process and a second."""
+def _what_is_the_same_in_all_tests_is_made_once(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Tokenizers, which take a process, and what took most of the time of small tests.
+
+    Werkzeug compiles the routes of each application, and Python reads of each distribution which
+    entry points it has.
+    """
     tokenizer.in_use = {}
     tokenizer.KEPT = tmp_path_factory.mktemp("tokenizers")
+    compiled: dict[Any, Any] = {}
+    compile_builder, entry_points = Rule._compile_builder, discovery.entry_points
+
+    def compile_once(rule: Rule, append_unknown: bool = True) -> Any:  # noqa: FBT002  its own
+        key = (rule.rule, repr(rule.defaults), append_unknown)
+        if key not in compiled:
+            compiled[key] = compile_builder(rule, append_unknown)
+        return compiled[key]
+
+    @cache
+    def look_once(places: tuple[tuple[Path, int], ...], group: str) -> Any:
+        return entry_points(group=group)
+
+    def look(group: str) -> Any:
+        there = [path for one in sys.path if (path := Path(one)).exists()]
+        return look_once(tuple((path, path.stat().st_mtime_ns) for path in there), group)
+
+    Rule._compile_builder = compile_once  # type: ignore[method-assign]
+    discovery.entry_points = look
 
 
 @pytest.fixture(scope="session")
