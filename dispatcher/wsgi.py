@@ -223,7 +223,7 @@ def assemble(
     lookup = ModelLookup(registry, environment, readiness.refuse, loader.is_wanted, control.find)
     executor = Executor(lookup, admission.calls, grace_period(settings.client_timeout))
     environment.others.find = executor.client
-    s3 = Step(settings) if settings.s3_is_used else None
+    s3 = Step(settings, admission.bodies) if settings.s3_is_used else None
     later = Later(jobs, settings, s3) if jobs else None
     inference = InferenceHandler(settings, executor, admission, telemetry, s3=s3, later=later)
     triton = TritonProxy(settings, lookup, admission, control.using, inference.enter)

@@ -21,16 +21,10 @@ from dispatcher.codecs.error_responses import error_item
 from dispatcher.codecs.metadata import Metadata, TimeLimit, names_sequence
 from dispatcher.errors import CallerGone, time_used_up
 from dispatcher.execution.model_lookup import ModelLookup
-from dispatcher.execution.prepared import PreparedRequest, prepare, stored_in
+from dispatcher.execution.prepared import PreparedRequest, prepare
 from dispatcher.execution.slots import Caller, Slot, Slots
 from dispatcher.model_request import ModelRequest
-from dispatcher.s3.reading import (
-    RUNNING,
-    Stored,
-    ahead,
-    error_of_s3,
-    free,
-)
+from dispatcher.s3.reading import stored_in, wait_for_each
 from dispatcher.s3.step import Output
 
 MAX_BATCHES = 4  # of one request at a time: two in the model, two being decoded
@@ -86,7 +80,6 @@ class Executor:
             range(0, len(prepared.payloads), size),
             job,
             model=lambda _: self.registry.name(prepared.model_request.modelname),
-            objects=lambda start: stored_in(prepared.payloads[start : start + size]),
             call=lambda start, deadline: prepared.batch(start, size, deadline),
             failed=failed,
             most=MAX_BATCHES,
@@ -110,6 +103,9 @@ class Executor:
                     return one, {"status": 200, **prepared.body(prepared.result())}
             except Exception as error:
                 return failed(one, error)
+            finally:
+                if not one.shared and (stored := stored_in(one)):
+                    stored[0].reads.free(stored)
 
         def failed(one: ModelRequest | Exception, error: Exception) -> Answer:
             return one, error_item(error, model(one))
@@ -117,19 +113,13 @@ class Executor:
         def model(one: ModelRequest | Exception) -> str:
             return "" if isinstance(one, Exception) else self.registry.name(one.modelname)
 
-        def objects(one: ModelRequest | Exception) -> list[Stored]:
-            stored = [] if isinstance(one, Exception) else stored_in(one.payloads)
-            few = stored and len(stored) <= stored[0].reads.objects.at_a_time
-            return stored if few else []  # a longer list is read in its call, a batch at a time
-
         def alone(one: ModelRequest | Exception) -> bool:
             return isinstance(one, ModelRequest) and names_sequence(one.parameters, metadata)
 
         for one, answer in self.in_order(
-            model_requests,
+            wait_for_each(model_requests, job.time_limit.ends),
             job,
             model=model,
-            objects=objects,
             call=call,
             failed=failed,
             most=self.calls.per_model,
@@ -198,7 +188,6 @@ class Executor:
         job: Job,
         *,
         model: Callable[[T], str],
-        objects: Callable[[T], list[Stored]],
         call: Callable[[T, float], R],
         failed: Callable[[T, Exception], R],
         most: int,
@@ -213,10 +202,8 @@ class Executor:
             items: what to call with.
             job: what the calls have in common.
             model: returns the model of an item.
-            objects: returns what an item reads from S3, at most as many as are read at a time.
             call: is run in a thread of its own.
-            failed: returns the result for a call that was not made or did not end; an error of S3
-                is the one that matters.
+            failed: returns the result for a call that was not made or did not end.
             most: how many calls may be under way.
             alone: whether a call waits for all earlier ones, as one of a sequence.
 
@@ -227,30 +214,19 @@ class Executor:
             item, deadline, future = under_way.popleft()
             left = deadline + self.patience - time.monotonic()
             if not wait([future], timeout=max(0.0, left)).done:
-                return refused(item, time_used_up())
+                return failed(item, time_used_up())
             return future.result()
-
-        def refused(item: T, error: InferenceError) -> R:
-            read = objects(item)
-            try:
-                return failed(item, error_of_s3(read) or error)
-            finally:
-                free(read)
 
         def run(slot: Slot, item: T, deadline: float) -> R:
             slot.thread = threading.get_ident()  # another thread has waited for it
-            try:
-                with slot:
-                    return call(item, deadline)
-            finally:
-                free(objects(item))
+            with slot:
+                return call(item, deadline)
 
-        for until, item in ahead(items, objects, job.time_limit.deadline):
-            deadline = until
+        for item in items:
             if alone(item):
                 while under_way:
                     yield first()
-                deadline = job.time_limit.deadline()  # its time begins now
+            deadline = job.time_limit.deadline()
             if job.caller.disconnected():
                 raise CallerGone("the caller closed the connection before all models were asked")
             slot = self.calls.try_enter(model(item), deadline)
@@ -262,10 +238,8 @@ class Executor:
             except CallerGone:
                 raise
             except InferenceError as error:
-                yield refused(item, error)
+                yield failed(item, error)
                 continue
-            if read := objects(item):
-                read[0].reads.begin(read, deadline, RUNNING)
             context = job.context.copy()  # two threads cannot be inside the same one
             future = self._pool.submit(context.run, run, slot, item, deadline)
             under_way.append((item, deadline, future))

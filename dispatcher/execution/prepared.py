@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import operator
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, replace
@@ -32,7 +32,7 @@ from dispatcher.execution.model_lookup import ModelLookup
 from dispatcher.execution.sequences import sequence_of
 from dispatcher.model_request import ModelRequest
 from dispatcher.s3.places import FIELDS
-from dispatcher.s3.reading import RUNNING, Stored, free
+from dispatcher.s3.reading import Stored
 
 T = TypeVar("T")
 
@@ -65,11 +65,6 @@ def is_contract_error(error: BaseException) -> bool:
         )
     except Exception:  # raised by a property of an author's class
         return False
-
-
-def stored_in(payloads: Iterable[Any]) -> list[Stored]:
-    """Return those of some payloads that are in S3."""
-    return [one for one in payloads if isinstance(one, Stored)]
 
 
 def check_results(results: Any, expected: int) -> list[Any]:
@@ -166,8 +161,7 @@ class PreparedRequest:
             size = operator.index(self.client.max_batch_size)
             if size < 1:
                 raise ValueError(f"max_batch_size is {size}; expected a whole number from 1")
-        stored = stored_in(self.payloads)
-        return min(size, stored[0].reads.objects.at_a_time) if stored else size
+        return size
 
     def batch(self, start: int, size: int, deadline: float) -> list[Any]:
         """Return the results of one batch, run in halves where it is too large.
@@ -180,19 +174,15 @@ class PreparedRequest:
         Raises InferenceError: its message says which payload failed.
 
         """
-        asked = self.payloads[start : start + size]
+        batch = self.opened(self.payloads[start : start + size], start, deadline)
         try:
-            batch = self.opened(asked, start, deadline)
-            try:
-                return self.run(batch, start, deadline)
-            except TooLargeAtOnce as error:
-                if len(batch) == 1:
-                    raise with_position(error, start) from error
-            half = (len(batch) + 1) // 2
-            done = self.batch(start, half, deadline)
-            return done + self.batch(start + half, len(batch) - half, deadline)
-        finally:
-            free(stored_in(asked))
+            return self.run(batch, start, deadline)
+        except TooLargeAtOnce as error:
+            if len(batch) == 1:
+                raise with_position(error, start) from error
+        half = (len(batch) + 1) // 2
+        done = self.batch(start, half, deadline)
+        return done + self.batch(start + half, len(batch) - half, deadline)
 
     def run(self, batch: list[Payload], start: int, deadline: float) -> list[Any]:
         """Return what the client answers to a batch, as `batch`."""
@@ -221,8 +211,6 @@ class PreparedRequest:
 
         Raises InferenceError: its message says which payload failed.
         """
-        if stored := stored_in(payloads):
-            stored[0].reads.begin(stored, deadline, RUNNING, until=deadline)
         taken = []
         for position, one in enumerate(payloads, start):
             try:
@@ -241,7 +229,8 @@ class PreparedRequest:
 
         Raises InferenceError: the client takes no such file.
         """
-        client = self.client
+        # Several models may get it, and a client may change what it is given.
+        client, others = self.client, unshared(dict(stored.others))
         ready_made = isinstance(client, Family | TensorClient)
         fields = client.media or ({} if ready_made else USUAL_FIELDS)
         try:
@@ -249,9 +238,9 @@ class PreparedRequest:
         except BadBody as error:
             raise BadPayload(error.message, hint="store texts in UTF-8") from error
         if media.kind not in client.media and media.kind in fields:
-            payload = {**stored.others, fields[media.kind]: media.content}
+            payload = {**others, fields[media.kind]: media.content}
         else:
-            payload = {**stored.others, **client.payload_of(media)}
+            payload = {**others, **client.payload_of(media)}
         if self.model_request.shared:
             return known_fields(payload, client)
         if isinstance(client, Family):  # one that gets bytes does not look

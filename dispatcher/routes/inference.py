@@ -50,7 +50,7 @@ from dispatcher.codecs.responses import (
 from dispatcher.errors import ANSWERS
 from dispatcher.execution.admission import Admission
 from dispatcher.execution.executor import Executor, Job, kept
-from dispatcher.execution.prepared import PreparedRequest, prepare, stored_in
+from dispatcher.execution.prepared import PreparedRequest, prepare
 from dispatcher.execution.slots import STARTS, Slot, Slots
 from dispatcher.execution.watchdog import send_timeout, shut_down
 from dispatcher.model_request import InferenceRequest, ModelRequest, RequestList, SeveralModels
@@ -62,7 +62,7 @@ from dispatcher.routes.streams import (
     stream_response,
     wants_lines,
 )
-from dispatcher.s3.reading import RUNNING, wait_for_objects
+from dispatcher.s3.reading import stored_in, wait_for_objects
 from dispatcher.s3.step import Output, Step
 from dispatcher.settings import Settings
 from dispatcher.telemetry.request_log import RequestRecord
@@ -331,19 +331,17 @@ class InferenceHandler:
             record.modelname = asked.modelname
             lookup.refuse(asked.modelname)
         alone = only and not asked.is_list
-        if objects := stored_in(asked.payloads):
+        if objects := stored_in(asked):
             if only:
                 with suppress(ModelUnavailable):  # one to be loaded is loaded in its slot
                     lookup.find(asked.modelname)  # an unknown model has nothing read
-            wait_for_objects(objects[0], deadline, alone=alone)
+            wait_for_objects(objects, deadline, alone=alone)
         record.begin_waiting()
         try:
             name = lookup.registry.name(asked.modelname) + kind
             slot = slots.enter(name, deadline, g.caller)
         finally:
             record.end_waiting()
-        if objects and alone:
-            objects[0].reads.begin(objects, deadline, RUNNING)
         return slot
 
     def prepared(

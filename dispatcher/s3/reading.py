@@ -1,7 +1,7 @@
 """Reads the objects that requests name, a few at a time.
 
 A request waits for its objects before it takes a slot, so that a slow S3 slows only those that use
-it. Two things are bounded: how many calls of S3 run at a time, and how many objects are in memory.
+it. What it has read counts among the large bodies of the worker, as if it had come in its body.
 """
 
 from __future__ import annotations
@@ -17,43 +17,40 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from clients.errors import DeadlineExceeded, InferenceError, TooManyRequests
+from dispatcher.codecs.content_types import LargeBodies
+from dispatcher.errors import ObjectTooLarge
+from dispatcher.model_request import ModelRequest
 from dispatcher.s3.client import S3, Location
 from dispatcher.settings import S3_AT_A_TIME, Settings
 from dispatcher.telemetry.request_log import RequestRecord
 
 GRACE_S = 0.2  # for S3's own, more specific error
-# What objects in memory are for: requests that wait for a slot, the next calls of those that have
-# one, and calls that run. Up to each stage there are 1, 2 and 3 times as many as are read at a
-# time: those who wait leave room for those whom they wait for.
-WAITING, AHEAD, RUNNING = range(3)
 JSON_TYPE = "application/json"
 
 T = TypeVar("T")
+Item = TypeVar("Item", bound="ModelRequest | Exception")
 
 
 class Objects:
     """Calls S3 in threads of its own, for all requests of a worker."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, bodies: LargeBodies) -> None:
         self.s3, self.most = S3.of(settings), settings.s3_max_object
-        self.at_a_time = S3_AT_A_TIME
-        self.held = [0, 0, 0]
-        """How many objects are in memory, by their stages."""
-        self.freed = threading.Condition()
-        """Guards `held` and what the requests read."""
+        self.at_a_time, self.bodies = S3_AT_A_TIME, bodies
         self._waiting = threading.BoundedSemaphore(settings.queue + self.at_a_time)
         self._pool = ThreadPoolExecutor(self.at_a_time, thread_name_prefix="s3")
 
-    def has_room(self, count: int, stage: int) -> bool:
-        """Whether further objects of a stage may be in memory."""
-        return all(
-            sum(self.held[: upto + 1]) + count <= (upto + 1) * self.at_a_time
-            for upto in range(stage, RUNNING + 1)
-        )
+    def get(
+        self, location: Location, deadline: float, count: Callable[[int], None]
+    ) -> ObjectRead[bytes]:
+        """Begin to read an object; `count` is called with its size."""
 
-    def get(self, location: Location, deadline: float) -> ObjectRead[bytes]:
-        """Begin to read an object."""
-        return self._begin(location, deadline, lambda at: self.s3.get(location, at, self.most))
+        def read(until: float) -> bytes:
+            content = self.s3.get(location, until, self.most)
+            count(len(content))
+            return content
+
+        return self._begin(location, deadline, read)
 
     def put(self, location: Location, text: str, deadline: float) -> ObjectRead[None]:
         """Begin to write a text of JSON."""
@@ -84,13 +81,11 @@ class Objects:
 
 @dataclass(eq=False)
 class ObjectRead(Generic[T]):
-    """A call of S3 that runs, or waits for its turn; `users` payloads of a request need it."""
+    """A call of S3 that runs, or waits for its turn."""
 
     location: Location
     until: float
     future: Future[T]
-    users: int = 0
-    stage: int = WAITING
 
     def result(self, deadline: float) -> T:
         """Return its result."""
@@ -118,156 +113,113 @@ class Stored:
 
     def content(self, deadline: float) -> bytes:
         """Return the object's content; begin to read it where that was not done."""
-        self.reads.begin([self], deadline, RUNNING, until=deadline)
+        self.reads.begin([self], deadline)
         if self.call is None:
-            raise DeadlineExceeded(
-                f"S3 took too long for {self.location}: other objects left no room for it",
-                hint="send fewer requests with objects of S3 at a time",
-            )
+            raise ValueError("it was not begun")
         return self.call.result(deadline)
 
 
 @dataclass(eq=False)
 class Reads:
-    """What one request reads from S3: an object once for all payloads that need it meanwhile."""
+    """What one request reads from S3."""
 
     objects: Objects
-    record: RequestRecord
-    _calls: dict[Location, ObjectRead[bytes]] = field(default_factory=dict)
+    record: RequestRecord  # gets the seconds that were waited for
+    _calls: set[ObjectRead[bytes]] = field(default_factory=set)
+    _held: int = 0
+    _is_closed: bool = False
+    _counting: threading.Lock = field(default_factory=threading.Lock)
 
-    def begin(
-        self, payloads: Sequence[Stored], deadline: float, stage: int, *, until: float = 0.0
-    ) -> bool:
-        """Begin to read what is not being read yet; return whether there was room for it.
-
-        Args:
-            payloads: that belong together; at most as many as are read at a time.
-            deadline: for the objects.
-            stage: that they are in from now on.
-            until: how long to wait for room, for all of them together.
-
-        """
-        objects = self.objects
-
-        def fit() -> bool:
-            missing = {one.location for one in payloads if one.call is None} - self._calls.keys()
-            return objects.has_room(len(missing), stage)
-
-        with objects.freed:
-            if not objects.freed.wait_for(fit, max(0.0, until - time.monotonic())):
-                return False
-            for one in payloads:
-                if one.call is None:
-                    if one.location not in self._calls:
-                        self._calls[one.location] = objects.get(one.location, deadline)
-                        objects.held[WAITING] += 1
-                    one.call = self._calls[one.location]
-                    one.call.users += 1
-                if one.call.stage < stage:
-                    objects.held[one.call.stage] -= 1
-                    objects.held[stage] += 1
-                    one.call.stage = stage
-            objects.freed.notify_all()
-        return True
-
-    def wait(self, payloads: Sequence[Stored], deadline: float, stage: int) -> None:
-        """Wait until the objects were read, or were not: `content` says which."""
-        since = time.monotonic()
-        self.begin(payloads, deadline, stage, until=deadline)
+    def begin(self, payloads: Iterable[Stored], deadline: float) -> None:
+        """Begin to read what is not being read yet."""
         for one in payloads:
-            if one.call:
-                with suppress(InferenceError):
-                    one.call.result(deadline)
+            if one.call is None:
+                one.call = self.objects.get(one.location, deadline, self._count)
+                self._calls.add(one.call)
+
+    def wait(self, payloads: Sequence[Stored], deadline: float) -> None:
+        """Wait until the objects were read, or one was not: `content` says which."""
+        since = time.monotonic()
+        with suppress(InferenceError):
+            for place, one in enumerate(payloads):  # a long list leaves turns to other requests
+                self.begin(payloads[place : place + self.objects.at_a_time], deadline)
+                one.content(deadline)
         self.record.s3 += time.monotonic() - since
 
+    def _count(self, size: int) -> None:
+        bodies = self.objects.bodies
+        with self._counting:
+            if self._held + size > bodies.most:
+                raise ObjectTooLarge(
+                    f"the objects of the request have more than {bodies.most // 2**20} MiB in all",
+                    hint="send fewer in a request, or a line for each: application/jsonlines",
+                )
+            if not self._is_closed:
+                bodies.hold(size)
+                self._held += size
+
     def free(self, payloads: Iterable[Stored]) -> None:
-        """Free the objects that payloads have used, and no other one needs."""
-        with self.objects.freed:
-            for one in payloads:
-                call, one.call = one.call, None
-                if call:
-                    call.users -= 1
-                    if not call.users:
-                        self._free(call)
+        """Forget the contents of objects that no other payload needs."""
+        for one in payloads:
+            call, one.call = one.call, None
+            if call:
+                self._calls.discard(call)
+                future = call.future
+                if future.done() and not (future.cancelled() or future.exception()):
+                    self._forget(len(future.result()))
 
     def close(self) -> None:
         """Free all objects, when the response was sent or the request has failed."""
-        with self.objects.freed:
-            for call in list(self._calls.values()):
-                self._free(call)
-
-    def _free(self, call: ObjectRead[bytes]) -> None:
-        if self._calls.get(call.location) is call:  # else `close` has freed it
-            del self._calls[call.location]
+        for call in list(self._calls):
             call.future.cancel()
-            self.objects.held[call.stage] -= 1
-            self.objects.freed.notify_all()
+        with self._counting:
+            self._is_closed = True
+        self._forget(self._held)
+
+    def _forget(self, size: int) -> None:
+        with self._counting:
+            size = min(size, self._held)  # which was closed meanwhile
+            self._held -= size
+            self.objects.bodies.hold(-size)
 
 
-def free(stored: Sequence[Stored]) -> None:
-    """Free the objects of payloads of one request."""
-    if stored:
-        stored[0].reads.free(stored)
+def stored_in(asked: ModelRequest | Exception) -> list[Stored]:
+    """Return the payloads of a request that are in S3."""
+    payloads = [] if isinstance(asked, Exception) else asked.payloads
+    return [one for one in payloads if isinstance(one, Stored)]
 
 
-def error_of_s3(stored: Sequence[Stored]) -> InferenceError | None:
-    """Return why an object was not read; then no other error of its request matters."""
-    for one in stored:
-        try:
-            if one.call:
-                one.call.result(0)
-        except InferenceError as error:
-            return error
-    return None
+def wait_for_objects(stored: Sequence[Stored], deadline: float, *, alone: bool) -> None:
+    """Wait for the objects of a request before it takes a slot.
 
-
-def wait_for_objects(first: Stored, deadline: float, *, alone: bool) -> None:
-    """Wait for the first object of a request before it takes a slot.
-
-    Args:
-        first: the object. (More of them would wait for others while they keep others waiting.)
-        deadline: for it.
-        alone: whether it is the only one.
-
-    Raises InferenceError: too many requests wait for S3; the only object was not read, or none was
-    until the deadline.
-
+    Raises InferenceError: too many requests wait for S3; the only object, which is `alone`, was not
+    read; or another one was not until the deadline.
     """
-    with first.reads.objects.place_to_wait():
-        first.reads.wait([first], deadline, WAITING)
+    reads = stored[0].reads
+    with reads.objects.place_to_wait():
+        reads.wait(stored, deadline)
     if alone or time.monotonic() >= deadline:
-        first.content(deadline)
+        for one in stored:
+            one.content(deadline)
 
 
-def ahead(
-    items: Iterable[T],
-    payloads: Callable[[T], Sequence[Stored]],
-    deadline: Callable[[], float],
-) -> Iterator[tuple[float, T]]:
-    """Yield each item when its objects were read, and begin to read those of the next ones.
+def wait_for_each(items: Iterable[Item], until: float) -> Iterator[Item]:
+    """Yield each of several requests when its objects were read, and begin with the next ones.
 
-    Args:
-        items: of a request.
-        payloads: returns those of an item, at most as many as are read at a time.
-        deadline: returns the one for the next item, which is yielded with it: what the item waits
-            for S3 counts too.
-
+    A request without objects is yielded as it comes: its body may be large.
     """
-    left, window = iter(items), deque[T]()
-    while True:
-        until = deadline()
-        count = sum(len(payloads(one)) for one in window)
-        for item in left:
-            window.append(item)
-            count += len(mine := payloads(item))
-            if not mine or count >= 2 * mine[0].reads.objects.at_a_time:
-                break
-        if not window:
-            return
-        for item in window:
-            # Only the first one waits for room, while nothing is held that is not in use.
-            if (mine := payloads(item)) and not mine[0].reads.begin(mine, until, AHEAD):
-                break
-        if mine := payloads(item := window.popleft()):
-            mine[0].reads.wait(mine, until, AHEAD)
-        yield until, item
+    begun = deque[Item]()
+    for item in items:
+        if mine := stored_in(item):
+            mine[0].reads.begin(mine, until)
+        begun.append(item)
+        while begun and not (mine and len(begun) <= mine[0].reads.objects.at_a_time):
+            yield _waited(begun.popleft(), until)
+    while begun:
+        yield _waited(begun.popleft(), until)
+
+
+def _waited(item: Item, until: float) -> Item:
+    if mine := stored_in(item):
+        mine[0].reads.wait(mine, until)
+    return item

@@ -13,7 +13,7 @@ from typing import Any
 from clients.base import Payload
 from clients.errors import BadPayload, BadRequest, InferenceError
 from clients.request import Media
-from clients.tensors.nested import unshared
+from dispatcher.codecs.content_types import LargeBodies
 from dispatcher.codecs.responses import encode
 from dispatcher.model_request import InferenceRequest, ModelRequest, RequestList, SeveralModels
 from dispatcher.s3.client import Location
@@ -62,8 +62,8 @@ class Output:
 class Step:
     """Finds out what requests name in S3."""
 
-    def __init__(self, settings: Settings) -> None:
-        self.places, self.objects = Places(settings), Objects(settings)
+    def __init__(self, settings: Settings, bodies: LargeBodies) -> None:
+        self.places, self.objects = Places(settings), Objects(settings, bodies)
         self.store_all = bool(settings.s3_results_prefix)
 
     def reads(self, record: RequestRecord) -> Reads:
@@ -86,7 +86,13 @@ class Step:
                     "`output` names one object for the answers of several models",
                     hint='write "output": {}, which gives each a name of its own',
                 )
-            return SeveralModels([self.one(one, reads, texts) for one in asked.model_requests])
+            payloads = self.one(asked.model_requests[0], reads, texts).payloads
+            return SeveralModels(
+                [
+                    replace(one, payloads=payloads, output=self.output(one, payloads, reads, texts))
+                    for one in asked.model_requests
+                ]
+            )
         return RequestList(self.item(one, reads, texts) for one in asked.model_requests)
 
     def item(
@@ -108,8 +114,7 @@ class Step:
         if not isinstance(payload, Mapping) or FIELDS.isdisjoint(payload):
             return payload
         others = {name: value for name, value in payload.items() if name not in FIELDS}
-        # (Several models may get it, and a client may change what it is given.)
-        return Stored(self.places.input(payload), unshared(others), reads)
+        return Stored(self.places.input(payload), others, reads)
 
     def output(
         self,

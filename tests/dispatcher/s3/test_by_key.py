@@ -130,9 +130,6 @@ def test_a_key_asked_by_two_models_is_read_once(client: FlaskClient) -> None:
         assert [one["status"] for one in came.values()] == [200, 200, 200]
         assert came["colour"]["result"]["pixel"] == RED
         assert get.call_count == 1
-        requests = [{"modelname": name, **key("lime")} for name in ("colour", "slow")]
-        client.post("/invocations", json={"requests": requests})
-        assert get.call_count == 2
 
 
 def test_an_object_is_read_once_where_lines_would_do_too(client: FlaskClient) -> None:
@@ -161,11 +158,7 @@ def test_a_batch_that_is_halved_is_read_once(client: FlaskClient) -> None:
     assert get.call_count == len(names)
 
 
-def test_a_short_list_for_several_models_is_read_once(
-    make: MakeClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("dispatcher.s3.reading.S3_AT_A_TIME", 3)
-    client = make()
+def test_a_list_for_several_models_is_read_once(client: FlaskClient) -> None:
     payloads = [key(name) for name in ("red", "lime", "blue")]
     with patch.object(S3, "get", autospec=True, side_effect=S3.get) as get:
         came = ask(client, ["colour", "slow"], payloads)["results"]
@@ -176,7 +169,7 @@ def test_a_short_list_for_several_models_is_read_once(
 def test_objects_of_requests_that_fail_make_room_for_the_next(
     make: MakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More of them than may be in memory: models that do not exist, and wrong parameters."""
+    """More of them than are read at a time: models that do not exist, and wrong parameters."""
     monkeypatch.setattr("dispatcher.s3.reading.S3_AT_A_TIME", 1)
     client = make(MODEL_SERVER_TIMEOUT="5")
     wrong = [{"modelname": "none"}, {"modelname": "colour", "parameters": {"no": 1}}]

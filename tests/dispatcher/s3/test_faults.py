@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from dispatcher.s3 import step
-from dispatcher.s3.reading import Objects
-from dispatcher.settings import Settings
+from dispatcher.codecs.content_types import LargeBodies
 from tests.conftest import free_ports
 from tests.dispatcher.s3.conftest import MakeClient, png
 from tests.support.proxies import always, proxy
@@ -229,27 +227,47 @@ def test_an_object_that_changes_is_read_as_one_or_the_other(
         writer.join()
 
 
-def test_nothing_is_kept_in_memory_after_the_requests(make: MakeClient, pictures: S3Server) -> None:
-    made: list[Objects] = []
+def test_nothing_is_kept_in_memory_after_the_requests(
+    make: MakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[LargeBodies] = []
+    begin = LargeBodies.__init__
 
-    class Noted(Objects):
-        def __init__(self, settings: Settings) -> None:
-            super().__init__(settings)
-            made.append(self)
+    def noted(bodies: LargeBodies, most: int) -> None:
+        begin(bodies, most)
+        made.append(bodies)
 
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(step, "Objects", Noted)
-        client = make()
+    monkeypatch.setattr(LargeBodies, "__init__", noted)
+    client = make()
     for payload in ([RED] * 30, [RED, {"s3_key": "none"}] * 9, RED, {"s3_key": "texts/note.txt"}):
         for model in ("colour", ["colour", "letters"]):
             client.post("/invocations", json={"modelname": model, "payload": payload}).close()
-    assert made[0].held == [0, 0, 0]
+    requests = [{"modelname": name, **RED} for name in ("colour", "letters", "none")] * 9
+    client.post("/invocations", json={"requests": requests}).close()
+    assert [bodies.held for bodies in made] == [0]
+
+
+def test_objects_count_as_if_they_had_come_in_the_body(
+    make: MakeClient, pictures: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list that can never fit is 413; lines are read a few at a time, and freed."""
+    pictures.put("texts/large.txt", b"x" * 300_000)
+    begin = LargeBodies.__init__
+    monkeypatch.setattr(LargeBodies, "__init__", lambda bodies, _: begin(bodies, 1_000_000))
+    monkeypatch.setattr("dispatcher.s3.reading.S3_AT_A_TIME", 1)
+    client = make(MODEL_SERVER_THREADS="1")
+    large = {"s3_key": "texts/large.txt"}
+    lines = "\n".join([json.dumps({"modelname": "letters", **large})] * 9)
+    with client.post("/invocations", data=lines, content_type="application/jsonlines") as answer:
+        assert [json.loads(line)["result"] for line in answer.text.splitlines()] == [300_000] * 9
+    response = client.post("/infer/letters", json={"payload": [large] * 4})
+    assert_error(response, 413, "object_too_large", "in all", "application/jsonlines")
 
 
 def test_requests_that_wait_leave_room_for_those_they_wait_for(
     make: MakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Six objects may be in memory, and fifteen requests want more than a hundred."""
+    """Two are read at a time, and fifteen requests want more than a hundred."""
     monkeypatch.setattr("dispatcher.s3.reading.S3_AT_A_TIME", 2)
     client = make(MODEL_SERVER_THREADS="2", MODEL_SERVER_TIMEOUT="40")
     keys = [{"s3_key": f"images/{name}.png"} for name in ("red", "lime", "blue")] * 5
