@@ -21,6 +21,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from clients.errors import DeadlineExceeded, InferenceError
 from clients.families.base.dispatch_toml import authors
@@ -36,6 +37,7 @@ from dispatcher.status.checks import failures
 log = logging.getLogger(__name__)
 
 STATES_S = 2.0  # for Triton to list its models
+TRIED = "tried.json"
 
 Try = Callable[[Iterable[Source], Mapping[str, str], Settings], dict[str, Tried]]
 try_at_start: Try = partial(try_sources, at_start=True)
@@ -93,6 +95,17 @@ class News:
             # (After a line that a full disk has cut.)
             file.write(f"\n{json.dumps([*changed])}\n")
 
+    def read_tried(self) -> dict[str, Any]:
+        """Return the code of each source that was tried, and why it is fatal, or nothing."""
+        file = self.folder / TRIED
+        return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+
+    def write_tried(self, known: Mapping[str, Any]) -> None:
+        """Replace what `read_tried` returns; who does holds the lock."""
+        part = self.folder / f"{TRIED}.part"
+        part.write_text(json.dumps(known), encoding="utf-8")
+        part.replace(self.folder / TRIED)
+
     def follow(self, take_up: Callable[[set[str]], None]) -> None:
         """Call `take_up` with the sources that were added since the last call, if any.
 
@@ -123,24 +136,22 @@ def find_fatal(settings: Settings, trial: Try = try_at_start) -> dict[str, str]:
     if not found:
         return {}
     news = News.of(settings)
-    file = news.folder / "tried.json"
     with news.alone():
-        known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        known = news.read_tried()
         untried = [one for one in found if known.get(one.where, [None])[0] != code_of(one)]
         if untried:
             tried = trial(untried, {}, settings)
             for one in untried:
                 end = tried.get(one.where, Tried())
                 known[one.where] = code_of(one), end.reason if end.is_fatal else ""
-            part = file.with_suffix(".part")
-            part.write_text(json.dumps(known), encoding="utf-8")
-            part.replace(file)
+            news.write_tried(known)
     return {one.where: reason for one in found if (reason := known[one.where][1])}
 
 
 def code_of(source: Source) -> dict[str, str]:
     """Return the state of a source's code: it may write other files while it is tried."""
-    return {path: mark for path, mark in source.mark.items() if path.endswith(".py")}
+    is_code = [path for path in source.mark if source.installed or path.endswith(".py")]
+    return {path: source.mark[path] for path in is_code}
 
 
 @dataclass
@@ -218,6 +229,8 @@ class Reloader:
             refused = {where: why for where, why in faults.items() if where not in broken}
             good = {s.where for s in asked} - faults.keys()
             if not refused and (good or gone):
+                known = {where: (code_of(changed[where]), "") for where in good}
+                self.news.write_tried(self.news.read_tried() | known)
                 self._publish([*good, *gone])
             after, now = self.registry.clients, self.registry.loaded
             report = Report(

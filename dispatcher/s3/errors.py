@@ -84,8 +84,6 @@ REFUSED: Final[Row] = (
     "S3 refused the request for {at} ({code})",
     "the code is in the list of S3's error codes",
 )
-ACCOUNT: Final[Row] = (*REFUSED[:2], "ask the owner of the bucket's AWS account, or AWS Support")
-KMS: Final[Row] = (*REFUSED[:2], "look at the key's state in AWS KMS, in the key's own region")
 BY_CODE: Final[Mapping[str, Row]] = {
     "NoSuchBucket": (
         ObjectNotFound,
@@ -100,10 +98,6 @@ BY_CODE: Final[Mapping[str, Row]] = {
         ObjectForbidden,
         "S3 cannot read {at} now ({code})",
         "it is archived: restore it (`aws s3api restore-object`), or copy it to another class",
-    ),
-    "RequestTimeTooSkewed": (*REFUSED[:2], "set the clock of the container's machine"),
-    **dict.fromkeys(
-        ("AccountProblem", "AllAccessDisabled", "NotSignedUp", "InvalidPayer"), ACCOUNT
     ),
 }
 PLAIN: Final = (MISSING_KEY, EXPIRED, WRONG_KEYS)  # to which S3's own text adds nothing
@@ -148,7 +142,7 @@ def refused(
     if code in {"AccessDenied", "Forbidden", str(HTTPStatus.FORBIDDEN.value)}:
         return forbidden(error.operation_name, code, location, text)
     other = FAILED if status >= HTTPStatus.INTERNAL_SERVER_ERROR else REFUSED
-    row = BY_CODE.get(code) or (KMS if code.startswith("KMS.") else other)
+    row = BY_CODE.get(code, other)
     return made(row, location, code or str(status), "" if row in PLAIN else text)
 
 

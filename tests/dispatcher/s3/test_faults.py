@@ -157,10 +157,8 @@ HOME = {"x-amz-bucket-region": "eu-west-1"}
         (503, "SlowDown", {}, (503, "storage_unavailable"), ("SlowDown",)),
         (405, "MethodNotAllowed", {}, (502, "storage_failed"), ("MethodNotAllowed",)),
         (403, "InvalidObjectState", {}, (403, "object_forbidden"), ("restore",)),
-        (403, "RequestTimeTooSkewed", {}, (502, "storage_failed"), ("clock",)),
-        (403, "AllAccessDisabled", {}, (502, "storage_failed"), ("owner of the bucket",)),
         (403, "SomethingNew", {}, (502, "storage_failed"), ("SomethingNew",)),
-        (400, "KMS.DisabledException", {}, (502, "storage_failed"), ("AWS KMS",)),
+        (400, "KMS.DisabledException", {}, (502, "storage_failed"), ("KMS.DisabledException",)),
         (400, "InvalidRequest: as SSE-C", {}, (502, "storage_failed"), ("as SSE-C",)),
         (403, f"AccessDenied: {KMS}", {}, (403, "object_forbidden"), ("allow kms:Decrypt on arn",)),
         (
