@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 from flask.testing import FlaskClient
 
+from dispatcher.codecs.content_types import LargeBodies
 from dispatcher.codecs.json_request import read_json
 from dispatcher.codecs.metadata import Metadata
 from dispatcher.model_request import ModelRequest
@@ -100,7 +101,7 @@ TOP_1 = {"top_k": 1}
 def test_no_two_questions_have_one_place(one: dict[str, Any], other: dict[str, Any]) -> None:
     places = f"{BUCKET},{OTHER_BUCKET}"
     settings = read_settings({"S3_BUCKET_NAME": BUCKET, "S3_ALLOWED_INPUTS": places})
-    step = Step(settings)
+    step = Step(settings, LargeBodies(0))
 
     def place(body: dict[str, Any], **texts: str) -> str:
         document = json.dumps({"modelname": "colour", **body, "output": {}}).encode()
