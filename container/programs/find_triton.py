@@ -181,19 +181,13 @@ def wheel_backend(server: Path) -> list[Path]:
     Raises NoTriton: the wheel has no stub for this Python.
     """
     version = sysconfig.get_python_version()
-    if version not in stub_versions(server):
+    if not (server / "python_backend_stubs" / version / STUB).is_file():
         raise NoTriton(
             f"the embedded Triton has no Python backend for Python {version} on "
             f"{platform.machine()}; use Python 3.11 or 3.12 on x86_64"
         )
     wheel = filter(Path.is_file, (server / "backends" / "python").iterdir())
     return [*wheel, Path(__file__).with_name(STUB)]
-
-
-def stub_versions(server: Path) -> list[str]:
-    """Return the versions of Python for which the wheel has a stub, the oldest first."""
-    versions = [path.parent.name for path in server.glob(f"python_backend_stubs/*/{STUB}")]
-    return sorted(versions, key=lambda version: [int(part) for part in version.split(".")])
 
 
 def own_backends() -> list[Path]:
