@@ -1,4 +1,4 @@
-"""Runs models on Triton; large inputs go through shared memory if there is room."""
+"""Runs models on Triton; large tensors go through shared memory if there is room."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 import numpy as np
 import numpy.typing as npt
+from tritonclient.utils import triton_to_np_dtype
 
 from clients.errors import (
     DeadlineExceeded,
@@ -44,8 +45,9 @@ from clients.triton.server import (
     Scalar,
     Signature,
     Tensors,
+    is_filtered,
 )
-from clients.triton.shared_memory import Arrays, Region, Regions, Registration, aligned
+from clients.triton.shared_memory import Arrays, Layout, Region, Regions, Registration, large
 
 SIGNATURE_S = 2.0  # how long a model's configuration is kept: the model may be loaded again
 
@@ -58,6 +60,12 @@ CACHED = (
 WITH_STATUS = (("triton_grpc_error", "true"),)
 
 
+MOST_RUNS = 1000  # of which the sizes of the answers are remembered
+
+RunKey = tuple[Any, ...]
+"""Model, version, outputs and shapes: runs of one key have answers of the same sizes, mostly."""
+
+
 class TritonInference(Connection, Inference):
     """Runs models on a Triton."""
 
@@ -67,6 +75,7 @@ class TritonInference(Connection, Inference):
         super().__init__(address)
         self._repository = repository
         self._regions = Regions(Registration(self._call), shared_bytes)
+        self._sizes: dict[RunKey, Mapping[str, int]] = {}
         self._signatures: dict[tuple[str, str], tuple[float, Signature]] = {}
 
     def infer(
@@ -88,30 +97,36 @@ class TritonInference(Connection, Inference):
             self._signatures.pop((model, version), None)
         signature = self.signature(model, version, timeout=timeout)
         refuse_what_harms(model, inputs, classes, signature)
-        names: Sequence[str] = tuple(outputs or classes)
+        names = () if signature.cached else tuple(outputs or classes)
+        every = tuple(spec.name for spec in signature.outputs)
         sequenced = sequence_parameters(sequence, model, signature)
         own = {k: v for k, v in (parameters or {}).items() if k not in OWN}
         hinted = hint_parameters(model, hints)
         channel = self._channel(model, signature)
         channel.runs.refuse_if_late(model)
 
-        def run(region: Region | None) -> Any:
+        def run(layout: Layout | None) -> Arrays:
             left = deadline - time.monotonic()
             sent: dict[str, Scalar] = {**own, **time_parameters(left), **hinted, **sequenced}
-            if signature.cached:
-                request = infer_request(model, version, inputs, (), {}, region=region)
-            else:
-                request = infer_request(model, version, inputs, names, sent, region=region)
-            return channel.runs.infer(request, left)
+            wanted = names or (every if layout and layout.outputs else ())
+            sent = {} if signature.cached else sent
+            request = infer_request(model, version, inputs, wanted, sent, layout=layout)
+            answer = channel.runs.infer(request, left)
+            arrays = Answer(
+                (one.name, output_of(answer, at, layout)) for at, one in enumerate(answer.outputs)
+            )
+            arrays.version = answer.model_version
+            return arrays
 
+        shapes = tuple((name, array.shape) for name, array in inputs.items())
+        rows = tuple(map(len, hints.rows.values()))
+        key = (model, version, names, signature.outputs, shapes, rows)
         try:
             # A run may be repeated after one through memory, which would change a sequence's state
             # twice.
-            answer = run(None) if sequenced else self._through_memory(inputs, run)
-            arrays = Answer(
-                (one.name, array_of(answer, at)) for at, one in enumerate(answer.outputs)
-            )
-            arrays.version = answer.model_version
+            arrays = run(None) if sequenced else self._through_memory(inputs, key, run)
+            if key not in self._sizes and self._regions.limit:
+                self._remember_sizes(key, arrays, hints)
         except (grpc.RpcError, ValueError) as error:
             # Not kept in a variable here: the error has this frame, which has the tensors.
             raise self._failure(
@@ -252,32 +267,49 @@ class TritonInference(Connection, Inference):
             self._failing.add(model)
         return error
 
-    def _through_memory(self, inputs: Tensors, run: Callable[[Region | None], Any]) -> Any:
-        """Return the answer of a run with its large inputs in shared memory, if there is room."""
-        size = sum(map(aligned, inputs.values()))
-        region = self._regions.take(size) if size else None
+    def _through_memory(
+        self, inputs: Tensors, key: RunKey, run: Callable[[Layout | None], Arrays]
+    ) -> Arrays:
+        """Run with the large tensors in shared memory, if there is room."""
+        layout = Layout(inputs, self._sizes.get(key, {}))
+        region = layout.region = self._regions.take(layout.size) if layout.size else None
         if region is None:
             return run(None)
         idle, known = False, True
         try:
-            answer = run(region)
-        except (TensorsRefused, ValueError):  # before it was sent
+            arrays = run(layout)
+        except (TensorsRefused, ValueError):  # before it was sent, or after the response
             idle = True
-            raise
+            if not layout.outputs:
+                raise
         except grpc.RpcError as error:
             idle = error.code() in FINISHED
-            known = not idle or isinstance(translated(error), TooLargeAtOnce) or self._knows(region)
-            if known:
+            if not idle or isinstance(translated(error), TooLargeAtOnce):
+                raise
+            known = self._knows(region)
+            if known and not layout.outputs:
                 raise
         else:
             idle = True
-            return answer
+            return arrays
         finally:
             if known:
                 self._regions.give_back(region, idle=idle)
             else:
                 self._regions.drop(region)
-        return run(None)  # Triton was restarted, and lost the region
+        # Triton was restarted and lost the region, or the answer has other sizes than the last.
+        arrays = run(None)
+        if known:
+            self._sizes[key] = {}
+        return arrays
+
+    def _remember_sizes(self, key: RunKey, arrays: Arrays, hints: Hints) -> None:
+        """Remember the sizes of an answer, to reserve shared memory for the next one like it."""
+        if len(self._sizes) >= MOST_RUNS:
+            self._sizes.clear()
+        # How many rows are left out differs with every picture.
+        sizes = {n: large(a) for n, a in arrays.items() if not is_filtered(a, hints.above.get(n))}
+        self._sizes[key] = {name: size for name, size in sizes.items() if size}
 
     def _knows(self, region: Region) -> bool:
         """Whether Triton has a region registered; true where it does not say."""
@@ -285,6 +317,15 @@ class TritonInference(Connection, Inference):
             return region.name in self._regions.server.registered()
         except InferenceError:
             return True
+
+
+def output_of(answer: Any, number: int, layout: Layout | None) -> npt.NDArray[np.generic]:
+    """Return an output, which may be in shared memory; ValueError where its size is another."""
+    output = answer.outputs[number]
+    if layout is None or layout.region is None or output.name not in layout.outputs:
+        return array_of(answer, number)
+    place, _ = layout.outputs[output.name]
+    return layout.region.read(place, triton_to_np_dtype(output.datatype), output.shape)
 
 
 def missing_output(arrays: Collection[str], wanted: Collection[str], signature: Signature) -> str:

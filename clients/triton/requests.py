@@ -35,7 +35,7 @@ from clients.request import SequencePart, Stream, trace_headers
 from clients.tensors.elements import binary_data
 from clients.triton.errors import first_line
 from clients.triton.server import Answer, Hints, Scalar, Signature, Tensors
-from clients.triton.shared_memory import Arrays, Region, aligned
+from clients.triton.shared_memory import Arrays, Layout, Region
 
 # Parameters of a request. The container's own backends read them
 # (backends/triton_requests.py); other backends ignore them.
@@ -137,11 +137,11 @@ def infer_request(
     outputs: Sequence[str],
     parameters: Mapping[str, Scalar],
     *,
-    region: Region | None = None,
+    layout: Layout | None = None,
 ) -> Any:
-    """Return a `ModelInferRequest`; large inputs go into the region of shared memory, if any."""
+    """Return a `ModelInferRequest`; what the layout has goes through its region."""
     request = service_pb2.ModelInferRequest(model_name=model, model_version=version)
-    place = 0
+    region = layout and layout.region
     for name, array in inputs.items():
         dtype = datatype_of(array.dtype)
         if dtype is None:
@@ -149,19 +149,18 @@ def infer_request(
                 f"input {name!r} is an array of {array.dtype}, for which Triton has no type"
             )
         tensor = request.inputs.add(name=name, datatype=dtype, shape=array.shape)
-        if region and (size := aligned(array)):
-            region.write(place, array)
-            tensor.parameters["shared_memory_region"].string_param = region.name
-            tensor.parameters["shared_memory_byte_size"].int64_param = array.nbytes
-            if place:
-                tensor.parameters["shared_memory_offset"].int64_param = place
-            place += size
+        if layout and region and name in layout.inputs:
+            region.write(layout.inputs[name], array)
+            set_place(tensor, region, array.nbytes, layout.inputs[name])
         else:
             request.raw_input_contents.append(
                 text_bytes(name, array) if dtype == "BYTES" else array.tobytes()
             )
     for name in outputs:
-        request.outputs.add(name=name)
+        wanted = request.outputs.add(name=name)
+        if layout and region and name in layout.outputs:
+            place, size = layout.outputs[name]
+            set_place(wanted, region, size, place)
     for key, value in parameters.items():
         if isinstance(value, str):
             request.parameters[key].string_param = value
@@ -172,6 +171,14 @@ def infer_request(
         else:
             request.parameters[key].int64_param = value
     return request
+
+
+def set_place(tensor: Any, region: Region, size: int, place: int) -> None:
+    """Set the place in shared memory of an input, or of an expected output."""
+    tensor.parameters["shared_memory_region"].string_param = region.name
+    tensor.parameters["shared_memory_byte_size"].int64_param = size
+    if place:
+        tensor.parameters["shared_memory_offset"].int64_param = place
 
 
 def text_bytes(name: str, array: npt.NDArray[np.generic]) -> bytes:

@@ -84,6 +84,15 @@ class Answer(dict[str, npt.NDArray[Any]]):
     version = ""
 
 
+def is_filtered(array: npt.NDArray[Any], above: tuple[int, float] | None) -> bool:
+    """Whether the server has left out the rows that are not above a number."""
+    if above is None:
+        return False
+    column, least = above
+    others = array[array.any(-1)][:, column] <= least  # rows of zeros are padding
+    return not others.any()
+
+
 def picked(array: npt.NDArray[Any], rows: Sequence[int]) -> npt.NDArray[Any]:
     """Return some rows of an output: [rows, size of the last axis].
 

@@ -1,4 +1,4 @@
-"""Shared memory for large inputs of runs; outputs come through gRPC.
+"""Shared memory for large tensors of requests and responses.
 
 gRPC copies a tensor of 8 MB five times; in shared memory the web worker writes it where Triton
 reads it. A region is registered with Triton once, and used again and again, by one request at a
@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ import numpy.typing as npt
 from tritonclient.grpc import service_pb2
 
 from clients.errors import InferenceError
+from clients.triton.server import Tensors
 
 log = logging.getLogger(__name__)
 
@@ -101,6 +102,13 @@ class Region:
         """Write an array from a byte on, in C order."""
         flat = np.frombuffer(self.memory, array.dtype, array.size, place)
         np.copyto(flat.reshape(array.shape), array)
+
+    def read(
+        self, place: int, dtype: npt.DTypeLike, shape: Sequence[int]
+    ) -> npt.NDArray[np.generic]:
+        """Return a copy of an array, because another run will use the region."""
+        flat = np.frombuffer(self.memory, dtype, math.prod(shape), place)
+        return flat.reshape(shape).copy()
 
 
 def affordable(memory: int, folder: Path = FOLDER) -> int:
@@ -233,8 +241,22 @@ def is_gone(name: str) -> bool:
     return name.startswith(NAME) and pid.isdigit() and not Path("/proc", pid).exists()
 
 
-def aligned(array: npt.NDArray[np.generic]) -> int:
-    """Return the bytes that an array takes in a region; 0 where it gains nothing there."""
-    if array.nbytes < LEAST or array.dtype.kind not in "biuf" or not array.dtype.isnative:
-        return 0
-    return -(-array.nbytes // ALIGNED) * ALIGNED
+def large(array: npt.NDArray[np.generic]) -> int:
+    """Return the bytes of an array that gains from shared memory, else 0."""
+    is_plain = array.dtype.kind in "biuf" and array.dtype.isnative
+    return array.nbytes if array.nbytes >= LEAST and is_plain else 0
+
+
+class Layout:
+    """The places of one run's large tensors in a region; `expected` has the bytes of outputs."""
+
+    def __init__(self, inputs: Tensors, expected: Mapping[str, int]) -> None:
+        self.size = 0
+        self.region: Region | None = None
+        self.inputs = {name: self._place(size) for name, a in inputs.items() if (size := large(a))}
+        self.outputs = {name: (self._place(size), size) for name, size in expected.items()}
+
+    def _place(self, size: int) -> int:
+        start = self.size
+        self.size += -(-size // ALIGNED) * ALIGNED
+        return start
