@@ -1,20 +1,8 @@
-"""Sizes in bytes, read and written in words."""
+"""Sizes in bytes, in words."""
 
 from __future__ import annotations
 
-import argparse
-import re
-
-SIZES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 STEP = 1024
-
-
-def size(text: str) -> int:
-    """Read 4g as bytes."""
-    match = re.fullmatch(r"(\d+)([kmg]?)b?", text.lower())
-    if not match or not int(match[1]):
-        raise argparse.ArgumentTypeError(f"{text!r} is no size; expected one such as 500m or 4g")
-    return int(match[1]) * SIZES[match[2]]
 
 
 def size_text(count: float) -> str:

@@ -12,11 +12,10 @@ from tool.checks.check import check_all, report
 from tool.pack.archive import write_archive
 from tool.pack.contents import Contents, contents_of
 from tool.pack.image import build_image
-from tool.sizes import size, size_text
+from tool.sizes import size_text
 
 ARCHIVE = Path("model.tar.gz")
 BASE = "triton-dispatcher"
-MOST = "512g"  # the largest volume that the service gives an instance for its models
 MOST_SHOWN = 10
 
 
@@ -34,7 +33,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     what.add_argument("--image", default="", metavar="TAG", help="build an image instead")
     add("--base", default=BASE, metavar="IMAGE", help=f"what --image adds to (default: {BASE})")
-    add("--max-size", type=size, default=size(MOST), metavar="SIZE", help=f"unpacked ({MOST})")
     add(
         "--exclude",
         action="append",
@@ -54,11 +52,6 @@ def run(options: argparse.Namespace) -> int:
     if not options.image and (options.out.is_dir() or not options.out.parent.is_dir()):
         raise Trouble(f"--out is {str(options.out)!r}; expected a file in a folder that exists")
     contents = contents_of(folder, None if options.image else options.out, options.exclude)
-    if contents.size > options.max_size:
-        raise Trouble(
-            f"{folder} has {size_text(contents.size)}, more than {size_text(options.max_size)}; "
-            "pack fewer models, or set --max-size"
-        )
     findings = Findings(folder.resolve(), links_replaced=True)
     sys.stdout.write(report(findings, check_all(findings, clients=not options.no_clients)))
     if findings.errors:

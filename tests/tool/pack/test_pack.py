@@ -173,11 +173,6 @@ def test_what_cannot_be_packed(
     assert {one.name for one in models.parent.iterdir()} == {"models", "weights"}
 
 
-def test_what_is_too_large(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert pack(models, models.parent / "x.tar.gz", "--max-size", "1k") == 2
-    assert "--max-size" in capsys.readouterr().err
-
-
 def test_a_file_that_grows(
     models: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
