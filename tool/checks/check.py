@@ -33,18 +33,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="a model repository, a model folder, or a model.tar.gz (default: here)",
     )
     parser.add_argument(
-        "--clients",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="DIR",
-        help="a folder with client classes, besides PATH/code/clients and those of CLIENTS_PATH; "
-        "may be repeated",
-    )
-    parser.add_argument(
         "--no-clients",
         action="store_true",
-        help="do not check client classes, for which their files are imported",
+        help="do not import client classes (PATH/code/clients, CLIENTS_PATH) to check them",
     )
     parser.add_argument(
         "--follow-links",
@@ -59,9 +50,7 @@ def run(options: argparse.Namespace) -> int:
     with folder_of(options.path) as findings:
         findings.links_replaced = options.follow_links
         classes = not options.no_clients
-        if absent := next((one for one in options.clients if not one.is_dir()), None):
-            raise Trouble(f"--clients is {str(absent)!r}, which is no folder; expected one")
-        folders = [*options.clients, *(settings_here().clients_path if classes else ())]
+        folders = settings_here().clients_path if classes else ()
         models = check_all(findings, folders, clients=classes)
     if options.json:
         found = [asdict(one) for one in findings.found]

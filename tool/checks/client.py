@@ -121,7 +121,7 @@ def unread(findings: Findings, folders: Iterable[Path]) -> None:
             findings.warning(
                 path,
                 "has a client, but is not looked for here",
-                "move it to code/clients/, or name its folder in CLIENTS_PATH (and --clients)",
+                "move it to code/clients/, or name its folder in CLIENTS_PATH",
             )
 
 

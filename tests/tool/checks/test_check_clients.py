@@ -339,15 +339,3 @@ def test_a_folder_may_have_classes_alone(
     expected = shown.relative_to(root) if shown.is_relative_to(root) else shown
     assert (code, one["file"]) == (1, str(expected))
     assert "it lacks the method inference" in one["message"]
-
-
-def test_a_folder_of_classes_that_is_not_there_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_right(tmp_path, "right")
-    (tmp_path / "there").mkdir()
-    absent = tmp_path / "cleints"
-    options = ("--clients", str(tmp_path / "there"), "--clients", str(absent))
-    assert main(["check", str(tmp_path / "right"), *options]) == 2
-    said = capsys.readouterr().err
-    assert f"--clients is '{absent}', which is no folder" in said
