@@ -11,7 +11,6 @@ import pytest
 
 from dispatcher.version import VERSION
 from tests.conftest import PROJECT
-from tests.test_docs import openapi_app
 
 PROGRAMS = (PROJECT / "serve", PROJECT / "tool" / "dispatcher")
 
@@ -31,11 +30,6 @@ def test_each_program_says_which_version_it_is(program: object, revision: str) -
     assert (done.stdout, done.stderr) == (expected, "")
 
 
-def test_the_openapi_document_has_it() -> None:
-    document = openapi_app().test_client().get("/openapi.json").json
-    assert document["info"]["version"] == VERSION
-
-
 def test_no_other_file_spells_the_version() -> None:
     """A release changes one line; the package and the image's label are made from it."""
     table = tomllib.loads((PROJECT / "pyproject.toml").read_text())
@@ -52,14 +46,3 @@ def test_the_image_has_a_label_that_make_image_fills_in(label: str) -> None:
     assert dockerfile.count(f'org.opencontainers.image.{label}="${argument}"') == 2, "of Lambda too"
     assert re.search(rf"^ARG {argument}=unknown$", dockerfile, re.MULTILINE)
     assert f"--build-arg {argument}=" in (PROJECT / "Makefile").read_text()
-
-
-def test_make_image_hands_the_version_to_the_build() -> None:
-    done = subprocess.run(
-        ["make", "--no-print-directory", "--dry-run", "image"],
-        cwd=PROJECT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert re.findall(r"VERSION=\"(.*?)\" ", done.stdout) == [VERSION]
