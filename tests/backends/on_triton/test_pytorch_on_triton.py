@@ -6,6 +6,7 @@ import importlib.util
 
 import numpy as np
 import pytest
+from tritonclient.utils import InferenceServerException
 
 from backends.pytorch.torchscript import place_and_reason
 from clients.triton.errors import first_line
@@ -74,6 +75,16 @@ def test_tensors_are_named_as_natively(
 @needs_torch
 def test_an_optional_tensor_of_a_dictionary_may_be_left_out(triton: Triton) -> None:
     assert ask(triton, "torch_dict", "y", a=LEFT).as_numpy("y").tolist() == LEFT.tolist()
+
+
+@needs_torch
+def test_a_failing_request_fails_alone(triton: Triton) -> None:
+    """The others are run once more, and each has its own result, wherever the module keeps it."""
+    requests = [{"index": np.array([[index]])} for index in (0, 7, 2)]
+    good, bad, other = ask_together(triton, "torch_lookup", requests)
+    assert isinstance(bad, InferenceServerException)
+    assert good.as_numpy("value").tolist() == [[10]]
+    assert other.as_numpy("value").tolist() == [[30]]
 
 
 @needs_torch

@@ -28,12 +28,6 @@ class Words(torch.nn.Module):
         return [word + word for word in text]
 
 
-class Columns(torch.nn.Module):
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        total = x.sum(1, keepdim=True)
-        return x, total, torch.full_like(total, x.shape[1])
-
-
 class Named(torch.nn.Module):
     def forward(self, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
         if "b" in tensors:
@@ -49,7 +43,6 @@ for name, module in {
     "torch_lookup": Lookup(),
     "torch_words": Words(),
     "torch_dict": Named(),
-    "torch_columns": Columns(),
     "torch_count": Difference(),
     "torch_optional": Difference(),
     "torch_type": Lookup(),

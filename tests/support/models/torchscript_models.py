@@ -38,11 +38,6 @@ SERVED = {
     + tensor("input", "b", "FP32", "2", "optional: true")
     + tensor("input", "a", "FP32", "2")
     + tensor("output", "y", "FP32", "2"),
-    "torch_columns": _ROWS
-    + tensor("input", "x", "FP32", "-1")
-    + tensor("output", "same", "FP32", "-1")
-    + tensor("output", "total", "FP32", "1")
-    + tensor("output", "width", "FP32", "1"),
 }
 
 REFUSED = {
