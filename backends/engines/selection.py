@@ -165,16 +165,17 @@ def answers(
 def results_of(
     client: Client, folder: Path, file: Path, tap: RecordingSession
 ) -> list[tuple[Sample, tuple[Any, list[Arrays]], list[Arrays]]]:
-    """Return a client's result for each sample, with the model's tensors.
+    """Return a client's result for its example and each sample, with the model's tensors.
 
     Raises Trouble: one of the model's own samples cannot be read, or the client refuses it.
     """
-    results = []
-    for sample in samples_of(folder, client):
+    results, own = [], folder / engine_choice.SAMPLES
+    examples = [Sample(f"the {name}", partial(dict, one)) for name, one in named_examples(client)]
+    for sample in (*examples, *(samples_in(own) if own.is_dir() else ())):
         try:
             result = ask(client, sample, parameters(client), file.parent.name)
         except Trouble:
-            if not any(sample.name == f"the {name}" for name, _ in named_examples(client)):
+            if sample not in examples:
                 raise
             continue  # the class asks other models too
         given, outputs = tap.emptied()
@@ -233,16 +234,6 @@ def client_of(folder: Path, tap: RecordingSession) -> Client:
             raise Trouble(f"{folder.name} has no client that works")
         server = RecordedModels(repository, folder.name, tap)
         return type(found[0])(Environment(server, repository))
-
-
-def samples_of(folder: Path, client: Client) -> list[Sample]:
-    """Return the client's example, and what is in the model's folder of samples.
-
-    Raises Trouble: one of these cannot be read.
-    """
-    examples = [Sample(f"the {name}", partial(dict, one)) for name, one in named_examples(client)]
-    own = folder / engine_choice.SAMPLES
-    return [*examples, *(samples_in(own) if own.is_dir() else [])]
 
 
 def compared(known: Reference, run: Run, file: Path, *, is_exact: bool) -> Agreement:
