@@ -33,12 +33,6 @@ def test_a_model_that_does_not_fit_is_logged_and_known_to_ping(
     assert "`crop` is 9×9" in tried(bench, "m").reasons()[0]
 
 
-def test_a_mistake_in_the_file_is_known_to_ping(bench: Bench) -> None:
-    bench.set_up('family = "clasification"', PICTURES)
-    assert tried(bench).reasons() == []
-    assert "did you mean" in tried(bench, "m").reasons()[0]
-
-
 def test_a_mended_model_is_taken_as_it_is_now(bench: Bench) -> None:
     """The check is made again when Triton tells other tensors."""
     bench.set_up('family = "classification"', signature({"x": (3, 8, 8)}, {"y": (4,)}))

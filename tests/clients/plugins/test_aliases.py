@@ -14,13 +14,6 @@ from tests.support.family_bench import PICTURES, Bench, bench, picture, plain, t
 __all__ = ["bench"]  # the fixture
 
 
-def test_an_alias_is_another_name_for_the_same_client(bench: Bench) -> None:
-    bench.set_up('family = "classification"\naliases = ["n"]', PICTURES)
-    registry = bench.registry()
-    assert registry.clients[registry.name("n")] is registry.clients["m"]
-    assert registry.name("nobody") == "nobody"
-
-
 def test_an_alias_cannot_be_had_twice(bench: Bench) -> None:
     bench.set_up('aliases = ["other"]', PICTURES)
     (bench.repository / "z").mkdir()
@@ -82,14 +75,6 @@ def test_plain_tensors_may_have_other_names(bench: Bench) -> None:
     assert (answer.json or {})["outputs"][0]["data"] == [1, 1, 1]
     assert (client.get("/models/n").json or {})["example"] is None
     assert tried(bench, "m").reasons() == []
-
-
-def test_a_model_that_is_disabled_says_why_to_those_who_ask(bench: Bench) -> None:
-    bench.set_up('family = "clasification"', PICTURES)
-    bench.answers(dict)
-    answer = application(bench, bench.registry()).post("/infer/m", json={"payload": {}})
-    assert (answer.status_code, (answer.json or {})["error"]["code"]) == (503, "client_disabled")
-    assert "did you mean `classification`?" in answer.json["error"]["message"]
 
 
 def test_a_model_is_loaded_and_unloaded_by_its_alias(bench: Bench) -> None:

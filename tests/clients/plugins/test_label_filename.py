@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.support.family_bench import BOXES, PICTURES, Bench, bench, picture
+from tests.support.family_bench import PICTURES, Bench, bench, picture
 
 __all__ = ["bench"]  # a fixture
 
@@ -37,13 +37,6 @@ def test_without_it_labels_txt_is_read(bench: Bench, config: str) -> None:
     bench.folder.mkdir()
     (bench.folder / "config.pbtxt").write_text(config)
     assert answered(bench) == ["b", "c", "a"]
-
-
-def test_a_model_that_finds_objects_has_it_too(bench: Bench) -> None:
-    bench.set_up('family = "detection"\noutput_layout = "yolov8"', BOXES)  # which has two classes
-    (bench.folder / "animals.txt").write_text("ant\nbee\n")
-    (bench.folder / "config.pbtxt").write_text(CONFIG)
-    assert vars(bench.client())["labels"] == ["ant", "bee"]
 
 
 @pytest.mark.parametrize(
