@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from flask import Flask, request
+from flask import Flask
 
 from clients.images.pictures import room
 from clients.model_files.gpu_config import has_gpu
@@ -39,13 +39,13 @@ from dispatcher.models.load_unload import ModelLoader
 from dispatcher.models.model_files import Explainer, check_findings
 from dispatcher.models.on_demand.loading import LoadingServer, OnDemand
 from dispatcher.models.on_demand.memory import ModelMemory
-from dispatcher.models.reload import News, Reloader, find_fatal
+from dispatcher.models.reload import Reloader, find_fatal, news_of
 from dispatcher.models.repository import models_on_disk
 from dispatcher.models.sandbox import environment_of
 from dispatcher.routes.inference import InferenceHandler, inference_routes
 from dispatcher.routes.jobs import Later, job_routes
 from dispatcher.routes.metrics import metrics_routes
-from dispatcher.routes.models import FROM_MEMORY, management_routes
+from dispatcher.routes.models import management_routes
 from dispatcher.routes.openapi import openapi_routes
 from dispatcher.routes.page import page_routes
 from dispatcher.routes.v2 import inference_of_v2, models_of_v2
@@ -99,7 +99,7 @@ def build() -> Flask:
     server = environment.server  # for those who load nothing by asking
     if settings.load_on_demand:
         environment = replace(environment, server=cast("ModelServer", LoadingServer(server)))
-    news = News.of(settings)
+    news = news_of(settings)
     registry = load_clients(environment, settings.clients_path, find_fatal(settings))
     reloader = Reloader(settings, registry, environment, news, server)
     admission = make_admission(settings)
@@ -220,14 +220,21 @@ def assemble(
         url=settings.triton_url or "",
         available=control.available,
     )
-    lookup = ModelLookup(registry, environment, readiness.refuse, loader.is_wanted, control.find)
+    lookup = ModelLookup(
+        registry,
+        environment,
+        readiness.refuse,
+        loader.is_wanted,
+        control.find,
+        follow=reloader.news.follow,
+    )
     executor = Executor(lookup, admission.calls, grace_period(settings.client_timeout))
     environment.others.find = executor.client
     s3 = Step(settings, admission.bodies) if settings.s3_is_used else None
     later = Later(jobs, settings, s3) if jobs else None
     inference = InferenceHandler(settings, executor, admission, telemetry, s3=s3, later=later)
     triton = TritonProxy(settings, lookup, admission, control.using, inference.enter)
-    app = create_app(
+    return create_app(
         settings,
         telemetry,
         Authorizer(keys, settings.cors_origins, management=settings.management_routes),
@@ -242,13 +249,6 @@ def assemble(
             metrics_routes(settings, telemetry.metrics, readiness, keys, listing),
         ),
     )
-
-    @app.before_request
-    def follow() -> None:
-        if request.endpoint not in FROM_MEMORY:
-            reloader.follow()
-
-    return app
 
 
 def model_memory(

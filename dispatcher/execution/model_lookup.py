@@ -29,6 +29,7 @@ class ModelLookup:
         wanted: whether a model is to be loaded, and was not unloaded.
         load: loads a model that is available and has no client, until a deadline, or refuses it
             where there is none; returns whether there is such a model.
+        follow: takes up what other web workers have changed of the clients.
 
     """
 
@@ -39,12 +40,15 @@ class ModelLookup:
         refuse: Callable[[str], None],
         wanted: Callable[[str], bool] = lambda _: False,
         load: Callable[[str, float | None], bool] = lambda _name, _until: False,
+        *,
+        follow: Callable[[], None] = lambda: None,
     ) -> None:
         self.registry = registry
         self.environment = environment
         self._refuse = refuse
         self._wanted = wanted
         self._load = load
+        self.follow = follow
 
     def refuse(self, asked: str) -> None:
         """Fail at once for a model or alias that is known not to answer.
@@ -132,6 +136,7 @@ class ModelLookup:
 
     def is_served(self, asked: str) -> bool:
         """Check whether a model of this name or alias can be asked."""
+        self.follow()
         try:
             return asked in self.served(self.states())
         except ModelUnavailable:

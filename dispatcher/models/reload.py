@@ -14,10 +14,9 @@ import logging
 import math
 import os
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -33,6 +32,7 @@ from dispatcher.locks import Locked, held
 from dispatcher.models.sandbox import Tried, in_one, try_sources
 from dispatcher.settings import Settings
 from dispatcher.status.checks import failures
+from dispatcher.status.status_file import News
 
 log = logging.getLogger(__name__)
 
@@ -55,75 +55,37 @@ class Report:
     absent: dict[str, str]  # the folders of clients whose models are absent or not loaded, by name
 
 
-class News:
-    """Names the sources that all web workers are to load again, a line of JSON for each change."""
+def news_of(settings: Settings) -> News:
+    """Return what names changed sources in this container; without RUN_DIR, in this process."""
+    alone = Path(tempfile.gettempdir(), f"triton-dispatcher-{os.getpid()}")
+    return News((settings.run_dir or alone) / "reload" / "news")
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self._file = folder, folder / "news"
-        self._read = self._size()  # what is older is known to a worker that starts
-        self._reading = threading.Lock()
 
-    @classmethod
-    def of(cls, settings: Settings) -> News:
-        """Return the news of this container; without RUN_DIR, of this process alone."""
-        alone = Path(tempfile.gettempdir(), f"triton-dispatcher-{os.getpid()}")
-        return cls((settings.run_dir or alone) / "reload")
+@contextmanager
+def alone(folder: Path, until: float = math.inf) -> Iterator[None]:
+    """Exclude all other reloads, of this worker and of others."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with held(folder / "lock", fcntl.LOCK_EX, until):
+            yield
+    except Locked:
+        raise DeadlineExceeded(
+            "other reloads did not finish in time",
+            hint="try again later; the container's log says which sources they test",
+        ) from None
 
-    def _size(self) -> int:
-        try:
-            return os.stat(self._file).st_size  # noqa: PTH116  each request asks
-        except FileNotFoundError:
-            return 0
 
-    @contextmanager
-    def alone(self, until: float = math.inf) -> Iterator[None]:
-        """Exclude all other reloads, of this worker and of others."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        try:
-            with held(self.folder / "lock", fcntl.LOCK_EX, until):
-                yield
-        except Locked:
-            raise DeadlineExceeded(
-                "other reloads did not finish in time",
-                hint="try again later; the container's log says which sources they test",
-            ) from None
+def read_tried(folder: Path) -> dict[str, Any]:
+    """Return the code of each source that was tried, and why it is fatal, or nothing."""
+    file = folder / TRIED
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
 
-    def add(self, changed: Iterable[str]) -> None:
-        """Have all workers load some sources again, or forget those that are gone."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with self._file.open("a", encoding="utf-8") as file:
-            # (After a line that a full disk has cut.)
-            file.write(f"\n{json.dumps([*changed])}\n")
 
-    def read_tried(self) -> dict[str, Any]:
-        """Return the code of each source that was tried, and why it is fatal, or nothing."""
-        file = self.folder / TRIED
-        return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-
-    def write_tried(self, known: Mapping[str, Any]) -> None:
-        """Replace what `read_tried` returns; who does holds the lock."""
-        part = self.folder / f"{TRIED}.part"
-        part.write_text(json.dumps(known), encoding="utf-8")
-        part.replace(self.folder / TRIED)
-
-    def follow(self, take_up: Callable[[set[str]], None]) -> None:
-        """Call `take_up` with the sources that were added since the last call, if any.
-
-        Other threads wait meanwhile: their requests may have come after the change.
-        """
-        if self._size() == self._read:
-            return
-        with self._reading, self._file.open("rb") as file:
-            file.seek(self._read)
-            lines = file.read().splitlines(keepends=True)
-            whole = [line for line in lines if line.endswith(b"\n")]
-            self._read += sum(map(len, whole))
-            changed = set[str]()
-            for line in whole:
-                with suppress(ValueError):
-                    changed.update(json.loads(line))
-            if changed:
-                take_up(changed)
+def write_tried(folder: Path, known: Mapping[str, Any]) -> None:
+    """Replace what `read_tried` returns; who does holds the lock."""
+    part = folder / f"{TRIED}.part"
+    part.write_text(json.dumps(known), encoding="utf-8")
+    part.replace(folder / TRIED)
 
 
 def find_fatal(settings: Settings, trial: Try = try_at_start) -> dict[str, str]:
@@ -135,16 +97,16 @@ def find_fatal(settings: Settings, trial: Try = try_at_start) -> dict[str, str]:
     found = [s for s in sources(settings.model_repository, settings.clients_path) if s.foreign]
     if not found:
         return {}
-    news = News.of(settings)
-    with news.alone():
-        known = news.read_tried()
+    folder = news_of(settings).path.parent
+    with alone(folder):
+        known = read_tried(folder)
         untried = [one for one in found if known.get(one.where, [None])[0] != code_of(one)]
         if untried:
             tried = trial(untried, {}, settings)
             for one in untried:
                 end = tried.get(one.where, Tried())
                 known[one.where] = code_of(one), end.reason if end.is_fatal else ""
-            news.write_tried(known)
+            write_tried(folder, known)
     return {one.where: reason for one in found if (reason := known[one.where][1])}
 
 
@@ -166,9 +128,12 @@ class Reloader:
     renewed: Callable[[], None] = lambda: None  # called after clients were replaced
     trial: Try = try_sources  # tests classes
 
+    def __post_init__(self) -> None:
+        self.news.take_up = self._take_up
+
     def follow(self) -> None:
         """Take up what this or another worker has changed."""
-        self.news.follow(self._take_up)
+        self.news.follow()
 
     def _take_up(self, changed: set[str]) -> None:
         before = self.registry.clients
@@ -203,7 +168,8 @@ class Reloader:
 
         Raises DeadlineExceeded: another reload did not end in time.
         """
-        with self.news.alone(time.monotonic() + self.settings.managing_wait):
+        folder = self.news.path.parent
+        with alone(folder, time.monotonic() + self.settings.managing_wait):
             self.follow()
             before, loaded, found = self.registry.clients, self.registry.loaded, self.sources()
             changed = {
@@ -230,7 +196,7 @@ class Reloader:
             good = {s.where for s in asked} - faults.keys()
             if not refused and (good or gone):
                 known = {where: (code_of(changed[where]), "") for where in good}
-                self.news.write_tried(self.news.read_tried() | known)
+                write_tried(folder, read_tried(folder) | known)
                 self._publish([*good, *gone])
             after, now = self.registry.clients, self.registry.loaded
             report = Report(

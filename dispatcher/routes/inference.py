@@ -326,12 +326,13 @@ class InferenceHandler:
 
         """
         record, lookup = g.record, self.executor.lookup
+        lookup.follow()
         asked = first if isinstance(first, ModelRequest) else ModelRequest("", [])
         if only:
             record.modelname = asked.modelname
             lookup.refuse(asked.modelname)
         alone = only and not asked.is_list
-        if objects := stored_in(asked):
+        if self.s3 and (objects := stored_in(asked)):
             if only:
                 with suppress(ModelUnavailable):  # one to be loaded is loaded in its slot
                     lookup.find(asked.modelname)  # an unknown model has nothing read

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ def management_routes(  # noqa: C901  small functions that share them
 ) -> Blueprint:
     """Return the management routes."""
     routes = Blueprint("management", __name__)
-    limit_concurrency(routes, slots, settings.managing_wait)
+    limit_concurrency(routes, slots, settings.managing_wait, control.reloader.follow)
 
     @routes.route("/ping", methods=["GET", "POST"])
     def ping() -> Response:
@@ -144,8 +145,10 @@ def ready_or_not(readiness: Readiness) -> Response:
     return Response(status=200)
 
 
-def limit_concurrency(routes: Blueprint, slots: Slots, timeout: float) -> None:
-    """Limit the requests that wait for Triton.
+def limit_concurrency(
+    routes: Blueprint, slots: Slots, timeout: float, follow: Callable[[], None]
+) -> None:
+    """Limit the requests that wait for Triton; each meets the clients as they are now.
 
     A load takes minutes, and Triton may hang. Reading and changing share the slots as two models
     do: neither takes the other's last slots.
@@ -155,6 +158,7 @@ def limit_concurrency(routes: Blueprint, slots: Slots, timeout: float) -> None:
     def wait() -> None:
         if request.endpoint in FROM_MEMORY:
             return
+        follow()
         changes = required_scopes(request.endpoint, request.method) == (MANAGEMENT,)
         kind = WRITE if changes else READ
         try:

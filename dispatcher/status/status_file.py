@@ -12,7 +12,8 @@ import os
 import threading
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -91,3 +92,48 @@ def document_in(content: bytes) -> Any:
     if zlib.crc32(text) != int(content[:CHECKSUM], 16):
         raise ValueError("its checksum is wrong")
     return json.loads(text)
+
+
+class News:
+    """A file to which processes add names of what has changed, a line of JSON each time.
+
+    What was added before it is made is known to a process that starts.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.take_up: Callable[[set[str]], None] = lambda _: None
+        self._read = self._size()
+        self._reading = threading.Lock()
+
+    def _size(self) -> int:
+        try:
+            return os.stat(self.path).st_size  # noqa: PTH116  each request asks
+        except FileNotFoundError:
+            return 0
+
+    def add(self, changed: Iterable[str]) -> None:
+        """Have all processes take something up."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a", encoding="utf-8") as file:
+            # (After a line that a full disk has cut.)
+            file.write(f"\n{json.dumps([*changed])}\n")
+
+    def follow(self) -> None:
+        """Take up what was added since the last call, if anything was.
+
+        Other threads wait meanwhile: their requests may have come after the change.
+        """
+        if self._size() == self._read:
+            return
+        with self._reading, self.path.open("rb") as file:
+            file.seek(self._read)
+            lines = file.read().splitlines(keepends=True)
+            whole = [line for line in lines if line.endswith(b"\n")]
+            self._read += sum(map(len, whole))
+            changed = set[str]()
+            for line in whole:
+                with suppress(ValueError):
+                    changed.update(json.loads(line))
+            if changed:
+                self.take_up(changed)

@@ -10,7 +10,7 @@ from clients.base import Environment
 from clients.plugins.registry import Registry
 from dispatcher.auth.api_keys import KeyFile
 from dispatcher.execution.admission import Admission
-from dispatcher.models.reload import News, Reloader
+from dispatcher.models.reload import Reloader, news_of
 from dispatcher.settings import Settings
 from dispatcher.status.prober import Prober
 from dispatcher.status.status import Readiness
@@ -64,7 +64,7 @@ def make_app(
             settings,
             registry,
             environment,
-            News.of(settings),
+            news_of(settings),
             environment.server,
             admission.calls.reset_hanging,
         ),

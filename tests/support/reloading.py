@@ -13,7 +13,7 @@ from flask.testing import FlaskClient
 
 from clients.base import Environment
 from clients.plugins.registry import load_clients
-from dispatcher.models.reload import News, Reloader, Try, find_fatal
+from dispatcher.models.reload import Reloader, Try, find_fatal, news_of
 from dispatcher.settings import read_settings
 from tests.support.application import make_app, quiet
 from tests.support.fake_triton import FakeTriton
@@ -54,7 +54,7 @@ class Worker:
             }
         )
         environment = Environment(FakeTriton(), self.settings.model_repository)
-        news = News.of(self.settings)
+        news = news_of(self.settings)
         fatal = find_fatal(self.settings, trial) if trial else {}
         self.registry = load_clients(environment, self.settings.clients_path, fatal)
         self.renewed = 0
