@@ -208,8 +208,8 @@ def test_what_lies_beside_a_class_is_taken_up_with_it(folder: Path) -> None:
     write(folder / "clients", "packed", "WORD", "packed/__init__.py")
     for file in ("mine.py", "packed/__init__.py"):
         with (folder / "clients" / file).open("a") as open_file:
-            open_file.write("\nfrom base import WORD\n")
-    (folder / "clients" / "base.py").write_text("from words import WORD")
+            open_file.write("\nfrom shared import WORD\n")
+    (folder / "clients" / "shared.py").write_text("from words import WORD")
     (folder / "clients" / "words.py").write_text("WORD = 'one'")
     (folder / "clients" / "other.py").write_text("WORD = 'one'")
     worker = Worker(folder)
