@@ -29,9 +29,13 @@ MOST_AT_ONCE = 8
 """Runs of one instance: each needs memory for what it computes, and the more there are, the longer
 no request is answered where all began together."""
 
-LEFT_OUT = ("execution_mode", "inter_op_thread_count", "enable_mem_arena", "enable_mem_pattern")
-"""Parameters of the native backend that are not read: a graph is run in sequence, and memory is
-given back by itself where a run was unusually large."""
+LEFT_OUT = (
+    *("execution_mode", "inter_op_thread_count", "enable_mem_arena", "enable_mem_pattern"),
+    *("gpu_mem_limit", "do_copy_in_default_stream"),
+    *("cudnn_conv_algo_search", "arena_extend_strategy"),
+)
+"""Parameters of the native backend that are not read: a graph is run in sequence, memory is given
+back by itself where a run was unusually large, and CUDA's are those of its accelerator."""
 
 
 @dataclass(frozen=True, slots=True)
