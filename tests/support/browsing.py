@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,13 +66,6 @@ class Numbers(Client):
         return (self.numbers(payload, "numbers") * asked["factor"] ** asked["rounds"]).tolist()
 
 
-class Twice(Numbers):
-    """A class on a model that has another name."""
-
-    modelname = "twice"
-    model = "numbers"
-
-
 class Embed(Client):
     """Answers how often each letter is in a text."""
 
@@ -97,17 +89,6 @@ class Fails(Client):
         raise ModelFailed("it fell over", hint="stand it up again")
 
 
-class Sleeps(Client):
-    """Answers after some seconds."""
-
-    modelname = "sleeps"
-    example = {"seconds": [3]}
-
-    def inference(self, payload: Any) -> Any:
-        time.sleep(self.numbers(payload, "seconds").item())
-        return "awake"
-
-
 class Hostile(Client):
     """Has a name, a parameter, an example and labels that want to be HTML."""
 
@@ -123,10 +104,10 @@ class Hostile(Client):
 def build() -> Flask:
     """Return the application, for gunicorn."""
     settings = read_settings(os.environ)
-    own = (Numbers, Twice, Embed, Fails, Sleeps, Hostile)
+    own = (Numbers, Embed, Fails, Hostile)
     families = {"resnet": resnet, "yolov5": yolov5, "bert_base": bert}
     server = FakeTriton(
-        {**families, **{one.model or one.modelname: dict for one in own}, "add": dict},
+        {**families, **{one.modelname: dict for one in own}, "add": dict},
         signatures={
             "add": Signature(
                 0, (TensorSpec("A", "FP32", (-1, 2)),), (TensorSpec("SUM", "FP32", (-1,)),)
