@@ -31,18 +31,20 @@ async function showFields() {
   const model = chosen();
   if (!model) return;
   at("refusal").replaceChildren();
-  inputs = null;
+  at("submit").disabled = true;
+  let read = { others: { payload: {} } };
   try {
-    inputs = await readInputs(model);
+    read = await readInputs(model);
   } catch (error) {
     showError(at("refusal"), error);
-    inputs = { others: { payload: {} } };
   }
+  if (model !== chosen()) return; // another one was chosen meanwhile
+  inputs = read;
   const { example = {} } = model, { payload = {} } = inputs.others;
   at("picture-field").hidden = !inputs.picture;
   at("text-field").hidden = !inputs.text;
-  if (inputs.text) at("text").value = example[inputs.text];
-  if (inputs.picture && picture === sample) {
+  if (inputs.text) at("text").value = example[inputs.text] ?? "";
+  if (inputs.picture && example[inputs.picture] && picture === sample) {
     picture = sample = `data:image/jpeg;base64,${example[inputs.picture]}`; // browsers look into it
     showPicture("The picture of its example. Choose, drop or paste another one.");
   }
@@ -50,6 +52,7 @@ async function showFields() {
   at("others-field").hidden = isEmpty && Boolean(inputs.picture || inputs.text);
   at("others").value = JSON.stringify(inputs.others, null, 1);
   showParameters(model.parameters ?? {});
+  at("submit").disabled = false;
 }
 
 function showParameters(declared) {
@@ -71,6 +74,7 @@ function readParameters(declared = {}) {
 }
 
 function showPicture(note) {
+  at("preview").hidden = false;
   at("preview").src = picture;
   at("picture-note").textContent = note;
 }
