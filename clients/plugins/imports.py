@@ -18,6 +18,7 @@ from types import ModuleType
 
 PREFIX = "client_"  # of the names of authors' files, which cannot hide another module
 IMPORTS = re.compile(r"^[ \t]*(?:from|import)[ \t]+([\w., \t]+)", re.MULTILINE)
+FIRST = re.compile(r"(?<![\w.])\w+")  # not `base` of `clients.base`
 
 count = itertools.count(1)
 folders: list[str] = []
@@ -83,7 +84,7 @@ def imports_beside(path: Path) -> set[Path]:
             text = todo.pop().read_text(encoding="utf-8", errors="replace")
         except OSError:  # importing it reports the mistake
             continue
-        for name in set(re.findall(r"\w+", " ".join(IMPORTS.findall(text)))):
+        for name in set(FIRST.findall(" ".join(IMPORTS.findall(text)))):
             for one in (folder / f"{name}.py", *(folder / name).rglob("*.py")):
                 if one.is_file() and one not in found and one != path:
                     found.add(one)
