@@ -159,37 +159,21 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Signature:
-    """The inputs and outputs of a model, and how it is run.
+    """The inputs and outputs of a model, and how it is run."""
 
-    Args:
-        max_batch_size: 0 where it does not batch.
-        inputs: in the order of the configuration.
-        outputs: likewise.
-        decoupled: whether it answers one request any number of times.
-        ensemble: whether it is a chain of other models.
-        sequence: whether it keeps state from one request of a sequence to the next.
-        backend: Triton's name of what runs it.
-        shares_runs: whether rows of different requests may share a run, because none changes the
-            answer of another: it has `dynamic_batching`, or all steps of the ensemble have.
-        cached: whether Triton may answer a request from its response cache, or a step of the
-            ensemble.
-        correlation: the type in which it takes the id of a sequence, such as UINT64 or BYTES; empty
-            where it takes none.
-        idle_s: the seconds for which it keeps a sequence without a further request.
-
-    """
-
-    max_batch_size: int
-    inputs: tuple[TensorSpec, ...] = ()
+    max_batch_size: int  # 0 where it does not batch
+    inputs: tuple[TensorSpec, ...] = ()  # in the order of the configuration
     outputs: tuple[TensorSpec, ...] = ()
-    decoupled: bool = False
-    ensemble: bool = False
-    sequence: bool = False
-    backend: str = ""
+    decoupled: bool = False  # whether it answers one request any number of times
+    ensemble: bool = False  # whether it is a chain of other models
+    sequence: bool = False  # whether it keeps state from one request of a sequence to the next
+    backend: str = ""  # Triton's name of what runs it
+    # Whether rows of different requests may share a run, because none changes the answer of
+    # another: it has `dynamic_batching`, or all steps of the ensemble have.
     shares_runs: bool = False
-    cached: bool = False
-    correlation: str = ""
-    idle_s: float = 0.0
+    cached: bool = False  # whether Triton may answer from its response cache, or a step of it
+    correlation: str = ""  # the type of a sequence's id, such as UINT64 or BYTES; empty for none
+    idle_s: float = 0.0  # the seconds for which it keeps a sequence without a further request
 
 
 class Inference(ABC):
