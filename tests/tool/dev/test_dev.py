@@ -124,7 +124,7 @@ def test_a_syntax_error_in_a_class_is_shown_and_the_class_before_it_serves(dev: 
         lambda: file.write_text(good + "def broken(:\n"),
         "dev: changed: code/clients/double.py",
         f"dev: {file} cannot be imported: SyntaxError: invalid syntax (double.py, line 13)",
-        "hint: the previous clients are kept",
+        "hint: nothing was taken up: all clients are kept as they were",
         "what worked before is served until this is mended",
     )
     assert 'File "/' not in said.replace(f'File "{file}"', "")
