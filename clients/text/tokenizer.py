@@ -314,6 +314,9 @@ def refusal(folder: Path, error: Exception) -> TokenizerNotReadable:
         return TokenizerNotReadable(
             f"which cannot be loaded ({reason:.200})", "save the tokenizer again"
         )
+    if "tiktoken` is required" in reason and (models := list(folder.glob("*.model"))):
+        # It is tried after sentencepiece failed; to install it does not help.
+        reason = f"{models[0].name} is no model of sentencepiece, or that package is missing"
     what = "which has no tokenizer.json, and from its other files none can be made"
     return TokenizerNotReadable(f"{what} ({reason:.250})", SAVE_IT)
 
