@@ -22,7 +22,7 @@ from clients.families.base.dispatch_toml import authors, remedy
 from clients.model_files.model_folders import NAME
 from clients.model_files.requirements import import_remedy
 from clients.plugins.discovery import Mark, Source, names_in, sources
-from clients.plugins.imports import is_authors
+from clients.plugins.imports import PREFIX
 from clients.plugins.validation import declaration_fault, object_fault
 from clients.tensors.client import TensorClient
 from clients.tensors.quoting import brief
@@ -269,7 +269,7 @@ def described(error: BaseException, source: str = "") -> str:
     lines = [
         f" ({authors(frame.f_code.co_filename)}:{line})"
         for frame, line in walk_tb(error.__traceback__)
-        if is_authors(frame.f_code.co_filename)
+        if str(frame.f_globals.get("__name__")).startswith(PREFIX)
     ]
     place = lines[-1] if lines else ""
     return f"{type(error).__name__}: {error}{place}{'; ' * bool(fix)}{fix}"

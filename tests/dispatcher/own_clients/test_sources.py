@@ -99,6 +99,7 @@ from base import Base
 
 class Resnet(Base):
     def inference(self, img):
+        {lazily}
         return [self.greeting, list(img.shape)]
 """
 
@@ -113,21 +114,24 @@ class Old{number}(OlderClass):
 """
 
 
-def old_layout(folder: Path, base: Path, number: int) -> None:
+def old_layout(folder: Path, base: Path, number: int, lazily: str = "pass") -> None:
     """Write a class as the project had them before: its base is imported by a bare name."""
     (folder / f"old{number}").mkdir()
     (folder / f"old{number}" / "__init__.py").write_text(WRAPPED.format(number=number))
-    (folder / f"old{number}" / "inference.py").write_text(OLD)
+    (folder / f"old{number}" / "inference.py").write_text(OLD.format(lazily=lazily))
     base.write_text(f"import helper_of_base\nclass Base:\n    greeting = 'from {number}'\n")
     base.with_name("helper_of_base.py").touch()
 
 
-def test_an_older_class_keeps_the_base_beside_it(tmp_path: Path) -> None:
-    """Two have one each, a third's lies beside its folder."""
+@pytest.mark.parametrize(
+    "lazily", ["pass", "from base import Base; assert Base is Resnet.__base__"]
+)
+def test_an_older_class_keeps_the_base_beside_it(tmp_path: Path, lazily: str) -> None:
+    """Two have one each, a third's lies beside its folder; none is seen by others."""
     for number in (1, 2):
-        old_layout(tmp_path, tmp_path / f"old{number}" / "base.py", number)
+        old_layout(tmp_path, tmp_path / f"old{number}" / "base.py", number, lazily)
     (tmp_path / "third").mkdir()
-    old_layout(tmp_path / "third", tmp_path / "third" / "base.py", 3)
+    old_layout(tmp_path / "third", tmp_path / "third" / "base.py", 3, lazily)
     registry = load_clients(
         Environment(FakeTriton(), tmp_path / "no_models"), [tmp_path, tmp_path / "third"]
     )
@@ -143,6 +147,7 @@ def test_an_older_class_keeps_the_base_beside_it(tmp_path: Path) -> None:
     for number in (1, 2, 3):
         answer = ask(app.test_client(), f"old{number}", payload)
         assert answer.json["result"] == [f"from {number}", [height, width, 3]]
+    assert not {"base", "helper_of_base", "inference"} & sys.modules.keys()
 
 
 @pytest.mark.parametrize(
