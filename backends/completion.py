@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from backends import model_config
-from backends.batching.row_independence import cached_dependence, row_dependence
+from backends.batching.row_independence import find_dependence, row_dependence
 from backends.model_config import FileSignature
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class ModelFile(Protocol):
         """Return the named outputs; raise what the engine raises."""
 
 
-def completed(
+def complete(
     config: Mapping[str, Any], written: Message, opened: ModelFile, trials: Path | None = None
 ) -> Completion:
     """Return what a file adds to a configuration without inputs or outputs.
@@ -76,7 +76,7 @@ def completed(
     against = (
         QUANTIZES
         if model_config.has_operator(opened.path, DYNAMIC_QUANTIZATION)
-        else cached_dependence(
+        else find_dependence(
             trials,
             model_config.files_of(opened.path) if trials else (),
             f"{opened.runtime}, {most} rows",

@@ -120,7 +120,7 @@ def _compare(
     if spec is None:
         raise ModelConfigError(
             f"{unable(config)}: the configuration has {kind} '{name}', but the file's {kind}s are "
-            f"{listed(known)}.",
+            f"{join_names(known)}.",
             AS_IN_THE_FILE,
         )
     if tensor["data_type"] != spec.data_type:
@@ -192,5 +192,5 @@ def _check_all_given(
             )
 
 
-def listed(names: Iterable[str]) -> str:
+def join_names(names: Iterable[str]) -> str:
     return ", ".join(f"'{name}'" for name in names) or "none"

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backends import parameters
-from backends.machine.shared_folder import digest_files, locked, write_json
+from backends.machine.shared_folder import digest_files, hold_lock, write_json
 from backends.model_config import FileSignature, FileTensor, ModelConfigError
 from backends.onnxruntime.session_settings import own_settings
 from backends.openvino.properties import HINT_BF16, properties
@@ -133,7 +133,7 @@ def choice_for_onnxruntime(
     if own := own_settings(config):
         return EngineChoice(ONNXRUNTIME, reason=f"which alone knows {own}")
     properties(config)
-    found = cached_choice(folder, file, asked, environment)
+    found = find_choice(folder, file, asked, environment)
     optional = {spec.name for spec in found.signature.optional} if found.signature else set()
     if given := optional & {tensor["name"] for tensor in config.get("input") or []}:
         return EngineChoice(ONNXRUNTIME, reason=f"which alone takes {', '.join(sorted(given))}")
@@ -150,12 +150,12 @@ def choice_for_openvino(
     asked = preference(config, environment)
     precision = properties(config)["INFERENCE_PRECISION_HINT"]
     if asked.precision == AUTO and HINT_BF16 not in parameters.texts(config):
-        found = cached_choice(folder, file, EnginePreference(OPENVINO, AUTO), environment)
+        found = find_choice(folder, file, EnginePreference(OPENVINO, AUTO), environment)
         return replace(found, engine=OPENVINO)  # whatever the comparison found
     return EngineChoice(OPENVINO, precision, CONFIGURED)
 
 
-def cached_choice(
+def find_choice(
     folder: Path, file: Path, asked: EnginePreference, environment: Mapping[str, str]
 ) -> EngineChoice:
     """Return the cached choice for a model; compare engines where there is none.
@@ -164,23 +164,21 @@ def cached_choice(
     """
     limit = float(environment.get(LIMIT_VARIABLE, LIMIT_S))
     if not (cache := environment.get(CACHE_VARIABLE)):
-        return measured_choice(folder, file, asked, limit)
+        return measure_choice(folder, file, asked, limit)
     kept = Path(cache) / f"{key_of(folder, file, asked)}.json"
     with ExitStack() as stack:
         with suppress(OSError):  # else all instances of a model compare at once
             kept.parent.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(locked(kept.with_suffix(".lock")))
+            stack.enter_context(hold_lock(kept.with_suffix(".lock")))
         if known := read(kept, limit):
             return known
-        found = measured_choice(folder, file, asked, limit)
+        found = measure_choice(folder, file, asked, limit)
         if found.signature or found.gave_up_s:
             keep(found, kept)
     return found
 
 
-def measured_choice(
-    folder: Path, file: Path, asked: EnginePreference, limit: float
-) -> EngineChoice:
+def measure_choice(folder: Path, file: Path, asked: EnginePreference, limit: float) -> EngineChoice:
     """Compare engines in a process of its own, because an engine may crash on a model."""
     # Inside Triton the former is empty, or what is first on PATH, too.
     python = sys.executable or shutil.which("python3") or "python3"
@@ -192,7 +190,7 @@ def measured_choice(
             command, cwd=_HOME, capture_output=True, encoding="utf-8", check=False, timeout=limit
         )
         if done.returncode == 0:
-            return parsed(json.loads(done.stdout.splitlines()[-1]))
+            return parse_choice(json.loads(done.stdout.splitlines()[-1]))
         said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         reason = f"the comparison of engines failed: {said[:200]}"
     except subprocess.TimeoutExpired:
@@ -208,7 +206,7 @@ def measured_choice(
 def read(kept: Path, limit: float) -> EngineChoice | None:
     """Return a choice from the cache; None where there is none, or it had less time than now."""
     try:
-        known = parsed(json.loads(kept.read_text(encoding="utf-8")))
+        known = parse_choice(json.loads(kept.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return None if 0 < known.gave_up_s < limit else known
@@ -237,7 +235,7 @@ def hide(file: Path | None) -> None:
             file.unlink()
 
 
-def parsed(found: Mapping[str, Any]) -> EngineChoice:
+def parse_choice(found: Mapping[str, Any]) -> EngineChoice:
     """Read a choice from JSON; raise KeyError, TypeError or ValueError if wrong."""
     signature = found["signature"]
     if signature is not None:

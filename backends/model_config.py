@@ -112,7 +112,7 @@ def has_operator(file: Path, names: Iterable[bytes]) -> bool:
         return any(graph.find(name) >= 0 for name in names)
 
 
-def asked_kind(kind: str, folder: Path) -> str:
+def read_kind(kind: str, folder: Path) -> str:
     """Return the kind of an instance that its configuration asks for.
 
     If Triton sees a GPU, it replaces `KIND_AUTO` by `GPU`, also in the configuration that a backend
@@ -181,7 +181,7 @@ def completion(
         fields[DYNAMIC_BATCHING] = {}
     for field, specs in (("input", signature.inputs), ("output", signature.outputs)):
         if not config.get(field):
-            fields[field] = [_described(spec, batched=limit > 0) for spec in specs]
+            fields[field] = [_describe(spec, batched=limit > 0) for spec in specs]
     return fields
 
 
@@ -218,7 +218,7 @@ def _refuse_unknown_ranks(config: Mapping[str, Any], signature: FileSignature) -
     lines = ", ".join(
         f'{{ name: "{spec.name}" data_type: {spec.data_type} dims: {sizes} }}'
         for spec in signature.inputs
-        if (sizes := [DYNAMIC] if spec.any_rank else _described(spec, batched=batched)["dims"])
+        if (sizes := [DYNAMIC] if spec.any_rank else _describe(spec, batched=batched)["dims"])
     )
     dims = " and ".join(f"of '{spec.name}'" for spec in unknown)
     raise ModelConfigError(
@@ -242,7 +242,7 @@ def check_batching(config: Mapping[str, Any], signature: FileSignature) -> None:
                 )
 
 
-def _described(spec: FileTensor, *, batched: bool) -> dict[str, Any]:
+def _describe(spec: FileTensor, *, batched: bool) -> dict[str, Any]:
     dims = list(spec.shape[1:] if batched else spec.shape)
     tensor: dict[str, Any] = {"name": spec.name, "data_type": spec.data_type, "dims": dims}
     if spec.any_rank:

@@ -20,7 +20,7 @@ def texts(config: Mapping[str, Any]) -> dict[str, str]:
     return {key: str(value.get("string_value", "")) for key, value in parameters.items()}
 
 
-def parsed_bool(key: str, text: str) -> bool:
+def parse_bool(key: str, text: str) -> bool:
     """Return the boolean; raise ModelConfigError with the key for other texts."""
     value = _BOOLEANS.get(text.strip().lower())
     if value is None:
@@ -30,7 +30,7 @@ def parsed_bool(key: str, text: str) -> bool:
     return value
 
 
-def parsed_int(key: str, text: str) -> int:
+def parse_int(key: str, text: str) -> int:
     """Return the integer; raise ModelConfigError with the key for other texts."""
     if not re.fullmatch(r"\s*[+-]?[0-9]+\s*", text):
         raise ModelConfigError(f"parameter '{key}' is '{text}', but expected is a whole number.")
@@ -45,4 +45,4 @@ def count_of(config: Mapping[str, Any], key: str) -> int:
     Raises ModelConfigError: naming the key.
     """
     text = texts(config).get(key)
-    return 0 if text is None else max(0, parsed_int(key, text))
+    return 0 if text is None else max(0, parse_int(key, text))

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import triton_python_backend_utils as pb_utils
 
 from backends import config_check, model_config, triton_requests
-from backends.completion import completed
+from backends.completion import complete
 from backends.engine_choice import CACHE_VARIABLE, hide, show
 from backends.machine import allocator
-from backends.machine.shared_folder import shared_folder
+from backends.machine.shared_folder import find_shared_folder
 from backends.machine.shared_memory import Share, fit
 from clients.model_files.config_text import read_folder
 
@@ -101,7 +101,7 @@ class PythonModel(ABC):
         config_check.refuse_ragged(config)
         if model_config.needs_completion(config):
             cache = os.environ.get(CACHE_VARIABLE)
-            completion = completed(
+            completion = complete(
                 config,
                 read_folder(cls.folder()),
                 cls.read(cls._file(config)),
@@ -146,7 +146,7 @@ class PythonModel(ABC):
         self._free = Semaphore(session.at_once)
         self._session = session
         if found and session.on_cpu:
-            shared = shared_folder(os.environ)
+            shared = find_shared_folder(os.environ)
             self._shown = show(found, shared, config["name"], args["model_version"])
         allocator.give_back()
 

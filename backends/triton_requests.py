@@ -84,7 +84,7 @@ class TritonRequest:
             for hint in (ROWS, ABOVE, PADDING) if cached else ():
                 parameters.pop(hint, None)
             tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
-            padding = allowed_padding(parameters.get(PADDING), model)
+            padding = read_padding(parameters.get(PADDING), model)
             refuse_unknown(padding, tensors, outputs)
         except Exception as error:
             tensors = bare(error)
@@ -106,7 +106,7 @@ class TritonRequest:
         """
         if self.deadline < now:
             raise RequestError("the caller does not wait for the answer any more.")
-        rows, above = wanted_rows(self.parameters, model), wanted_above(self.parameters, model)
+        rows, above = read_rows(self.parameters, model), read_thresholds(self.parameters, model)
         return Item(prepare(tensors), self.outputs, rows, above, self.padding)
 
 
@@ -213,7 +213,7 @@ def _send(asked: Sequence[TritonRequest], results: Sequence[Tensors | Exception]
             pb_utils.Logger.log_error(f"an answer could not be sent: {error}")
 
 
-def wanted_rows(parameters: Mapping[str, Any], model: str) -> dict[str, list[int]]:
+def read_rows(parameters: Mapping[str, Any], model: str) -> dict[str, list[int]]:
     """Return the rows that a request wants of some outputs of a model; raise RequestError."""
 
     def read(outputs: Mapping[str, Any]) -> dict[str, list[int]]:
@@ -222,7 +222,7 @@ def wanted_rows(parameters: Mapping[str, Any], model: str) -> dict[str, list[int
     return read_hint(ROWS, parameters.get(ROWS), model, read) or {}
 
 
-def wanted_above(parameters: Mapping[str, Any], model: str) -> dict[str, tuple[int, float]]:
+def read_thresholds(parameters: Mapping[str, Any], model: str) -> dict[str, tuple[int, float]]:
     """Return column and threshold for outputs whose rows are wanted so; raise RequestError."""
 
     def read(outputs: Mapping[str, Any]) -> dict[str, tuple[int, float]]:
@@ -238,7 +238,7 @@ def wanted_above(parameters: Mapping[str, Any], model: str) -> dict[str, tuple[i
 
 
 @lru_cache(maxsize=64)  # a client says the same with every request
-def allowed_padding(text: str | None, model: str) -> PaddedTensors:
+def read_padding(text: str | None, model: str) -> PaddedTensors:
     """Return how rows of a request may be padded, from its parameter; raise RequestError."""
 
     def read(said: Mapping[str, Any]) -> PaddedTensors:

@@ -59,7 +59,7 @@ Found = dict[tuple[str, int], list[Sample]]
 
 def main(argv: list[str]) -> int:
     """Measure what the arguments say."""
-    options = parsed(argv)
+    options = parse_arguments(argv)
     cache = options.cache.absolute()
     (cache / "run").mkdir(parents=True, exist_ok=True)
     repository = models.lay_out(cache)
@@ -83,7 +83,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def parsed(argv: list[str]) -> argparse.Namespace:
+def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench.compare",
         description=__doc__,
@@ -152,7 +152,9 @@ def compare(model: str, repository: Path, cache: Path, options: argparse.Namespa
                 say(f"{model}: the limit is best with {', '.join(map(str, ways.values()))}")
         servers = [
             stack.enter_context(
-                started(with_setting(setting, number, repository, cache, model, options.precision))
+                start_contender(
+                    with_setting(setting, number, repository, cache, model, options.precision)
+                )
             )
             for number, setting in enumerate(options.settings)
         ]
@@ -166,7 +168,7 @@ def compare(model: str, repository: Path, cache: Path, options: argparse.Namespa
             others += [partial(RIVALS[name], place) for name in options.rivals]
         for make in others:
             try:
-                server = stack.enter_context(started(make()))
+                server = stack.enter_context(start_contender(make()))
                 await_answer(server, model, wanted[0], right)
                 servers.append(server)
             except Skipped as reason:
@@ -175,7 +177,7 @@ def compare(model: str, repository: Path, cache: Path, options: argparse.Namespa
 
 
 @contextmanager
-def started(server: Contender) -> Iterator[Contender]:
+def start_contender(server: Contender) -> Iterator[Contender]:
     server.start()
     try:
         yield server
@@ -242,7 +244,7 @@ def with_setting(
     server = this_server(own, cache / "run", model, f"{number + 1}: {setting}")
     variables = dict(word.split("=", 1) for word in setting.split() if "=" in word)
     revision, count = variables.pop("commit", ""), variables.pop("count", "")
-    files = checked_out(revision, cache / "commits") if revision else None
+    files = check_out(revision, cache / "commits") if revision else None
     shutil.copytree(repository / model, own / model, symlinks=True)
     config = own / model / "config.pbtxt"
     if files:
@@ -260,7 +262,7 @@ def with_setting(
     return server
 
 
-def checked_out(revision: str, folder: Path) -> Path:
+def check_out(revision: str, folder: Path) -> Path:
     """Return the files of a commit, in a folder of its own."""
     git = ["git", "-C", str(work.PROJECT)]
     parse = [*git, "rev-parse", "--verify", f"{revision}^{{commit}}"]

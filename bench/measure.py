@@ -128,7 +128,7 @@ def of_server(
     # too short for the first ones, and for the last of 16 they were 1.25 times those of later.
     warm = max(LEAST_WARM_S, 2 * callers / rate if rate else 0)
     elsewhere, before = Elsewhere(cpus), cpu_ms(*server.pids)
-    loop = load.closed_loop(server.port, asked, callers, seconds, warm)
+    loop = load.ask_in_a_loop(server.port, asked, callers, seconds, warm)
     used = cpu_ms(*server.pids) - before
     share = elsewhere.share(used.total())
     return Sample(

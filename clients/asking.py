@@ -21,10 +21,10 @@ from clients.errors import (
     BadRequest,
     InferenceError,
     TooLargeAtOnce,
-    placed,
+    place_error,
 )
 from clients.request import Request
-from clients.tensors.nested import unshared
+from clients.tensors.nested import copy_deeply
 
 if TYPE_CHECKING:
     from clients.base import Client, Payload
@@ -68,11 +68,11 @@ def ask(
         inner.timings.begin(in_class=other.is_authors)
         try:
             if one:
-                return run(other, inner, payloads, one=True)[0]
+                return run_batch(other, inner, payloads, one=True)[0]
             with inner.active():
                 size = operator.index(other.max_batch_size)
             starts = range(0, len(payloads), size)
-            batches = (run(other, inner, payloads[at : at + size], at) for at in starts)
+            batches = (run_batch(other, inner, payloads[at : at + size], at) for at in starts)
             return list(itertools.chain.from_iterable(batches))
         except InferenceError:
             raise
@@ -91,9 +91,11 @@ def ask(
             inner.timings.lap()
             request.timings.asked(inner.timings)
     except BadRequest as error:
-        raise blamed(error, asked, by, payloads, request.payloads) from error
+        raise blame(error, asked, by, payloads, request.payloads) from error
     except InferenceError as error:
-        raise renamed(error, f"{asked!r:.100}, which {by!r:.100} asks: {error.message}") from error
+        raise with_message(
+            error, f"{asked!r:.100}, which {by!r:.100} asks: {error.message}"
+        ) from error
 
 
 def payloads_of(payload: Payload | Sequence[Payload]) -> list[Payload]:
@@ -123,7 +125,7 @@ def refuse_endless(chain: Sequence[str], name: str) -> None:
         )
 
 
-def run(
+def run_batch(
     client: Client,
     request: Request,
     payloads: Sequence[Payload],
@@ -132,7 +134,7 @@ def run(
     one: bool = False,
 ) -> list[Any]:
     """Return the results of one batch, run in halves where it is too large."""
-    given = unshared([dict(each) for each in payloads])  # which the asked client may change
+    given = copy_deeply([dict(each) for each in payloads])  # which the asked client may change
     try:
         with replace(request, payloads=given).active():
             results = [client.inference(given[0])] if one else client.inference_batch(given)
@@ -141,20 +143,20 @@ def run(
                     f"inference_batch returned {type(results).__name__}; expected a list with a "
                     f"result for each of {len(payloads)} payloads"
                 )
-            return [whole(each) for each in results]
+            return [join_results(each) for each in results]
     except TooLargeAtOnce:
         if len(payloads) == 1:
             raise
     except InferenceError as error:
         if error.position is None:
             raise
-        raise placed(error, start + error.position) from error
+        raise place_error(error, start + error.position) from error
     half = (len(payloads) + 1) // 2
-    first = run(client, request, payloads[:half], start)
-    return first + run(client, request, payloads[half:], start + half)
+    first = run_batch(client, request, payloads[:half], start)
+    return first + run_batch(client, request, payloads[half:], start + half)
 
 
-def whole(result: Any) -> Any:
+def join_results(result: Any) -> Any:
     """Return a result; all results of a client that gives any number, in a list."""
     if not isinstance(result, Iterator):
         return result
@@ -171,7 +173,7 @@ def whole(result: Any) -> Any:
     return found
 
 
-def blamed(
+def blame(
     error: BadRequest,
     asked: str,
     by: str,
@@ -184,7 +186,7 @@ def blamed(
     refused = [payloads[position]] if is_known and position is not None else payloads
     where = [] if isinstance(error, BadParameter) else [sender(one, given) for one in refused]
     if where and None not in where:
-        named = renamed(error, f"{asked!r:.100}, which {by!r:.100} asks: {error.message}")
+        named = with_message(error, f"{asked!r:.100}, which {by!r:.100} asks: {error.message}")
         named.position = where[0]
         return named
     place = f"payload[{position}]: " if is_known and len(payloads) > 1 else ""
@@ -209,13 +211,13 @@ def sender(payload: Payload, given: Sequence[Any]) -> int | None:
     return None
 
 
-def renamed(error: InferenceError, message: str) -> InferenceError:
+def with_message(error: InferenceError, message: str) -> InferenceError:
     """Return a copy of an error with another message, and of no position."""
     copied = copy(error)
     copied.position = None
     try:
         copied.message, copied.args = message, (message,)
     except AttributeError:  # the author's class computes it
-        kinds = (one for one in type(error).__mro__ if one.__module__ == placed.__module__)
+        kinds = (one for one in type(error).__mro__ if one.__module__ == place_error.__module__)
         copied = next(kinds)(message, hint=error.hint)
     return copied

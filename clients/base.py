@@ -27,8 +27,8 @@ import numpy.typing as npt
 
 from clients.asking import ask
 from clients.environment import Environment
-from clients.errors import BadPayload, InferenceError, UnknownModel, UnsupportedMedia, placed
-from clients.images.picture_file import PictureFile, checked_file
+from clients.errors import BadPayload, InferenceError, UnknownModel, UnsupportedMedia, place_error
+from clients.images.picture_file import PictureFile, check_file
 from clients.images.pictures import (
     EXPECTED,
     EXPECTED_BYTES,
@@ -41,7 +41,7 @@ from clients.parameters import FORMAT, Parameter
 from clients.request import Media, Request, current, values_of
 from clients.tensors.nested import as_numbers
 from clients.tensors.quoting import brief, encodable
-from clients.triton.server import NO_HINTS, Hints, Padding, Scalar, Signature, Tensors, picked
+from clients.triton.server import NO_HINTS, Hints, Padding, Scalar, Signature, Tensors, pick_rows
 
 # What the author of a client imports from here.
 __all__ = ["FORMAT", "Client", "Environment", "Hints", "Padding", "Parameter", "Payload"]
@@ -257,7 +257,7 @@ class Client(ABC):
                 )
         finally:
             timings.lap("inference")
-        answer.update((name, picked(answer[name], rows)) for name, rows in hints.rows.items())
+        answer.update((name, pick_rows(answer[name], rows)) for name, rows in hints.rows.items())
         return answer
 
     def ask(
@@ -312,7 +312,7 @@ class Client(ABC):
                 with room.kept():  # until its pixels are resized
                     done.append(read(payload))
             except InferenceError as error:
-                raise placed(error, position) from error
+                raise place_error(error, position) from error
         return done
 
     def picture(self, payload: Payload, name: str = "img") -> Picture:
@@ -344,7 +344,7 @@ class Client(ABC):
             BadPayload: as of `picture`; of damage only a missing end is noticed.
 
         """
-        return checked_file(*self._encoded_picture(payload, name))
+        return check_file(*self._encoded_picture(payload, name))
 
     def _encoded_picture(self, payload: Payload, name: str) -> tuple[Any, str, int, str]:
         """Return the arguments of `decode_picture` for a field."""

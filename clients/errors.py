@@ -135,7 +135,7 @@ class DeadlineExceeded(InferenceError):
     """The time for this request is used up."""
 
 
-def placed(error: InferenceError, position: int | None) -> InferenceError:
+def place_error(error: InferenceError, position: int | None) -> InferenceError:
     """Return a copy with a position: the client may raise the same object again."""
     copied = copy(error)
     copied.position = position

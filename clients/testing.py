@@ -31,10 +31,10 @@ from clients.model_files.config_text import read
 from clients.model_files.crash_causes import CONFIG, DEFAULT_MAX_BATCH_SIZE
 from clients.model_files.files import text_of
 from clients.plugins.discovery import classes_of_file, sources
-from clients.plugins.registry import Registry, found_in, take
+from clients.plugins.registry import Registry, find_client, take
 from clients.plugins.validation import declaration_fault, object_fault
 from clients.request import Request, SequencePart
-from clients.tensors.classes import classified
+from clients.tensors.classes import classify
 from clients.tensors.client import examples_of
 from clients.tensors.signature import refuse_wrong_tensors
 from clients.triton.server import NO_HINTS, Hints, Inference, Signature, Tensors, TensorSpec
@@ -130,7 +130,7 @@ class Neighbours:
                 folder = self._environment.model_repository
                 found = list(sources(folder, [folder / "code" / "clients"]))
                 take(self._registry, self._environment, found, {one.where for one in found})
-            return found_in(self._registry, self._environment, asked, until)
+            return find_client(self._registry, self._environment, asked, until)
         if asked not in self._clients:
             other = self._others[asked]
             kind = other if isinstance(other, type) else stand_in(asked, other)
@@ -210,7 +210,7 @@ class OnnxModels(Inference):
         except Exception as error:  # ONNX Runtime's exceptions have no common base
             raise ModelFailed(f"{model!r}: {error}") from error
         return {
-            name: classified(result, classes[name], (), batched=batched)
+            name: classify(result, classes[name], (), batched=batched)
             if name in classes
             else result
             for name, result in zip(names, results, strict=True)

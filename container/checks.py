@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from clients.model_files.files import denied
+from clients.model_files.files import explain_denial
 from container.supervisor.log import WARNING, Say
 from dispatcher.auth.api_keys import BadKeys, load_keys
 from dispatcher.settings import SettingError, Settings
@@ -43,7 +43,7 @@ def unreadable_models(repository: Path) -> Iterator[str]:
         for folder, folders, files in os.walk(model.resolve()):
             places = (os.path.join(folder, name) for name in (*folders, *files))  # noqa: PTH118  quick
             shut = (one for one in places if not os.access(one, os.R_OK, effective_ids=True))
-            if why := next(filter(None, (denied(Path(one)) for one in shut)), ""):
+            if why := next(filter(None, (explain_denial(Path(one)) for one in shut)), ""):
                 yield f"model '{model.name}': a file cannot be read{why}"
                 break
 
@@ -104,7 +104,9 @@ def check_jobs_folder(settings: Settings) -> None:
             with tempfile.TemporaryFile(dir=place):
                 pass
     except OSError as error:
-        why = denied(place.absolute(), os.W_OK) if isinstance(error, PermissionError) else ""
+        why = (
+            explain_denial(place.absolute(), os.W_OK) if isinstance(error, PermissionError) else ""
+        )
         where = f"'{place.name}' in it: " if place != folder else ""
         raise SettingError(
             f"JOBS_DIR is '{folder}': {where}{error.strerror}; expected: a folder that can be made "

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from backends.machine.cpu_share import usable_cpus
-from clients.model_files.files import denied
+from clients.model_files.files import explain_denial
 from clients.model_files.requirements import lacking
 from container.announcement import Announcement
 from container.checks import (
@@ -31,7 +31,7 @@ from container.programs.gunicorn import gunicorn_program, warn_of_lost_jobs
 from container.programs.listening import listen_to_all
 from container.programs.model_loads import model_loads
 from container.programs.nginx import NoNginx, RequestLines, find_nginx, nginx_program
-from container.programs.shared_memory import NoSharedMemory, shared_memory_plan
+from container.programs.shared_memory import NoSharedMemory, plan_shared_memory
 from container.programs.triton import triton_program
 from container.programs.triton_options import has_cache, refuse_unknown, triton_options
 from container.repository.compose import compose, without_backend
@@ -54,13 +54,13 @@ from dispatcher.settings import (
     WORKABLE,
     SettingError,
     Settings,
-    gone,
+    find_gone,
     read_settings,
     rows,
 )
 from dispatcher.settings.remote_triton import without_effect
 from dispatcher.status.status_file import StatusWriter
-from dispatcher.version import described
+from dispatcher.version import describe_version
 
 USAGE = """usage: serve [serve | --help | --version]
 
@@ -89,7 +89,7 @@ EXPECTED = "expected none, or `serve`: it starts Triton itself; `serve --help` h
 def main(arguments: list[str]) -> int:
     """Run the container; return the exit code."""
     if arguments in (["--help"], ["-h"], ["--version"]):
-        sys.stdout.write(f"{described() if arguments == ['--version'] else usage()}\n")
+        sys.stdout.write(f"{describe_version() if arguments == ['--version'] else usage()}\n")
         return 0
     if arguments not in ([], ["serve"]):
         sys.stderr.write(f"serve: unknown arguments: {' '.join(arguments)}; {EXPECTED}\n")
@@ -104,7 +104,7 @@ def main(arguments: list[str]) -> int:
     with Log(sys.stderr.fileno(), as_json=settings.log_format == "json") as log:
         try:
             check_files(settings)
-            with run_folder(settings.run_dir) as run_dir:
+            with make_run_folder(settings.run_dir) as run_dir:
                 return run_with_room(settings, run_dir, log)
         except SettingError as error:
             log.say(str(error), ERROR)
@@ -129,13 +129,13 @@ def run_with_room(settings: Settings, run_dir: Path, log: Log) -> int:
 def run(settings: Settings, run_dir: Path, log: Log) -> int:
     """Start the three programs and watch them; return the exit code."""
     say = log.say
-    if taken := list(taken_ports(settings)):
+    if taken := list(find_taken_ports(settings)):
         for line in taken:
             say(line, ERROR)
         return 1
     raise_file_limit(say)
     elsewhere = without_effect(settings) if settings.triton_url else ()
-    for line in (*elsewhere, *gone(os.environ)):
+    for line in (*elsewhere, *find_gone(os.environ)):
         say(line, WARNING)
     say_what_lies_in_memory(run_dir, say)
     settings = with_repository(settings, run_dir, say)
@@ -149,8 +149,8 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
         return 1
     try:
         nginx = find_nginx(settings)
-        triton = None if settings.triton_url else prepared_triton(settings, run_dir, say)
-        plan = shared_memory_plan(settings, triton, run_dir, say)
+        triton = None if settings.triton_url else prepare_triton(settings, run_dir, say)
+        plan = plan_shared_memory(settings, triton, run_dir, say)
     except (NoNginx, NoTriton, NoEngine, NoSharedMemory) as error:
         say(str(error), ERROR)
         return 1
@@ -191,7 +191,7 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
             program.clean()
 
 
-def prepared_triton(settings: Settings, run_dir: Path, say: Say) -> TritonProgram:
+def prepare_triton(settings: Settings, run_dir: Path, say: Say) -> TritonProgram:
     """Find Triton, and make what it needs for the settings.
 
     Raises NoTriton, NoEngine: there is none, or no engine can be built. Raises SettingError: it
@@ -235,7 +235,7 @@ def publisher(path: Path, say: Say) -> Callable[[Mapping[str, Any]], None]:
     return publish
 
 
-def taken_ports(settings: Settings) -> Iterator[str]:
+def find_taken_ports(settings: Settings) -> Iterator[str]:
     """Yield a sentence for every port that another program uses.
 
     It is checked before anything starts, for the other program would answer the probes.
@@ -316,7 +316,7 @@ class NoFolder(Exception):
 
 
 @contextmanager
-def run_folder(wanted: Path | None) -> Iterator[Path]:
+def make_run_folder(wanted: Path | None) -> Iterator[Path]:
     """Make an empty folder for sockets and temporary files.
 
     It is a folder of its own in `wanted`, whose other files are left alone; or a temporary one,
@@ -340,7 +340,7 @@ def run_folder(wanted: Path | None) -> Iterator[Path]:
                 used = f"RUN_DIR is '{wanted}', which another `serve` uses; name another folder"
                 raise NoFolder(used, 1) from error
             except OSError as error:
-                why = denied(wanted, os.W_OK) if isinstance(error, PermissionError) else ""
+                why = explain_denial(wanted, os.W_OK) if isinstance(error, PermissionError) else ""
                 raise NoFolder(
                     f"RUN_DIR is '{wanted}': {error.strerror}; name a folder that can be written "
                     f"to{why}"

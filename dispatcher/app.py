@@ -48,7 +48,7 @@ def create_app(
     @app.before_request
     def begin() -> Response | None:
         since = request.headers.get(START_HEADER)
-        queue = waited(since, longest_wait)
+        queue = measure_wait(since, longest_wait)
         # Only NGINX sends the header: the supervisor's own requests are not counted.
         record = telemetry.begin(
             request, request_id(request.headers), queue, counts=since is not None
@@ -89,7 +89,7 @@ def create_app(
     return app
 
 
-def waited(since: str | None, longest: float) -> float:
+def measure_wait(since: str | None, longest: float) -> float:
     """Return how many seconds a request has waited for this worker; 0 where that is not known.
 
     NGINX can only say what the clock showed, which may have been set since: a request that seems

@@ -18,7 +18,7 @@ class Locked(Exception):
 
 
 @contextmanager
-def held(path: Path | str, kind: int, until: float = 0.0, what: int = FILE) -> Iterator[int]:
+def hold_lock(path: Path | str, kind: int, until: float = 0.0, what: int = FILE) -> Iterator[int]:
     """Lock a file, which is made where there is none, or a folder; yield its descriptor."""
     file = os.open(path, what | os.O_CLOEXEC, 0o600)
     try:
@@ -38,7 +38,7 @@ def held(path: Path | str, kind: int, until: float = 0.0, what: int = FILE) -> I
 def is_locked(path: Path, what: int = FILE) -> bool:
     """Whether a web worker keeps a file or a folder locked."""
     try:
-        with held(path, fcntl.LOCK_SH, what=what):
+        with hold_lock(path, fcntl.LOCK_SH, what=what):
             return False
     except Locked:
         return True

@@ -26,7 +26,7 @@ HIDDEN = re.compile(
 )
 
 
-def finished_lines() -> int:
+def find_descriptor() -> int:
     """Return the number of the file to which this process writes finished lines."""
     return int(os.environ.get(FINISHED, STDERR))
 
@@ -44,11 +44,11 @@ def message_line(program: str, level: str, message: str, at: float, **more: str)
 
 def text_lines(program: str, text: str) -> bytes:
     """Return a text after the program's name; what follows its first line is indented."""
-    shown = "\n  ".join(HIDDEN.sub(escaped, line) for line in text.split("\n"))
+    shown = "\n  ".join(HIDDEN.sub(escape_match, line) for line in text.split("\n"))
     return f"{program}: {shown}".replace("\n", f"\n{program}: ").encode() + b"\n"
 
 
-def escaped(found: re.Match[str]) -> str:
+def escape_match(found: re.Match[str]) -> str:
     return ascii(found[0])[1:-1]
 
 

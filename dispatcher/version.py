@@ -16,6 +16,6 @@ def revision(environment: Mapping[str, str] = os.environ) -> str:
     return environment.get(REVISION_VARIABLE) or UNKNOWN
 
 
-def described() -> str:
+def describe_version() -> str:
     """Return the version and the revision in words, for `--version`."""
     return f"triton-dispatcher {VERSION} (revision {revision()})"

@@ -19,7 +19,7 @@ from clients.model_files.gpu_config import has_gpu
 from clients.model_files.model_folders import authors_folder
 from clients.plugins.registry import Registry, load_clients
 from clients.triton.client import TritonEnvironment
-from clients.triton.configuration import renamed_config
+from clients.triton.configuration import rename_config
 from clients.triton.server import ModelServer, ModelState
 from clients.triton.shared_memory import affordable
 from dispatcher.app import START_HEADER, create_app
@@ -31,7 +31,7 @@ from dispatcher.execution.model_lookup import ModelLookup
 from dispatcher.execution.watchdog import Watchdog, grace_period, replace_worker
 from dispatcher.jobs.runner import Runner
 from dispatcher.jobs.store import JobStore
-from dispatcher.log_lines import finished_lines
+from dispatcher.log_lines import find_descriptor
 from dispatcher.models.control import ModelControl
 from dispatcher.models.links import keep_listable
 from dispatcher.models.listing import ModelListing
@@ -64,7 +64,7 @@ from dispatcher.settings import (
     Settings,
     read_settings,
 )
-from dispatcher.settings.traces import traced_service
+from dispatcher.settings.traces import name_service
 from dispatcher.status.prober import Prober
 from dispatcher.status.status import Readiness, SupervisorStatus
 from dispatcher.status.status_file import StatusReader
@@ -95,7 +95,7 @@ def build() -> Flask:
     """Build the application, once per worker, after the fork."""
     settings = read_settings(os.environ)
     configure_logging(settings)
-    environment = environment_of(settings, shared_bytes(settings), scarce=SCARCE in os.environ)
+    environment = environment_of(settings, share_memory(settings), scarce=SCARCE in os.environ)
     server = environment.server  # for those who load nothing by asking
     if settings.load_on_demand:
         environment = replace(environment, server=cast("ModelServer", LoadingServer(server)))
@@ -194,7 +194,7 @@ def assemble(
         server,
         repository,
         settings.model_url_roots,
-        renamed_config,
+        rename_config,
         settings.load_timeout,
         run_dir and run_dir / WANTED,
         settings.unload_timeout,
@@ -334,7 +334,7 @@ def configure_logging(settings: Settings) -> None:
     logging.captureWarnings(capture=True)
 
 
-def shared_bytes(settings: Settings) -> int:
+def share_memory(settings: Settings) -> int:
     """Return how much shared memory this worker may use for large tensors, in bytes."""
     if settings.serverless or settings.triton_url:
         return 0
@@ -361,9 +361,9 @@ def make_telemetry(
         # Imported only here: without traces nothing of OpenTelemetry is loaded.
         from dispatcher.telemetry.traces import Traces  # noqa: PLC0415
 
-        traces = Traces(settings.traces_url, traced_service(), metrics.registry)
+        traces = Traces(settings.traces_url, name_service(), metrics.registry)
     if settings.access_log == "off":
         return Telemetry(metrics, traces=traces)
-    access_log = AccessLog(finished_lines(), errors_only=settings.access_log == "errors")
+    access_log = AccessLog(find_descriptor(), errors_only=settings.access_log == "errors")
     access_log.start()
     return Telemetry(metrics, access_log, traces)

@@ -14,7 +14,7 @@ import pytest
 
 from container import serving
 from container.programs.gunicorn import SOCKET
-from container.serving import OWN, NoFolder, run_folder
+from container.serving import OWN, NoFolder, make_run_folder
 from dispatcher.settings import read_settings
 from tests.conftest import PROJECT, free_ports
 
@@ -32,12 +32,12 @@ def test_nobody_else_is_given_ports_that_a_run_of_the_tests_has() -> None:
 
 
 def test_nobody_else_is_given_the_folder_of_a_serve_that_runs(tmp_path: Path) -> None:
-    with run_folder(tmp_path / "run") as ours:
+    with make_run_folder(tmp_path / "run") as ours:
         (ours / "wanted").mkdir()
         with pytest.raises(NoFolder, match=r"RUN_DIR is '.*/run', which another"):
-            run_folder(tmp_path / "run").__enter__()
+            make_run_folder(tmp_path / "run").__enter__()
         assert (ours / "wanted").is_dir()
-    with run_folder(tmp_path / "run") as next_one:
+    with make_run_folder(tmp_path / "run") as next_one:
         assert not (next_one / "wanted").exists()
 
 
@@ -47,7 +47,7 @@ def test_the_own_folder_is_open_to_its_user_alone(tmp_path: Path, given: bool) -
     tmp_path.chmod(0o777)
     was = os.umask(0)
     try:
-        with run_folder(tmp_path if given else None) as ours:
+        with make_run_folder(tmp_path if given else None) as ours:
             assert ours.stat().st_mode & 0o777 == 0o700
     finally:
         os.umask(was)
@@ -61,10 +61,10 @@ def test_what_lies_beside_the_own_folder_stays(tmp_path: Path) -> None:
     for path in [*kept, tmp_path / "lock", tmp_path / "nginx.conf"]:
         path.write_text("theirs")
     before = set(tmp_path.rglob("*"))
-    with run_folder(tmp_path) as ours:
+    with make_run_folder(tmp_path) as ours:
         assert set(tmp_path.rglob("*")) - before == {ours, tmp_path / "dispatch-run.lock"}
         (ours / "repository").mkdir()
-    with run_folder(tmp_path):
+    with make_run_folder(tmp_path):
         assert list(ours.iterdir()) == []
     for path in [*kept, tmp_path / "lock", tmp_path / "nginx.conf"]:
         assert path.read_text() == "theirs"
@@ -74,7 +74,7 @@ def test_an_own_folder_that_is_a_link_is_not_emptied(tmp_path: Path) -> None:
     (tmp_path / "theirs" / "1").mkdir(parents=True)
     (tmp_path / "dispatch-run").symlink_to("theirs")
     with pytest.raises(NoFolder, match=r"RUN_DIR is '.*': File exists; name"):
-        run_folder(tmp_path).__enter__()
+        make_run_folder(tmp_path).__enter__()
     assert (tmp_path / "theirs" / "1").is_dir()
 
 
@@ -86,10 +86,10 @@ def test_in_the_longest_folder_there_is_just_room_for_a_socket() -> None:
     ):
         longest = f"{short}/".ljust(80, "x")
         with pytest.raises(NoFolder, match="; expected: absolute path of at most 80 letters"):
-            run_folder(Path(f"{longest}x")).__enter__()
+            make_run_folder(Path(f"{longest}x")).__enter__()
         with pytest.raises(OSError, match="path too long"):
             listener.bind(f"{longest}x/{OWN}/{SOCKET}")
-        with run_folder(read_settings({"RUN_DIR": longest}).run_dir) as ours:
+        with make_run_folder(read_settings({"RUN_DIR": longest}).run_dir) as ours:
             listener.bind(str(ours / SOCKET))
             assert read_settings({"RUN_DIR": str(ours)}).run_dir == ours, "as a web worker does"
 
@@ -101,7 +101,7 @@ def test_a_temporary_folder_that_nginx_cannot_have_is_named(
     (tmp_path / name).mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / name))
     with pytest.raises(NoFolder, match=f"the temporary folder is '.*{name}.*'; set RUN_DIR to an"):
-        run_folder(None).__enter__()
+        make_run_folder(None).__enter__()
     assert not list((tmp_path / name).iterdir())
 
 
@@ -111,10 +111,10 @@ def test_a_folder_that_cannot_be_made_is_named(
     tmp_path = tmp_path_factory.mktemp("f")  # RUN_DIR has at most 80 letters
     (tmp_path / "file").touch()
     with pytest.raises(NoFolder, match=r"RUN_DIR is '.*/file/run': Not a directory; name"):
-        run_folder(tmp_path / "file" / "run").__enter__()
+        make_run_folder(tmp_path / "file" / "run").__enter__()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     with pytest.raises(NoFolder, match="No such file or directory; set RUN_DIR"):
-        run_folder(None).__enter__()
+        make_run_folder(None).__enter__()
     serve = subprocess.run(
         [sys.executable, "-m", "container"],
         cwd=PROJECT,

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from container.trouble import Trouble
-from dispatcher.version import described
+from dispatcher.version import describe_version
 
 COMMANDS = {  # the module of each, and what it does
     "new-client": (
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):  # a file's name may be none of UTF-8
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        return called(given)
+        return call(given)
     except BrokenPipeError:  # `dispatcher models | head` reads no more
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -116,7 +116,7 @@ def missing(module: str) -> str:
     )
 
 
-def called(given: Sequence[str]) -> int:
+def call(given: Sequence[str]) -> int:
     """Run the command that the arguments name; return its exit code."""
     if given[:1] == ["weights"]:  # it has a command line of its own
         return int(import_module(COMMANDS["weights"][0]).main(given[1:]))
@@ -125,7 +125,7 @@ def called(given: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="dispatcher", description="Many models behind one endpoint: add, check and ask them."
     )
-    parser.add_argument("--version", action="version", version=described())
+    parser.add_argument("--version", action="version", version=describe_version())
     commands = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
     wanted = next((one for one in given if not one.startswith("-")), "")
     for name, (module_name, meaning) in COMMANDS.items():

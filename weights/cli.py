@@ -52,7 +52,7 @@ def main(
     parser = _parser(models)
     options = parser.parse_args(arguments)
     chosen = dict(options.source)
-    wanted = _wanted(parser, models, options.model, chosen)
+    wanted = _select(parser, models, options.model, chosen)
     if options.list:
         for model in wanted:
             _describe(model, *Place(options.repository / model.name).state(model))
@@ -102,7 +102,7 @@ def _parser(models: dict[str, Model]) -> argparse.ArgumentParser:
     return parser
 
 
-def _wanted(
+def _select(
     parser: argparse.ArgumentParser,
     models: dict[str, Model],
     named: Sequence[str],

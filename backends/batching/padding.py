@@ -53,7 +53,7 @@ def near(own: ArrayLike, counts: ArrayLike | None = None) -> list[Numbers]:
     return groups
 
 
-def concatenated(arrays: Sequence[NDArray[Any]], number: int) -> NDArray[Any]:
+def concatenate_padded(arrays: Sequence[NDArray[Any]], number: int) -> NDArray[Any]:
     """Concatenate arrays along axis 0, padding the shorter."""
     if len({array.shape[AXIS:] for array in arrays}) == 1:
         return np.concatenate(arrays)

@@ -68,17 +68,17 @@ class _NoTime(Exception):
 
 def row_dependence(signature: FileSignature, run: Run, most: int) -> str:
     """Return why rows are not known to be independent; empty where they are."""
-    names, run = [spec.name for spec in signature.outputs], _limited(run)
+    names, run = [spec.name for spec in signature.outputs], limit_threads(run)
     try:
         size, rows, alone = _of_a_size(signature.inputs, names, run)
-        if reason := _compared(rows, alone, names, run, most):
+        if reason := _compare(rows, alone, names, run, most):
             return reason
         for name in names:
             if not _differ([output[name] for output in alone]):
                 return f"output '{name}' is the same, whatever it was tried with"
         for spec in signature.inputs:
             if (wide := _wide(signature.inputs, spec, size, names, run)) and (
-                reason := _compared(*wide, names, run, most)
+                reason := _compare(*wide, names, run, most)
             ):
                 return reason
     except _NoRun as error:
@@ -88,7 +88,7 @@ def row_dependence(signature: FileSignature, run: Run, most: int) -> str:
     return ""
 
 
-def _limited(run: Run) -> Run:
+def limit_threads(run: Run) -> Run:
     begun, done = time.monotonic(), 0
 
     def limited(inputs: Tensors, names: Sequence[str]) -> Tensors:
@@ -102,7 +102,7 @@ def _limited(run: Run) -> Run:
     return limited
 
 
-def made_up(signature: FileSignature, run: Run) -> tuple[list[Tensors], list[Tensors]]:
+def make_up_rows(signature: FileSignature, run: Run) -> tuple[list[Tensors], list[Tensors]]:
     """Return made-up rows, one of each of `KINDS`, and their outputs; none where it fails."""
     names = [spec.name for spec in signature.outputs]
     try:
@@ -111,7 +111,7 @@ def made_up(signature: FileSignature, run: Run) -> tuple[list[Tensors], list[Ten
         return [], []
 
 
-def _compared(
+def _compare(
     rows: Sequence[Tensors], alone: Sequence[Tensors], names: Sequence[str], run: Run, most: int
 ) -> str:
     """Return how outputs differ where rows are run together; empty if not at all."""
@@ -120,7 +120,7 @@ def _compared(
         if len(batch) > most:
             continue
         try:
-            together = _run(run, _stacked([rows[index] for index in batch]), names)
+            together = _run(run, _stack([rows[index] for index in batch]), names)
         except _NoRun as error:
             return f"it could not be run with {len(batch)} rows ({error})"
         for name in names:
@@ -129,7 +129,7 @@ def _compared(
     return ""
 
 
-def cached_dependence(
+def find_dependence(
     folder: Path | None, files: Iterable[Path], edition: str, try_it: Callable[[], str]
 ) -> str:
     """Return the cached result for a model's files, or compute and cache it."""
@@ -236,7 +236,7 @@ def _row(
     return floats.astype(data_type.lower().replace("fp", "float"))
 
 
-def _stacked(rows: Sequence[Tensors]) -> dict[str, NDArray[Any]]:
+def _stack(rows: Sequence[Tensors]) -> dict[str, NDArray[Any]]:
     return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
 
 

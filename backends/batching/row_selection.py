@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def picked(array: NDArray[Any], rows: Sequence[int]) -> NDArray[Any]:
+def pick_rows(array: NDArray[Any], rows: Sequence[int]) -> NDArray[Any]:
     """Return some rows of an output: [rows, size of the last dimension].
 
     All dimensions but the last are counted as one. Raises RequestError: there is no such row.
@@ -28,7 +28,7 @@ def picked(array: NDArray[Any], rows: Sequence[int]) -> NDArray[Any]:
     return flat[np.asarray(rows, np.intp)]
 
 
-def picked_above(array: NDArray[Any], column: int, least: float) -> NDArray[Any]:
+def pick_rows_above(array: NDArray[Any], column: int, least: float) -> NDArray[Any]:
     """Return the rows of an output [..., rows, columns] that exceed `least` in a column.
 
     The answer is [..., most rows, columns], in order: where others have more, rows of zeros follow.

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from backends.batching.item import AXIS, RequestError, Rows, bare
 from backends.batching.padding import (
-    concatenated,
+    concatenate_padded,
     near,
 )
-from backends.batching.row_selection import picked, picked_above
+from backends.batching.row_selection import pick_rows, pick_rows_above
 from backends.batching.tensor_shapes import contiguous
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _near(
 
 def _alone(item: Item, run: Run) -> Tensors | Exception:
     try:
-        return _wanted(item, run(item.inputs, item.outputs))
+        return _select_outputs(item, run(item.inputs, item.outputs))
     except Exception as error:
         return bare(error)
 
@@ -119,7 +119,7 @@ def _together(
         if name in names and (some := _rows_of_run(name, items, counts))
     }
     try:
-        inputs = _concatenated(items)
+        inputs = _concatenate(items)
         outputs = by_rows.run(inputs, names, rows) if by_rows and rows else run(inputs, names)
         return _split(outputs, items, counts, rows)
     except Exception as error:
@@ -150,12 +150,14 @@ def _rows_of_run(name: str, items: Sequence[Item], counts: Sequence[int]) -> Row
     return Rows((start, longest), numbers) if 0 < len(numbers) <= start * longest else None
 
 
-def _concatenated(items: Sequence[Item]) -> Tensors:
+def _concatenate(items: Sequence[Item]) -> Tensors:
     first = items[0]
     if len(items) == 1:
         return first.inputs
     return {
-        name: concatenated([item.inputs[name] for item in items], first.padding.inputs.get(name, 0))
+        name: concatenate_padded(
+            [item.inputs[name] for item in items], first.padding.inputs.get(name, 0)
+        )
         for name in first.inputs
     }
 
@@ -187,14 +189,14 @@ def _split(
         if item.length < longest:
             own.update(_cut({n: array for n, array in own.items() if n not in rows}, item, longest))
         try:
-            answers.append(_wanted(item, own, picked_already=rows))
+            answers.append(_select_outputs(item, own, picked_already=rows))
         except (ValueError, LookupError) as error:  # the others are answered all the same
             answers.append(bare(error))
         start += count
     return answers
 
 
-def _wanted(
+def _select_outputs(
     item: Item, outputs: Tensors, *, picked_already: Collection[str] = ()
 ) -> dict[str, NDArray[Any]]:
     """Return the outputs that an item wants, with the wanted rows of each."""
@@ -205,9 +207,9 @@ def _wanted(
             if name not in picked_already:
                 if item.of_length and array.shape[1:-1] != (item.length,):
                     raise ValueError(f"output '{name}' has shape {list(array.shape)} in a bucket.")
-                array = picked(array, item.rows[name])
+                array = pick_rows(array, item.rows[name])
         elif name in item.above:
-            array = picked_above(array, *item.above[name])
+            array = pick_rows_above(array, *item.above[name])
         wanted[name] = contiguous(array)
     return wanted
 

@@ -42,7 +42,7 @@ def conform(inputs: Tensors, specs: Mapping[str, FileTensor]) -> dict[str, NDArr
                 f"input '{name}' has shape {list(array.shape)}, but the model expects "
                 f"{list(spec.shape)}."
             )
-        conforming[name] = decoded(name, array) if array.dtype == np.object_ else array
+        conforming[name] = decode_texts(name, array) if array.dtype == np.object_ else array
     return conforming
 
 
@@ -64,7 +64,7 @@ class Scalars:
         return answer
 
 
-def decoded(name: str, array: NDArray[Any]) -> NDArray[Any]:
+def decode_texts(name: str, array: NDArray[Any]) -> NDArray[Any]:
     """Return an array of str for one of bytes; RequestError if they are not UTF-8."""
     flat = np.empty(array.size, dtype=object)
     for index, element in enumerate(array.flat):

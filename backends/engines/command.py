@@ -17,7 +17,7 @@ from pathlib import Path
 
 from backends import engine_choice
 from backends.engine_choice import OPENVINO, EnginePreference
-from backends.engines.offline import composed, settings_here
+from backends.engines.offline import compose_links, settings_here
 from backends.engines.selection import select_engine
 from backends.model_config import ModelConfigError
 from clients.model_files.config_text import read
@@ -25,7 +25,7 @@ from clients.model_files.files import text_of
 from clients.model_files.model_folders import CONFIG
 from clients.triton.configuration import config_dictionary, config_fault
 from container.model_check.file import backend, model_file
-from container.model_check.versions import served, version_folders
+from container.model_check.versions import find_served, version_folders
 from container.trouble import Trouble
 
 LIMIT_S = 3600.0
@@ -65,18 +65,18 @@ def run(options: argparse.Namespace) -> int:
         engine_choice.CACHE_VARIABLE: str(settings.engine_cache),
         engine_choice.LIMIT_VARIABLE: str(LIMIT_S),
     }
-    with composed(settings) as repository:
+    with compose_links(settings) as repository:
         folders = {path.name: path for path in sorted(repository.iterdir()) if path.is_dir()}
         if unknown := [name for name in options.models if name not in folders]:
             there = ", ".join(folders) or "none"
             raise Trouble(f"there is no model {unknown[0]!r}; there are: {there}")
         for name in options.models or folders:
-            sys.stdout.write(f"{name}: {said(folders[name], environment)}\n")
+            sys.stdout.write(f"{name}: {describe_choice(folders[name], environment)}\n")
             sys.stdout.flush()
     return 0
 
 
-def said(folder: Path, environment: Mapping[str, str]) -> str:
+def describe_choice(folder: Path, environment: Mapping[str, str]) -> str:
     """Return which engine runs the latest version of a model, in words."""
     try:
         text = text_of(folder / CONFIG) if (folder / CONFIG).is_file() else ""
@@ -84,7 +84,7 @@ def said(folder: Path, environment: Mapping[str, str]) -> str:
     except (OSError, ValueError):
         return f"its {CONFIG} cannot be read; `dispatcher check` says why"
     config = config_dictionary(text)
-    versions = served(message, version_folders(folder))
+    versions = find_served(message, version_folders(folder))
     its = backend(message, versions)
     if not (its and versions):
         return "no model of ONNX or OpenVINO"

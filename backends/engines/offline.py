@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from backends.completion import ModelFile, completed
+from backends.completion import ModelFile, complete
 from backends.model_config import ModelConfigError, needs_completion
 from clients.base import Environment
 from clients.errors import ModelUnavailable, UnknownModel
@@ -24,8 +24,8 @@ from clients.plugins.registry import Registry, load_clients
 from clients.testing import OnnxModels
 from clients.triton.configuration import config_dictionary, config_fault, config_signature
 from clients.triton.server import Signature, Tensors
-from container.model_check.file import backend, model_file, opened
-from container.model_check.versions import served, version_folders
+from container.model_check.file import backend, model_file, open_model
+from container.model_check.versions import find_served, version_folders
 from container.repository.compose import compose
 from container.trouble import Trouble
 from dispatcher.settings import SettingError, Settings, read_settings
@@ -43,7 +43,7 @@ def settings_here(**others: str) -> Settings:
 
 
 @contextmanager
-def composed(
+def compose_links(
     settings: Settings, mounted: Path | None = None, built_in: Path | None = None
 ) -> Iterator[Path]:
     """Make a temporary repository of links, as `serve` does; of other folders where named."""
@@ -107,7 +107,7 @@ class Offline(OnnxModels):
                 raise self.cannot_run(model, f"{config} cannot be read")
             known = config_dictionary(text)
             if needs_completion(known):
-                known |= completed(
+                known |= complete(
                     known, read_folder(config.parent), self.opened(model, version)
                 ).fields
         except (ModelConfigError, UnicodeDecodeError) as error:
@@ -141,13 +141,13 @@ class Offline(OnnxModels):
         """
         folder = self.folder / model
         config = read_folder(folder)
-        versions = {path.name: path for path in served(config, version_folders(folder))}
+        versions = {path.name: path for path in find_served(config, version_folders(folder))}
         try:
             path = versions[version or next(reversed(versions), "")]
             its = backend(config, [path])
             if not its:
                 raise self.cannot_run(model, "its backend runs in Triton alone")
-            found = opened(model_file(config, path), its)
+            found = open_model(model_file(config, path), its)
         except (KeyError, ModelConfigError) as error:
             raise self.cannot_run(model, "it has no file that can be read") from error
         if found is None:

@@ -73,7 +73,7 @@ class RecordedModels(OnnxModels):
         return self._tap if model == self._model else super()._session(model, version)
 
 
-def opened(file: Path) -> Any:
+def open_session(file: Path) -> Any:
     """Return a session of ONNX Runtime with one thread for a file.
 
     Raises Trouble: it cannot be loaded.

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from backends import engine_choice
-from backends.batching.row_independence import made_up
+from backends.batching.row_independence import make_up_rows
 from backends.engine_choice import (
     AUTO,
     BF16,
@@ -33,7 +33,7 @@ from backends.engines.runs import (
     RecordingSession,
     Run,
     onnxruntime_run,
-    opened,
+    open_session,
     openvino_run,
     tensors_of,
 )
@@ -42,7 +42,7 @@ from backends.onnxruntime.session import OnnxFile
 from backends.openvino import session as openvino
 from clients.base import Client, Environment
 from clients.tensors.agreement import SPREAD, Agreement, says_nothing, tensors, worst_of
-from clients.tensors.client import named_examples
+from clients.tensors.client import name_examples
 from container.model_check.samples import Sample, ask, samples_in
 from container.trouble import Trouble
 
@@ -97,12 +97,12 @@ def select_engine(folder: Path, file: Path, asked: EnginePreference) -> EngineCh
     types = {spec.data_type for spec in (*signature.inputs, *signature.outputs)}
     if beyond := [reason for kind, reason in BEYOND.items() if kind in types]:
         return stays(beyond[0])
-    session = tensors_of(signature) if is_xml else opened(file)
+    session = tensors_of(signature) if is_xml else open_session(file)
     exact = openvino_run(file) if is_xml else onnxruntime_run(session)
     known = answers(folder, file, signature, session, exact)
     if not known.given:
         return stays("it has no samples, and cannot be run with made-up inputs")
-    wide = answered_to_wide(file, known.given[0], exact)
+    wide = answer_wide_integers(file, known.given[0], exact)
     wanted = BF16 if asked.precision == AUTO else F32
     candidates = engine_choice.precisions(asked, engine_choice.processor())
     reasons = [f"this processor has no {wanted}"] if wanted not in candidates else []
@@ -130,7 +130,7 @@ def measure(
     """
     try:
         run = openvino_run(file, precision)
-        found = compared(known, run, file, is_exact=precision == F32)
+        found = compare_with(known, run, file, is_exact=precision == F32)
         if wide and found.passes:
             found = worst_of([found, tensors(wide[1], run(wide[0]))])
         if found.passes:
@@ -158,7 +158,9 @@ def answers(
     if given := [one for *_, some in results for one in some]:
         outputs = [one for _, (_, some), _ in results for one in some]
         return Reference(exact, client, results, given, outputs, tap, is_int8)
-    given, outputs = (list(map(dict, side)) for side in made_up(signature, lambda x, _: exact(x)))
+    given, outputs = (
+        list(map(dict, side)) for side in make_up_rows(signature, lambda x, _: exact(x))
+    )
     return Reference(exact, None, (), given, outputs, None, is_int8)
 
 
@@ -170,7 +172,7 @@ def results_of(
     Raises Trouble: one of the model's own samples cannot be read, or the client refuses it.
     """
     results, own = [], folder / engine_choice.SAMPLES
-    examples = [Sample(f"the {name}", partial(dict, one)) for name, one in named_examples(client)]
+    examples = [Sample(f"the {name}", partial(dict, one)) for name, one in name_examples(client)]
     for sample in (*examples, *(samples_in(own) if own.is_dir() else ())):
         try:
             result = ask(client, sample, parameters(client), file.parent.name)
@@ -196,7 +198,7 @@ def has_int8(file: Path) -> bool:
     )
 
 
-def answered_to_wide(file: Path, given: Arrays, exact: Run) -> tuple[Arrays, Arrays] | None:
+def answer_wide_integers(file: Path, given: Arrays, exact: Run) -> tuple[Arrays, Arrays] | None:
     """Return inputs with integers beyond 32 bits, and the outputs for them.
 
     OpenVINO computes in 32 bits, and raises no error for a larger number.
@@ -236,7 +238,7 @@ def client_of(folder: Path, tap: RecordingSession) -> Client:
         return type(found[0])(Environment(server, repository))
 
 
-def compared(known: Reference, run: Run, file: Path, *, is_exact: bool) -> Agreement:
+def compare_with(known: Reference, run: Run, file: Path, *, is_exact: bool) -> Agreement:
     """Compare an engine's outputs with the reference.
 
     In f32 outputs have to be the same, to `LIMIT`; in another precision, or where weights are in

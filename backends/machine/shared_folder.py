@@ -16,14 +16,14 @@ VARIABLE = "MODEL_INSTANCES_DIR"
 """The variable that names the folder; without it each instance is by itself."""
 
 
-def shared_folder(environment: Mapping[str, str]) -> Path | None:
+def find_shared_folder(environment: Mapping[str, str]) -> Path | None:
     """Return the folder, if there is one."""
     folder = environment.get(VARIABLE)
     return Path(folder) if folder else None
 
 
 @contextmanager
-def locked(file: Path) -> Iterator[None]:
+def hold_lock(file: Path) -> Iterator[None]:
     """Hold a lock among processes, by a file that is made where it is missing."""
     import fcntl
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from backends.machine.shared_folder import locked, shared_folder
+from backends.machine.shared_folder import find_shared_folder, hold_lock
 from backends.model_config import (
     DYNAMIC,
     ModelConfigError,
@@ -199,7 +199,7 @@ def plan_of(environment: Mapping[str, str]) -> Mapping[str, Any]:
     return plan
 
 
-def allotted(config: Mapping[str, Any], size: int) -> int:
+def allot(config: Mapping[str, Any], size: int) -> int:
     """Return the bytes of `size` for an instance of a model loaded later."""
     return int(size * PART_OF_A_MODEL) // instance_count(config)
 
@@ -216,7 +216,7 @@ def came_later(config: Mapping[str, Any], plan: Mapping[str, Any]) -> bool:
 
 def share_of(config: Mapping[str, Any], size: int) -> tuple[int, int]:
     """Return the bytes of tensors, and of a region, for an instance of a model loaded later."""
-    part = allotted(config, size)
+    part = allot(config, size)
     if item := item_of(config):
         batch = batch_of(config, item, part)
         return (item.inputs + item.outputs) * batch, item.region(batch)
@@ -251,7 +251,7 @@ def fit(config: dict[str, Any], environment: Mapping[str, str]) -> None:
     plan = plan_of(environment)
     item = item_of(config)
     if item and came_later(config, plan) and "dynamic_batching" not in config:
-        batch = batch_of(config, item, allotted(config, plan["size"]))
+        batch = batch_of(config, item, allot(config, plan["size"]))
         config["max_batch_size"] = min(max_batch_size(config), batch)
 
 
@@ -264,10 +264,10 @@ def hold(
     they are gone. Raises ModelConfigError: they keep what it needs.
     """
     prefix, rest = environment.get(PREFIX, ""), share.region - BEGINNING
-    folder, until = shared_folder(environment), time.monotonic() + ENDING_S
+    folder, until = find_shared_folder(environment), time.monotonic() + ENDING_S
     while True:
-        with locked(folder / "hold.lock") if folder else nullcontext():
-            if not (later and prefix and taken(prefix) + rest > share.size):
+        with hold_lock(folder / "hold.lock") if folder else nullcontext():
+            if not (later and prefix and sum_regions(prefix) + rest > share.size):
                 opened = nameless(environment)
                 os.ftruncate(opened, rest)
                 return opened
@@ -284,7 +284,7 @@ def nameless(environment: Mapping[str, str]) -> int:
     return opened
 
 
-def taken(prefix: str) -> int:
+def sum_regions(prefix: str) -> int:
     """Return the bytes of the regions with this prefix, held ones included."""
     sizes = {}
     opened = iglob("/proc/[0-9]*/fd/*")  # noqa: PTH207  Path's fails where a process ends meanwhile

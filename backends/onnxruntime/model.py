@@ -23,8 +23,8 @@ from backends.engine_choice import (
     EngineChoice,
     choice_for_onnxruntime,
 )
-from backends.machine.shared_folder import shared_folder
-from backends.model_config import asked_kind
+from backends.machine.shared_folder import find_shared_folder
+from backends.model_config import read_kind
 from backends.onnxruntime import session
 from backends.onnxruntime.execution_providers import CPU, execution_providers
 from backends.onnxruntime.session_settings import session_settings, warn_of_unread
@@ -49,7 +49,7 @@ class TritonPythonModel(PythonModel):
         self, config: Mapping[str, Any], file: Path, args: Mapping[str, str]
     ) -> tuple[EngineChoice, Session]:
         """Return which engine runs the model, and the open model."""
-        kind = asked_kind(args["model_instance_kind"], self.folder())
+        kind = read_kind(args["model_instance_kind"], self.folder())
         providers, warnings = execution_providers(
             config,
             kind,
@@ -70,7 +70,7 @@ class TritonPythonModel(PythonModel):
                 properties(config, found.precision),
                 dims,
                 found.signature,
-                shared_folder(os.environ),
+                find_shared_folder(os.environ),
             )
         settings = session_settings(config, on_cpu=on_cpu)
         return found, session.OnnxSession(file, settings, providers, dims)

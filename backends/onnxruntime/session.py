@@ -116,10 +116,10 @@ class OnnxFile:
         options.intra_op_num_threads = usable_cpus()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.log_severity_level = FATAL  # who tries it with made-up inputs gets its errors
-        self._session = _opened(file, options, [(CPU, {})])
+        self._session = _open(file, options, [(CPU, {})])
         self.path = file
         self.runtime = f"onnxruntime {onnxruntime.__version__}"
-        self.signature = _signature(_inferred(self._session, file), file)
+        self.signature = _signature(_infer_shapes(self._session, file), file)
         self.metadata: Mapping[str, str] = self._session.get_modelmeta().custom_metadata_map
 
     def run(self, inputs: Tensors, outputs: Sequence[str]) -> dict[str, NDArray[Any]]:
@@ -162,9 +162,9 @@ class OnnxSession:
         self.on_cpu = [name for name, _ in providers] == [CPU]
         self.at_once = settings.at_once if is_small else 1
         own = replace(settings, intra_op_threads=settings.intra_op_threads // self.at_once)
-        self._alone = self._beside = _opened(file, session_options(own), providers)
+        self._alone = self._beside = _open(file, session_options(own), providers)
         if self.at_once > 1 and not has_operator(file, SCALED_BY_THREAD):
-            self._alone = _opened(file, session_options(settings), providers)
+            self._alone = _open(file, session_options(settings), providers)
         self._runs = 0
         self._counted = Lock()
         self._shrinking = _import_onnxruntime().RunOptions()
@@ -234,7 +234,7 @@ def _import_onnxruntime() -> Any:
     return onnxruntime
 
 
-def _opened(file: Path, options: Any, providers: Sequence[Provider]) -> Any:
+def _open(file: Path, options: Any, providers: Sequence[Provider]) -> Any:
     onnxruntime = _import_onnxruntime()
     # Who asks for TensorRT gets an error where an option is wrong, instead of another provider.
     falls_back = all(name != TENSORRT for name, _ in providers)
@@ -248,7 +248,7 @@ def _opened(file: Path, options: Any, providers: Sequence[Provider]) -> Any:
         raise ModelConfigError(what, _fix(reason)) from error
 
 
-def _inferred(session: Any, file: Path) -> Any:
+def _infer_shapes(session: Any, file: Path) -> Any:
     """Return a session that knows the sizes which an optimized graph shows, as the served one does.
 
     Where a size of an output has a name that no input has, such as `LSTMhn_dim_1`, the optimizer
@@ -260,7 +260,7 @@ def _inferred(session: Any, file: Path) -> Any:
         return session
     options = _import_onnxruntime().SessionOptions()
     options.log_severity_level = FATAL
-    return _opened(file, options, [(CPU, {})])
+    return _open(file, options, [(CPU, {})])
 
 
 def _fix(reason: str) -> str:

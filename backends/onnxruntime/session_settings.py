@@ -73,7 +73,7 @@ def session_settings(
     entries = {key: text for key, text in texts.items() if key.startswith("session.")}
     for key in _SPINNING:
         # ONNX Runtime takes any other value for a yes, without a word.
-        entries[key] = "1" if parameters.parsed_bool(key, entries.get(key, "0")) else "0"
+        entries[key] = "1" if parameters.parse_bool(key, entries.get(key, "0")) else "0"
     # Spinning threads are never out of the way of others.
     spinning = entries[_SPINNING[0]] == "1"
     scheduled = any(name in config for name in ("dynamic_batching", "sequence_batching"))

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from backends.engine_choice import EngineChoice, choice_for_openvino
-from backends.machine.shared_folder import shared_folder
-from backends.model_config import ModelConfigError, asked_kind
+from backends.machine.shared_folder import find_shared_folder
+from backends.model_config import ModelConfigError, read_kind
 from backends.openvino import session
 from backends.openvino.properties import properties
 from backends.python_model import PythonModel
@@ -36,7 +36,7 @@ class TritonPythonModel(PythonModel):
         self, config: Mapping[str, Any], file: Path, args: Mapping[str, str]
     ) -> tuple[EngineChoice, session.OpenVinoSession]:
         """Return in which precision the model is run, and the open model."""
-        if asked_kind(args["model_instance_kind"], self.folder()) == "GPU":
+        if read_kind(args["model_instance_kind"], self.folder()) == "GPU":
             raise ModelConfigError(
                 "the instance is of kind KIND_GPU, but OpenVINO runs on the CPU alone here.",
                 "write KIND_CPU or KIND_AUTO",
@@ -48,5 +48,5 @@ class TritonPythonModel(PythonModel):
             properties(config, found.precision),
             dims,
             found.signature,
-            shared_folder(os.environ),
+            find_shared_folder(os.environ),
         )

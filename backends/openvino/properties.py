@@ -94,7 +94,7 @@ def properties(
     if streams.lower() in ("auto", "numa"):
         found["NUM_STREAMS"] = streams.upper()
     elif streams:
-        found["NUM_STREAMS"] = parameters.parsed_int("NUM_STREAMS", streams)
+        found["NUM_STREAMS"] = parameters.parse_int("NUM_STREAMS", streams)
     elif not hint:
         found["NUM_STREAMS"] = max(1, threads // threads_of_a_run(threads))
     if compiling := parameters.count_of(config, "COMPILATION_NUM_THREADS"):

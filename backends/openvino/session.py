@@ -18,7 +18,7 @@ from backends.batching.item import ByRows
 from backends.batching.tensor_shapes import Scalars, conform
 from backends.machine import allocator
 from backends.machine.allocator import WORTHWHILE
-from backends.machine.shared_folder import locked
+from backends.machine.shared_folder import hold_lock
 from backends.model_config import (
     DYNAMIC,
     NUMPY_TYPES,
@@ -232,7 +232,7 @@ def read_mapped(file: Path, shared: Path | None) -> tuple[Any, Path]:
     made = shared / "ir" / f"{hashlib.sha256(repr(known).encode()).hexdigest()[:16]}.xml"
     try:
         made.parent.mkdir(parents=True, exist_ok=True)
-        with locked(made.with_suffix(".lock")):  # until it is open: another may remove it
+        with hold_lock(made.with_suffix(".lock")):  # until it is open: another may remove it
             if not made.exists():
                 _save(file, made)
             return read(made), made
@@ -285,7 +285,7 @@ def _spec(kind: str, port: Any, file: Path) -> FileTensor:
 
 def _save(file: Path, made: Path) -> None:
     """Write a model in OpenVINO's own format."""
-    openvino = imported()
+    openvino = import_openvino()
     part = made.with_suffix(".part.xml")
     try:
         openvino.save_model(read(file), part, compress_to_fp16=False)
@@ -298,7 +298,7 @@ def _save(file: Path, made: Path) -> None:
             left.unlink(missing_ok=True)
 
 
-def imported() -> Any:
+def import_openvino() -> Any:
     """Import OpenVINO, without the package that `pip` installs with it.
 
     That one would send statistics to OpenVINO's makers at each import. Where a module is None,
@@ -327,4 +327,4 @@ def core() -> Any:
     before it when it is unloaded, which may have been freed by then. A plug-in belongs to a `Core`:
     with several, the next signal, such as Ctrl-C, ended the process by a segmentation fault.
     """
-    return imported().Core()
+    return import_openvino().Core()

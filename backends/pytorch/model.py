@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 # package's home goes last, so that it hides nothing that is installed.
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
-from backends.model_config import ModelConfigError, asked_kind
+from backends.model_config import ModelConfigError, read_kind
 from backends.python_model import PythonModel
 from backends.pytorch import torchscript, torchscript_settings
 from backends.triton_requests import log_warnings
@@ -51,8 +51,8 @@ class TritonPythonModel(PythonModel):
         log_warnings(config["name"], torchscript_settings.warn_of_unread(config))
         return None, torchscript.TorchScriptModule(
             file,
-            torchscript_settings.configured_signature(config),
+            torchscript_settings.read_signature(config),
             torchscript_settings.thread_counts(config),
-            asked_kind(args["model_instance_kind"], self.folder()),
+            read_kind(args["model_instance_kind"], self.folder()),
             int(args["model_instance_device_id"]),
         )

@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from backends import parameters
-from backends.config_check import listed
+from backends.config_check import join_names
 from backends.machine.cpu_share import usable_cpus
 from backends.model_config import (
     DYNAMIC,
@@ -55,7 +55,7 @@ def warn_of_unread(config: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def configured_signature(config: Mapping[str, Any]) -> FileSignature:
+def read_signature(config: Mapping[str, Any]) -> FileSignature:
     """Return the tensors of the configuration, with the batch dimension.
 
     Raises ModelConfigError for a type that PyTorch lacks: it knows lists of strings alone.
@@ -76,8 +76,8 @@ def input_order(names: Sequence[str], arguments: Sequence[str]) -> list[str]:
     """
     if len(names) != len(arguments):
         raise ModelConfigError(
-            f"the configuration has the inputs {listed(names)}, but the file's forward expects "
-            f"{listed(arguments)}."
+            f"the configuration has the inputs {join_names(names)}, but the file's forward expects "
+            f"{join_names(arguments)}."
         )
     if set(names) == set(arguments):
         return list(arguments)
@@ -86,7 +86,7 @@ def input_order(names: Sequence[str], arguments: Sequence[str]) -> list[str]:
         return list(names)
     if sorted(indices) != list(range(len(names))):
         raise ModelConfigError(
-            f"the configuration has the inputs {listed(names)}, but the indices 0 to "
+            f"the configuration has the inputs {join_names(names)}, but the indices 0 to "
             f"{len(names) - 1} were expected, once each."
         )
     return [name for _, name in sorted(zip(indices, names, strict=True))]

@@ -18,7 +18,7 @@ from typing import Any, Self, cast
 
 from bench.load import work
 from bench.servers.processes import kilobytes
-from bench.servers.sessions import Engine, opened
+from bench.servers.sessions import Engine, open_session
 from container.programs.malloc import ALLOCATOR
 
 
@@ -57,7 +57,7 @@ class Way:
         return self.threads * self.batch
 
 
-def divided(engine: Engine, cpus: int, width: int, batch: int = 1) -> Way:
+def divide_cores(engine: Engine, cpus: int, width: int, batch: int = 1) -> Way:
     """Return the way in which each run has so many of the cores."""
     count = cpus // width
     streams = 1 if engine is Engine.ONNXRUNTIME else count
@@ -66,7 +66,7 @@ def divided(engine: Engine, cpus: int, width: int, batch: int = 1) -> Way:
 
 def ways_of(engine: Engine, cpus: int, batch: int) -> list[Way]:
     """Return the ways to try: a run on each core, and each run on all cores."""
-    each, whole = divided(engine, cpus, 1, batch), divided(engine, cpus, cpus, batch)
+    each, whole = divide_cores(engine, cpus, 1, batch), divide_cores(engine, cpus, cpus, batch)
     # With OpenVINO a second thread can prepare while the payloads of the first one run.
     on_onnxruntime = engine is Engine.ONNXRUNTIME
     other = replace(whole, spinning=True) if on_onnxruntime else replace(whole, threads=2)
@@ -145,7 +145,9 @@ def main(repository: str, modelname: str) -> None:
         *,
         spinning: bool,
     ) -> Any:
-        how = partial(opened, engine=engine, threads=threads, streams=streams, spinning=spinning)
+        how = partial(
+            open_session, engine=engine, threads=threads, streams=streams, spinning=spinning
+        )
         few = kind.file.resolve().with_suffix(work.FEW)
         if isinstance(kind, work.Bert) and few.exists():
             return work.FewRows(how(few), kind.mask)
@@ -164,10 +166,10 @@ def main(repository: str, modelname: str) -> None:
         command = json.loads(line)
         if "answer" in command:
             way = Way(1, 1, engine=Engine(command["engine"]))
-            reply: Any = work.answered(kind, sessions(way)[0], [command["answer"]])[0]
+            reply: Any = work.answer_batch(kind, sessions(way)[0], [command["answer"]])[0]
         else:
             way = Way(**{**command["way"], "engine": Engine(command["way"]["engine"])})
-            figures = worked(kind, sessions(way), way, command["seconds"], command["payload"])
+            figures = run_work(kind, sessions(way), way, command["seconds"], command["payload"])
             reply = asdict(figures)
         sys.stdout.write(json.dumps(reply) + "\n")
         sys.stdout.flush()
@@ -202,7 +204,7 @@ class Worker(threading.Thread):
         kind, payloads, seconds = self._job
         began = before = time.perf_counter()
         while before < began + seconds:
-            work.answered(kind, self.timed, payloads)
+            work.answer_batch(kind, self.timed, payloads)
             now = time.perf_counter()
             self.times.append(now - before)
             before = now
@@ -210,10 +212,12 @@ class Worker(threading.Thread):
         self.outside_s = time.thread_time() - self.timed.seconds
 
 
-def worked(kind: work.Work, sessions: list[Any], way: Way, seconds: float, payload: Any) -> Figures:
+def run_work(
+    kind: work.Work, sessions: list[Any], way: Way, seconds: float, payload: Any
+) -> Figures:
     payloads = [payload] * way.batch
     for session in {id(one): one for one in sessions}.values():
-        work.answered(kind, session, payloads)  # OpenVINO prepares itself for each new shape
+        work.answer_batch(kind, session, payloads)  # OpenVINO prepares itself for each new shape
     workers = [Worker(kind, session, payloads, seconds) for session in sessions]
     cpu = time.process_time()
     for worker in workers:

@@ -113,7 +113,7 @@ class Caller:
         return True
 
 
-def closed_loop(
+def ask_in_a_loop(
     port: int, asked: Sequence[bytes], callers: int, seconds: float, warm: float = 0.5
 ) -> Loop:
     """Let some callers ask, and count for some seconds after the first `warm` ones.

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from bench.servers.sessions import Engine, opened
+from bench.servers.sessions import Engine, open_session
 from clients.images.pictures import Picture, decode_base64, decode_picture
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -138,10 +138,10 @@ class Bert(Work):
         self.mask = backend.token_to_id("[MASK]")
 
     def prepare(self, payload: Mapping[str, Any]) -> tuple[Tensors, Any]:
-        from clients.families.base.text_input import padded
+        from clients.families.base.text_input import pad_rows
 
         text = payload["text"]
-        ids = padded([self.tokenizer.backend.encode(text).ids], 0)
+        ids = pad_rows([self.tokenizer.backend.encode(text).ids], 0)
         inputs = {
             "input_ids": ids,
             "attention_mask": np.ones_like(ids),
@@ -200,21 +200,23 @@ class Runner:
         repository = Path(os.environ["BENCH_REPOSITORY"])
         self.work = WORKS[os.environ["BENCH_MODEL"]](repository)
         engine = Engine(os.environ["BENCH_ENGINE"])
-        self.session = opened(self.work.file, engine, threads=threads)
+        self.session = open_session(self.work.file, engine, threads=threads)
 
     def answer(self, payloads: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
         """Return the answers of a batch, run at once."""
-        return answered(self.work, self.session, payloads)
+        return answer_batch(self.work, self.session, payloads)
 
 
-def answered(work: Work, session: Any, payloads: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
+def answer_batch(
+    work: Work, session: Any, payloads: Sequence[Mapping[str, Any]]
+) -> list[list[Any]]:
     """Prepare payloads one by one, run them at once, and finish them one by one."""
     prepared = [work.prepare(payload) for payload in payloads]
-    output = session.run(["output"], joined([inputs for inputs, _ in prepared]))[0]
+    output = session.run(["output"], join_inputs([inputs for inputs, _ in prepared]))[0]
     return [work.finish(row, kept) for row, (_, kept) in zip(output, prepared, strict=True)]
 
 
-def joined(inputs: Sequence[Tensors]) -> Tensors:
+def join_inputs(inputs: Sequence[Tensors]) -> Tensors:
     if len(inputs) == 1:
         return inputs[0]
     return {name: np.concatenate([one[name] for one in inputs]) for name in inputs[0]}

@@ -74,13 +74,13 @@ def program() -> Flask:
         body = json.loads(request.get_data(cache=False))
         name, payload = body["modelname"], body["payload"]
         work = works.get(name)
-        result = worked(triton, work, payload) if work else nothing(triton, name, payload)
+        result = ask_model(triton, work, payload) if work else nothing(triton, name, payload)
         return {"modelname": name, "result": result}
 
     return app
 
 
-def worked(triton: Triton, work: Work, payload: Mapping[str, Any]) -> list[Any]:
+def ask_model(triton: Triton, work: Work, payload: Mapping[str, Any]) -> list[Any]:
     """Return a model's answer."""
     inputs, kept = work.prepare(payload)
     hints = NO_HINTS

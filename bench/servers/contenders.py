@@ -229,7 +229,7 @@ def bare_route(server: Contender, repository: Path, folder: Path, modelname: str
     )
 
 
-def installed(name: str, cache: Path) -> Path:
+def install_rival(name: str, cache: Path) -> Path:
     """Return the Python of a rival's own environment, made where it is missing.
 
     Raises:

@@ -33,14 +33,14 @@ def tree(*roots: int) -> Iterator[tuple[int, str]]:
     """Yield some processes and all their descendants, each with what it is."""
     for pid in sorted({*roots, *descendants(*roots)}):
         try:
-            name = described(pid)
+            name = describe_process(pid)
         except OSError:
             continue  # it has just ended
         if name:
             yield pid, name
 
 
-def described(pid: int) -> str:
+def describe_process(pid: int) -> str:
     """Return what a process is, in a word or two; nothing for one that has ended."""
     words = (PROC / str(pid) / "cmdline").read_text(encoding="utf-8").replace("\0", " ")
     if stub := re.search(r"triton_python_backend_stub \S*/([^/ ]+)/\d+/", words):

@@ -26,10 +26,10 @@ from bench.servers.contenders import (
     Skipped,
     as_it_is,
     free_port,
-    installed,
+    install_rival,
 )
 from bench.servers.sessions import Engine
-from container.programs.find_triton import NoTriton, embedded
+from container.programs.find_triton import NoTriton, find_embedded
 from container.programs.malloc import ALLOCATOR
 
 BENCH = Path(__file__).parents[1]
@@ -76,7 +76,7 @@ def environment(place: Place, engine: Engine = Engine.ONNXRUNTIME) -> dict[str, 
 
 
 def litserve(place: Place) -> Contender:
-    python, port = installed("litserve", place.cache), free_port()
+    python, port = install_rival("litserve", place.cache), free_port()
     return Contender(
         LITSERVE,
         [str(python), str(BENCH / "rivals" / "litserve_app.py"), str(port)],
@@ -98,7 +98,7 @@ def triton(place: Place) -> Contender:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     try:
-        program = embedded(folder)
+        program = find_embedded(folder)
     except NoTriton as error:
         raise Skipped(str(error)) from error
     lay_out_ensemble(folder / "models", place.repository, modelname, place.cpus)

@@ -45,7 +45,7 @@ def has_bf16() -> bool:
     return not NATIVE_BF16.isdisjoint(flags.split())
 
 
-def opened(
+def open_session(
     file: Path, engine: Engine, *, threads: int, streams: int = 1, spinning: bool = False
 ) -> Any:
     """Open a model as a session with ONNX Runtime's interface, for any thread.

@@ -22,7 +22,7 @@ from clients.families.base.dispatch_toml import (
     labels_key,
     one_of,
 )
-from clients.families.base.family import Family, shown
+from clients.families.base.family import Family, show_spec
 from clients.families.base.picture_input import FileInput, PictureInput, both, picture_input
 from clients.images.pictures import EXAMPLE, Picture
 from clients.images.resizing import FILTERS, planes, resized
@@ -96,9 +96,9 @@ class Classification(Family[ClassificationKeys, ClassifierPlan]):
         output = self.tensor(signature.outputs, "output")
         sizes = taken.rest_of(output)
         if sum(size not in (1, -1) for size in sizes) > 1:
-            raise self.misfit(f"{shown(output)} has no score per class")
+            raise self.misfit(f"{show_spec(output)} has no score per class")
         if max(sizes, default=-1) > 0:
-            self.count_labels(self.labels, max(sizes), shown(output))
+            self.count_labels(self.labels, max(sizes), show_spec(output))
         return ClassifierPlan(taken, resize, crop, output.name)
 
     def sizes(self, taken: PictureInput) -> tuple[int | tuple[int, int], tuple[int, int]]:

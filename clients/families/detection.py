@@ -21,7 +21,7 @@ from clients.families.base.dispatch_toml import (
     labels_key,
     one_of,
 )
-from clients.families.base.family import Family, shown
+from clients.families.base.family import Family, show_spec
 from clients.families.base.picture_input import FileInput, PictureInput, picture_input
 from clients.images.boxes import (
     LAYOUTS,
@@ -133,13 +133,13 @@ class Detection(Family[DetectionKeys, DetectorPlan]):
     def table(self, signature: Signature, taken: PictureInput | FileInput) -> TensorSpec:
         """Return the output with the boxes: the one that is named, or the only table."""
         tables = [one for one in signature.outputs if len(taken.rest_of(one)) == 2]
-        there = ", ".join(map(shown, signature.outputs))
+        there = ", ".join(map(show_spec, signature.outputs))
         if not tables:
             raise self.misfit(f"{there} is no table of boxes")
         if self.keys.output:
             output = self.tensor(signature.outputs, "output")
             if output not in tables:
-                raise self.misfit(f"{shown(output)} is no table of boxes")
+                raise self.misfit(f"{show_spec(output)} is no table of boxes")
             sizes = taken.rest_of(output)
             places = [one for one in tables if list(taken.rest_of(one)) == [sizes[0], 4]]
             extra = self.keys.extra_columns or 0
@@ -176,7 +176,7 @@ class Detection(Family[DetectionKeys, DetectorPlan]):
 
     def other_numbers(self, sizes: Sequence[int], plan: DetectorPlan) -> ClientDisabled:
         """Return the error for boxes of other numbers than the file says, with what would suit."""
-        output, lines = shown(plan.output), len(self.labels)
+        output, lines = show_spec(plan.output), len(self.labels)
         known = {0, plan.masks, self.keys.extra_columns}
         fixes = []
         for name, one in LAYOUTS.items():

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from clients.base import Payload
 from clients.families.base.dispatch_toml import FLAG, key, one_of
-from clients.families.base.family import shown
+from clients.families.base.family import show_spec
 from clients.families.base.text_input import TextFamily, TextKeys
 from clients.triton.server import TensorSpec
 
@@ -38,11 +38,11 @@ class Embedding(TextFamily[EmbeddingKeys]):
     def check_output(self, spec: TensorSpec, sizes: tuple[int, ...]) -> None:
         pooled = self.keys.pooling == "none"
         if len(sizes) not in (1, 2):
-            raise self.misfit(f"{shown(spec)} has no vector per token or text")
+            raise self.misfit(f"{show_spec(spec)} has no vector per token or text")
         if pooled != (len(sizes) == 1):
             raise self.mistake(
                 "pooling",
-                f'is "{self.keys.pooling}", but {shown(spec)} has one vector per '
+                f'is "{self.keys.pooling}", but {show_spec(spec)} has one vector per '
                 f"{'token' if pooled else 'text'}",
                 'write "mean"' if pooled else 'write "none"',
             )

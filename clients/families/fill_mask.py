@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from clients.base import FORMAT, Environment, Parameter, Payload
 from clients.errors import BadPayload
-from clients.families.base.family import shown
+from clients.families.base.family import show_spec
 from clients.families.base.text_input import TextFamily, TextKeys
 from clients.tensors.scores import likeliest
 from clients.triton.server import TensorSpec
@@ -54,12 +54,13 @@ class FillMask(TextFamily[TextKeys]):
 
     def check_output(self, spec: TensorSpec, sizes: tuple[int, ...]) -> None:
         if len(sizes) != 2:
-            raise self.misfit(f"{shown(spec)} has no score per token and word")
+            raise self.misfit(f"{show_spec(spec)} has no score per token and word")
         if 0 < sizes[1] < self.tokenizer.size:
             words = self.tokenizer.backend.get_vocab()
             word = max(words, key=words.__getitem__)
             raise self.not_loaded(
-                f"whose token {words[word]} is `{word}`, but {shown(spec)} has {sizes[1]} words",
+                f"whose token {words[word]} is `{word}`, but {show_spec(spec)} has "
+                f"{sizes[1]} words",
                 "put the files of the model's own tokenizer there, take words that the model has "
                 "not out of `added_tokens_decoder` and its like, or, where these are no scores of "
                 'words but vectors, write `family = "embedding"`',

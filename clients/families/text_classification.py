@@ -8,7 +8,7 @@ from typing import Any
 
 from clients.base import FORMAT, Environment, Parameter, Payload
 from clients.families.base.dispatch_toml import FLAG, key, labels_key
-from clients.families.base.family import shown
+from clients.families.base.family import show_spec
 from clients.families.base.text_input import TextFamily, TextKeys
 from clients.tensors.scores import best, likeliest
 from clients.triton.server import TensorSpec
@@ -40,9 +40,9 @@ class TextClassification(TextFamily[TextClassificationKeys]):
 
     def check_output(self, spec: TensorSpec, sizes: tuple[int, ...]) -> None:
         if len(sizes) != 1:
-            raise self.misfit(f"{shown(spec)} has no score per class")
+            raise self.misfit(f"{show_spec(spec)} has no score per class")
         if sizes[0] != -1:
-            self.count_labels(self.labels, sizes[0], shown(spec))
+            self.count_labels(self.labels, sizes[0], show_spec(spec))
 
     def inference_batch(self, payloads: Sequence[Payload]) -> list[Any]:
         scores = self.outputs(self.texts(payloads))

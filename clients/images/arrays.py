@@ -12,7 +12,7 @@ from PIL import Image
 from clients.errors import BadPayload
 
 
-def checked_pixels(array: npt.NDArray[Any], name: str, max_pixels: int) -> npt.NDArray[np.uint8]:
+def check_pixels(array: npt.NDArray[Any], name: str, max_pixels: int) -> npt.NDArray[np.uint8]:
     """Return a picture as `Client.picture` returns it.
 
     Args:

@@ -55,9 +55,9 @@ def yolov5_candidates(output: Array, confidence: float) -> tuple[Array, Array]:
         ModelFailed: a score is no probability.
 
     """
-    checked(output[:, 4])
+    keep_scores(output[:, 4])
     rows = output[output[:, 4] > confidence]
-    classes = checked(rows[:, 5:])
+    classes = keep_scores(rows[:, 5:])
     if classes.size and classes.max() == 0:
         raise not_this_head(
             "none of the boxes that hold something has a class",
@@ -74,9 +74,9 @@ def yolov8_candidates(output: Array, confidence: float) -> tuple[Array, Array]:
         ModelFailed: a score is no probability.
 
     """
-    best = checked(output[4:].max(0))
+    best = keep_scores(output[4:].max(0))
     rows = output[:, best > confidence].T
-    return rows[:, :4], checked(rows[:, 4:])
+    return rows[:, :4], keep_scores(rows[:, 4:])
 
 
 def rtdetr_candidates(output: Array, confidence: float) -> tuple[Array, Array]:
@@ -91,7 +91,7 @@ def end2end_candidates(output: Array, confidence: float) -> tuple[Array, Array]:
         ModelFailed: a score is no probability, or a class no whole number from 0.
 
     """
-    rows = output[checked(output[:, 4]) > confidence]
+    rows = output[keep_scores(output[:, 4]) > confidence]
     kinds = rows[:, 5]
     if (wrong := kinds[(kinds % 1 != 0) | (kinds < 0)]).size:
         raise not_this_head(f"a box is of the class {wrong[0]:g}, no whole number from 0")
@@ -123,7 +123,7 @@ LAYOUTS: Mapping[str, OutputLayout] = {
 }
 
 
-def checked(scores: Array) -> Array:
+def keep_scores(scores: Array) -> Array:
     """Return scores unchanged.
 
     Raises:

@@ -51,7 +51,7 @@ class Parts(io.BytesIO):
         return super().read(size)
 
 
-def opened(data: bytes, name: str, expected: str) -> Image.Image:
+def open_picture(data: bytes, name: str, expected: str) -> Image.Image:
     """Return a picture whose header Pillow has read."""
     if data.count(PROFILE) > MOST_PROFILES:
         raise BadPayload(

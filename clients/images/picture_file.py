@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clients.images.arrays import as_png, checked_pixels
+from clients.images.arrays import as_png, check_pixels
 from clients.images.jpeg import has_its_end
-from clients.images.pictures import JPEG, Picture, checked_header, decode_picture, orientation
+from clients.images.pictures import JPEG, Picture, check_header, decode_picture, orientation
 
 PNG_END = b"IEND\xaeB`\x82"  # the type of the last chunk and its checksum; it has no data
 SIDEWAYS = frozenset({5, 6, 7, 8})  # EXIF orientations in which width and height are swapped
@@ -26,15 +26,15 @@ class PictureFile(NamedTuple):
         return self.height, self.width
 
 
-def checked_file(data: bytes | Picture, name: str, max_pixels: int, expected: str) -> PictureFile:
+def check_file(data: bytes | Picture, name: str, max_pixels: int, expected: str) -> PictureFile:
     """Return a picture's file; the arguments and errors are those of `decode_picture`.
 
     A file whose end is missing, or whose format does not show it, is decoded here to say what is
     wrong with it.
     """
     if isinstance(data, np.ndarray):
-        data = as_png(checked_pixels(data, name, max_pixels))
-    header = checked_header(data, name, max_pixels, expected)
+        data = as_png(check_pixels(data, name, max_pixels))
+    header = check_header(data, name, max_pixels, expected)
     if not is_whole(data, header.format):
         decode_picture(data, name, max_pixels, expected)
     width, height = header.size

@@ -20,7 +20,7 @@ import simplejpeg
 from PIL import Image, ImageChops
 
 from clients.errors import BadPayload, InferenceError, TooManyRequests
-from clients.images.arrays import checked_pixels
+from clients.images.arrays import check_pixels
 from clients.images.jpeg import (
     MOST_SCANS,
     SCANS_OF_LARGEST,
@@ -28,7 +28,7 @@ from clients.images.jpeg import (
     header_of_plain_jpeg,
     scans,
 )
-from clients.images.opening import opened
+from clients.images.opening import open_picture
 from clients.request import time_to_wait
 
 Picture = npt.NDArray[np.uint8]
@@ -142,8 +142,8 @@ def decode_picture(
 
     """
     if isinstance(data, np.ndarray):
-        return checked_pixels(data, name, max_pixels)
-    header = checked_header(data, name, max_pixels, expected)
+        return check_pixels(data, name, max_pixels)
+    header = check_header(data, name, max_pixels, expected)
     is_jpeg = header.format in JPEG
     try:
         with room.taken(math.prod(header.size), max_pixels, bytes_per_pixel(header, data)):
@@ -152,7 +152,7 @@ def decode_picture(
                 with suppress(ValueError):
                     turn = orientation(header.picture)
                     return upright(simplejpeg.decode_jpeg(data, "RGB"), turn)
-            picture = header.picture or opened(data, name, expected)
+            picture = header.picture or open_picture(data, name, expected)
             picture.load()
             turn = orientation(picture)
             return upright(as_pixels(picture), turn)
@@ -165,14 +165,14 @@ def decode_picture(
         ) from error
 
 
-def checked_header(data: bytes, name: str, max_pixels: int, expected: str) -> Header:
+def check_header(data: bytes, name: str, max_pixels: int, expected: str) -> Header:
     """Return the header of a picture that may be decoded; the arguments are as above."""
     if expected == EXPECTED_BYTES and lost_its_line_ends(data):  # a GIF might be decoded
         raise BadPayload(
             f"`{name}` is not a picture: {len(data)} bytes that begin with {data[:8]!r}",
             hint=LINE_ENDS_TAKEN_OUT,
         )
-    header = header_of_plain_jpeg(data) or header_of(opened(data, name, expected))
+    header = header_of_plain_jpeg(data) or header_of(open_picture(data, name, expected))
     width, height = header.size
     if width * height > max_pixels:
         raise too_large(name, f"{width}×{height}", max_pixels)

@@ -72,7 +72,7 @@ def resized(
     if x < 1 < y:
         # Wider rows of a picture that is one pixel wide and millions high would be gigabytes. The
         # library resizes columns first.
-        return resampled(picture, crop, (left * x, top * y, crop[1] * x, crop[0] * y), way)
+        return resample(picture, crop, (left * x, top * y, crop[1] * x, crop[0] * y), way)
     reach = REACH * max(1, y) + 1
     first = max(0, math.floor(top * y - reach))
     last = min(height, math.ceil((top + crop[0]) * y + reach))
@@ -81,11 +81,11 @@ def resized(
     for begin in range(0, len(rows), band):
         part = picture[first + begin : min(first + begin + band, last)]
         box = (left * x, 0, crop[1] * x, len(part))
-        rows[begin : begin + len(part)] = resampled(part, (len(part), crop[1]), box, way)
-    return resampled(rows, crop, (0, top * y - first, crop[1], crop[0] * y), way)
+        rows[begin : begin + len(part)] = resample(part, (len(part), crop[1]), box, way)
+    return resample(rows, crop, (0, top * y - first, crop[1], crop[0] * y), way)
 
 
-def resampled(picture: Picture, size: tuple[int, int], box: Box, way: ResizeAlg) -> Picture:
+def resample(picture: Picture, size: tuple[int, int], box: Box, way: ResizeAlg) -> Picture:
     """Return a part of a picture in another size.
 
     Args:

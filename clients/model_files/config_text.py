@@ -68,7 +68,7 @@ class Message:
 
     def number(self, name: str, default: int = 0) -> int:
         """Return the value of a field that holds a whole number."""
-        return whole(self.text(name) or str(default))
+        return parse_integer(self.text(name) or str(default))
 
     def readable_number(self, name: str) -> int:
         """Return the same; 0 for a text that is no number, which Triton refuses."""
@@ -90,7 +90,7 @@ def line_of(text: str, *fields: Field) -> int:
     return text.count("\n", 0, fields[0].start) + 1 if fields else 0
 
 
-def whole(text: str) -> int:
+def parse_integer(text: str) -> int:
     """Read a whole number, as in C: `0x1F` has base 16, and `017` base 8."""
     if _OCTAL.fullmatch(text):
         return int(text, 8)
@@ -184,10 +184,10 @@ class _Reader:
         # Texts that follow each other are joined.
         while parts[-1][0] in "\"'" and self.current[:1] in ('"', "'"):
             parts.append(self.next())
-        return "".join(unquoted(part) if part[0] in "\"'" else part for part in parts)
+        return "".join(unquote(part) if part[0] in "\"'" else part for part in parts)
 
 
-def unquoted(token: str) -> str:
+def unquote(token: str) -> str:
     """Return the text between quotes; escapes are those of C, for bytes of UTF-8."""
     text = token[1:-1]
     if "\\" not in text:

@@ -13,8 +13,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from clients.model_files.config_text import Field, Message, NotProtobufText, line_of, read, whole
-from clients.model_files.files import exists, is_file, unmarked
+from clients.model_files.config_text import (
+    Field,
+    Message,
+    NotProtobufText,
+    line_of,
+    parse_integer,
+    read,
+)
+from clients.model_files.files import exists, is_file, strip_mark
 
 CONFIG = "config.pbtxt"
 TRUE = {"true", "t", "1"}
@@ -49,7 +56,7 @@ class CrashCause:
 def crash_causes(folder: Path) -> list[CrashCause]:
     """Return what would crash Triton when it loads or runs the model in a folder."""
     try:
-        text = unmarked((folder / CONFIG).read_bytes()).decode(errors="replace")
+        text = strip_mark((folder / CONFIG).read_bytes()).decode(errors="replace")
         message = read(text)
     except IsADirectoryError:
         return [CrashCause("", 0, "is a folder, and crashes Triton", "put the file there")]
@@ -57,11 +64,11 @@ def crash_causes(folder: Path) -> list[CrashCause]:
         return []
     return [
         CrashCause(key, line_of(text, field), f"{what}, and crashes Triton", fix)
-        for key, field, what, fix in found(message, folder)
+        for key, field, what, fix in find_causes(message, folder)
     ]
 
 
-def found(message: Message, folder: Path) -> Iterator[Fault]:
+def find_causes(message: Message, folder: Path) -> Iterator[Fault]:
     """Yield the causes in a configuration that can be read."""
     groups = message.messages("instance_group")
     passive = [field for group in groups for field in group.all("passive")]
@@ -117,7 +124,7 @@ def largest_batch(message: Message, folder: Path) -> float:
 def numbers(sample: Message, tensor: Message) -> int:
     """Return the count of numbers in a tensor of a warm-up."""
     try:
-        sizes = [sample.readable_number("batch_size"), *map(whole, tensor.texts("dims"))]
+        sizes = [sample.readable_number("batch_size"), *map(parse_integer, tensor.texts("dims"))]
     except NotProtobufText:
         return 0
     return math.prod(max(1, size) for size in sizes)

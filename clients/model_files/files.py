@@ -19,7 +19,7 @@ def is_litter(path: Path) -> bool:
     return path.name.startswith(".") or path.name in LITTER
 
 
-def unmarked(content: bytes) -> bytes:
+def strip_mark(content: bytes) -> bytes:
     """Return the content of a text file as UTF-8 without a byte order mark.
 
     Editors on Windows write one, before UTF-16 too.
@@ -35,11 +35,11 @@ def text_of(path: Path) -> str:
 
     Raises OSError: it cannot be read; UnicodeDecodeError: it is neither.
     """
-    text = unmarked(path.read_bytes()).decode()
+    text = strip_mark(path.read_bytes()).decode()
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def denied(path: Path, mode: int = os.R_OK) -> str:
+def explain_denial(path: Path, mode: int = os.R_OK) -> str:
     """Say why this process may not use a path: whose it is, and how to mend that.
 
     Returns:
@@ -79,7 +79,7 @@ def is_file(path: Path | str) -> bool:
     return os.path.isfile(path)  # noqa: PTH113
 
 
-def locked(file: IO[str]) -> bool:
+def try_lock(file: IO[str]) -> bool:
     """Lock a file; return false if another process has locked it."""
     import fcntl  # noqa: PLC0415  Windows has none
 

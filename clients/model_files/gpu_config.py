@@ -118,7 +118,7 @@ def fields_at(message: Message, key: str) -> Iterator[Field]:
         yield from fields_at(inner, rest)
 
 
-def adapted(text: str) -> str:
+def adapt_config(text: str) -> str:
     """Return a configuration for a machine without a GPU; the same where nothing changes."""
     for one in reversed(gpu_settings(text)):
         if one.change:

@@ -9,8 +9,15 @@ from pathlib import Path
 
 from clients.model_files.config_text import read, read_folder
 from clients.model_files.crash_causes import crash_causes
-from clients.model_files.files import denied, exists, is_file, is_litter, text_of, unmarked
-from clients.model_files.gpu_config import adapted
+from clients.model_files.files import (
+    exists,
+    explain_denial,
+    is_file,
+    is_litter,
+    strip_mark,
+    text_of,
+)
+from clients.model_files.gpu_config import adapt_config
 from clients.model_files.response_cache import without_mixing_cache
 
 CONFIG = "config.pbtxt"
@@ -78,7 +85,7 @@ def link(folder: Path, place: Path, *, adapt: bool = False) -> None:
     mark, an environment outside of the folder, or a cache that mixes up shapes. With `adapt` its
     configuration is adapted to a machine without a GPU, in a copy.
     """
-    versions, text = has_versions(folder), copied_text(folder, adapt=adapt)
+    versions, text = has_versions(folder), adapt_text(folder, adapt=adapt)
     if versions and text is None:
         place.symlink_to(folder)
         return
@@ -105,7 +112,7 @@ def authors_folder(place: Path) -> Path:
     return place.resolve()
 
 
-def linked_by(place: Path) -> object:
+def read_links(place: Path) -> object:
     """Return the links and files that `link` made at a place; `None` if it made none.
 
     Two results are equal if they link the same folder in the same state.
@@ -118,14 +125,14 @@ def linked_by(place: Path) -> object:
         return None
 
 
-def copied_text(folder: Path, *, adapt: bool) -> str | None:
+def adapt_text(folder: Path, *, adapt: bool) -> str | None:
     """Return the configuration that Triton gets in place of the author's; `None` if it reads that.
 
     Triton refuses a byte order mark.
     """
     try:
         content = (folder / CONFIG).read_bytes()
-        text = text_for_triton(unmarked(content).decode(), folder, adapt=adapt)
+        text = text_for_triton(strip_mark(content).decode(), folder, adapt=adapt)
         return text if text.encode() != content else None
     except (OSError, UnicodeDecodeError):  # there is none, or Triton refuses it
         return None
@@ -137,7 +144,7 @@ def text_for_triton(text: str, folder: Path, *, adapt: bool) -> str:
     Triton takes `$$TRITON_MODEL_DIRECTORY/../env.tar.gz` from the folder of links.
     """
     text = BESIDE.sub(lambda _: str(folder.resolve()), without_mixing_cache(text))
-    return adapted(text) if adapt else text
+    return adapt_config(text) if adapt else text
 
 
 def unservable(name: str, folder: Path) -> str:
@@ -145,7 +152,7 @@ def unservable(name: str, folder: Path) -> str:
     return "; ".join(map(str, crash_causes(folder))) if NAME.fullmatch(name) else NAMED
 
 
-def misplaced_configs(folder: Path) -> list[Path]:
+def find_misplaced_configs(folder: Path) -> list[Path]:
     """Return the configurations in version folders, where Triton does not read them."""
     return [
         path / CONFIG
@@ -159,7 +166,7 @@ def models_in(
 ) -> Iterator[tuple[str, Path]]:
     """Yield name and folder of each model in a folder, or of the folder itself."""
     if is_model(folder):
-        yield configured_name(folder) or UNNAMED, folder
+        yield read_name(folder) or UNNAMED, folder
         return
     if any((folder / name).is_file() for name in PLAIN_MODELS):
         yield UNNAMED, folder
@@ -168,7 +175,7 @@ def models_in(
             continue
         if not can_be_read(path):
             if not is_file(path):
-                say(f"{path} is not served: it cannot be read{denied(path)}")
+                say(f"{path} is not served: it cannot be read{explain_denial(path)}")
             continue
         if is_model(path) or any((path / name).is_file() for name in PLAIN_MODELS):
             yield path.name, path
@@ -200,7 +207,7 @@ def is_its_own_version(folder: Path) -> bool:
     return any(exists(folder / name) for name in names)
 
 
-def configured_name(folder: Path) -> str:
+def read_name(folder: Path) -> str:
     """Return the name in a model's configuration, if it is allowed; else nothing."""
     name = read_folder(folder).text("name")
     return name if NAME.fullmatch(name) else ""

@@ -130,7 +130,7 @@ def places_beside(folder: Path) -> list[Path]:
 
 def lack_of(wanted: Requirement, places: Sequence[str]) -> str:
     """Return what is missing of a requirement, in words; empty where it is there."""
-    name, there = f"{wanted.name}{wanted.specifier}", installed(wanted.name, places)
+    name, there = f"{wanted.name}{wanted.specifier}", find_installed(wanted.name, places)
     if there is None:
         return f"{name} is not installed"
     if not wanted.specifier.contains(there.version, prereleases=True):
@@ -138,7 +138,7 @@ def lack_of(wanted: Requirement, places: Sequence[str]) -> str:
     return ""
 
 
-def installed(name: str, places: Sequence[str]) -> importlib.metadata.Distribution | None:
+def find_installed(name: str, places: Sequence[str]) -> importlib.metadata.Distribution | None:
     """Return an installed distribution."""
     path = [*places, *sys.path]
     found = importlib.metadata.distributions(name=canonicalize_name(name), path=path)

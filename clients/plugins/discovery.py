@@ -117,13 +117,13 @@ def client_files(folder: Path) -> Iterator[Path]:
 
 def file_source(path: Path, *, foreign: bool) -> Source:
     files = [path] if path.name != "__init__.py" else path.parent.rglob("*")
-    mark = marked([*files, *beside.imports_beside(path)])
+    mark = mark_files([*files, *beside.imports_beside(path)])
     return Source(str(path), mark, lambda: classes_of_file(path), foreign=foreign)
 
 
 def model_source(path: Path) -> Source:
     """Return the source for a model with a `dispatch.toml`."""
-    mark = marked(model_files(path))
+    mark = mark_files(model_files(path))
     return Source(str(path), mark, lambda: [client_class(path)], model=path.parent.name)
 
 
@@ -137,10 +137,10 @@ def model_files(path: Path) -> Iterator[Path]:
     yield from beside
     yield from inside
     with suppress(OSError, ValueError):  # a value that can be no path; or as above
-        yield from named(path)
+        yield from find_named(path)
 
 
-def named(path: Path) -> Iterator[Path]:
+def find_named(path: Path) -> Iterator[Path]:
     """Yield the files that a `dispatch.toml` names, anywhere in the model's folder."""
     try:
         values = read_table(path).values()
@@ -150,7 +150,7 @@ def named(path: Path) -> Iterator[Path]:
         yield from place.rglob("*") if place.is_dir() else [place]
 
 
-def marked(files: Iterable[Path]) -> Mark:
+def mark_files(files: Iterable[Path]) -> Mark:
     return {str(path): state for path in files if (state := file_mark(path))}
 
 
@@ -194,7 +194,7 @@ def classes_of_entry_point(point: EntryPoint) -> list[type[Client]]:
 def classes_of_file(path: Path) -> list[type[Client]]:
     """Return the clients in a file, or in a package by its `__init__.py`."""
     with nothing_written():
-        module = beside.imported(path)
+        module = beside.import_file(path)
     if not (found := client_classes(module)):
         log.warning("%s has no client: no class in it is built on clients.base.Client", path)
     return found

@@ -27,7 +27,7 @@ FIRST = re.compile(r"(?<![\w.])\w+")  # not `base` of `clients.base`
 count = itertools.count(1)
 
 
-def imported(path: Path) -> ModuleType:
+def import_file(path: Path) -> ModuleType:
     """Import an author's file, or a package by its `__init__.py`.
 
     Each call imports it again, under a name that cannot hide another module.

@@ -98,11 +98,11 @@ def load_clients(
         else:
             made[source.where] = load(source, environment, owners(made))
     registry.put(made)
-    environment.others.find = partial(found_in, registry, environment)
+    environment.others.find = partial(find_client, registry, environment)
     return registry
 
 
-def found_in(
+def find_client(
     registry: Registry,
     environment: Environment,
     asked: str,
@@ -168,7 +168,9 @@ def load(
         # An author's file may raise anything when it is imported; it disables this file alone.
         log.exception("%s cannot be imported", source.where)
         found = []
-        reason = f"{authors(source.where)} cannot be imported: {described(error, source.where)}"
+        reason = (
+            f"{authors(source.where)} cannot be imported: {describe_error(error, source.where)}"
+        )
         loaded.broken.update(dict.fromkeys(names_in(source), reason))
     for client in dict.fromkeys(found):  # a class may have two names in its file
         name = str(getattr(client, "modelname", None) or source.where)
@@ -178,7 +180,7 @@ def load(
             # Its declarations may raise anything too; they disable this class alone.
             where = f"{client.__name__} in {authors(source.where)}"
             log.exception("%s cannot be registered", where)
-            reason = described(error, source.where)
+            reason = describe_error(error, source.where)
             loaded.broken[name] = f"{where}: it cannot be registered: {reason}"
     for reason in dict.fromkeys(loaded.broken.values()):
         log.error("client disabled: %s", reason)
@@ -215,11 +217,11 @@ def register(
             if not folder.exists() and may_lack(folder, error):
                 # It reads labels or a tokenizer from the folder of a model that is not served.
                 loaded.absent[name] = folder
-                why = described(error)
+                why = describe_error(error)
                 log.info("%s is not served: there is no folder %s (%s)", where, folder, why)
                 return
             log.exception("%s cannot be made", where)
-            loaded.broken[name] = f"{where}: it cannot be made: {described(error, source)}"
+            loaded.broken[name] = f"{where}: it cannot be made: {describe_error(error, source)}"
 
 
 def may_lack(folder: Path, error: BaseException | None) -> bool:
@@ -260,7 +262,7 @@ def name_fault(client: type[Client], environment: Environment, taken: Mapping[st
     return ""
 
 
-def described(error: BaseException, source: str = "") -> str:
+def describe_error(error: BaseException, source: str = "") -> str:
     """Return an exception in words, with the author's line that raised it, if one did.
 
     For a module that was not found, how to add it, too.

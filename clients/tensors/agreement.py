@@ -153,11 +153,11 @@ Placed = tuple[int, float, tuple[float, ...]]  # class, score, (x1, y1, x2, y2)
 
 def objects(expected: Sequence[Any], got: Sequence[Any], confidence: float = 0.0) -> Agreement:
     """Compare found objects by class, place and score."""
-    left = [placed(one) for one in got]
+    left = [place_object(one) for one in got]
     if not (expected or left):
         return Agreement(passes=True, worst="there is no object", difference=0.0, shows="")
     found = [Agreement(passes=True, worst="the objects are the same", difference=0.0)]
-    for one in map(placed, expected):
+    for one in map(place_object, expected):
         kind, score, box = one
         match = max(left, key=lambda other: iou(box, other[2]) * (other[0] == kind), default=None)
         overlap = iou(box, match[2]) if match and match[0] == kind else 0.0
@@ -177,7 +177,7 @@ def objects(expected: Sequence[Any], got: Sequence[Any], confidence: float = 0.0
     return worst_of(found)
 
 
-def placed(one: Any) -> Placed:
+def place_object(one: Any) -> Placed:
     """Return an object of an answer, in either of its formats."""
     if isinstance(one, Mapping):
         box = one["box"]

@@ -17,14 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from clients.errors import ModelFailed, TensorsRefused
-from clients.model_files.files import unmarked
+from clients.model_files.files import strip_mark
 from clients.tensors.scores import best, digits
 
 MOST_CLASSES = 100_000
 """For one output, in all items: these take 0.1 s and 20 MB."""
 
 
-def classified(
+def classify(
     scores: npt.NDArray[Any], count: int, labels: Sequence[bytes], *, batched: bool
 ) -> npt.NDArray[np.object_]:
     """Return the best classes, best first; of equal scores the first class.
@@ -77,5 +77,5 @@ def labels_at(path: Path) -> Sequence[bytes]:
 
 @lru_cache(maxsize=64)
 def _labels(path: Path, changed: int) -> Sequence[bytes]:  # noqa: ARG001  a part of the key
-    lines = unmarked(path.read_bytes()).removesuffix(b"\n").split(b"\n")
+    lines = strip_mark(path.read_bytes()).removesuffix(b"\n").split(b"\n")
     return [line.removesuffix(b"\r") for line in lines]

@@ -25,8 +25,8 @@ from clients.tensors.v2_protocol import (
     for_the_model,
     parameters_of,
     read_npy,
+    read_request,
     read_v2,
-    wanted_outputs,
 )
 
 # To write so many numbers as JSON takes 2.6 s, in which no other thread runs. With the digits of
@@ -43,7 +43,7 @@ def examples_of(client: Client | type[Client]) -> tuple[Payload, ...]:
     return tuple(one for one in found if one or not issubclass(kind, TensorClient))
 
 
-def named_examples(client: Client) -> list[tuple[str, Payload]]:
+def name_examples(client: Client) -> list[tuple[str, Payload]]:
     """Return the examples of a client, each with what its author calls it."""
     found = examples_of(client)
     if len(found) == 1:
@@ -157,7 +157,7 @@ class TensorClient(Client):
             inputs = read_v2(payload, signature)
         refuse_wrong_tensors(inputs, signature)
         self._check(inputs)
-        wanted = wanted_outputs(payload, signature)
+        wanted = read_request(payload, signature)
         outputs, classes = wanted.outputs, wanted.classes
         identity = payload.get("id")
         named = str(identity)[:128] if isinstance(identity, str | int) else ""

@@ -69,7 +69,7 @@ def texts_in(raw: memoryview, where: str) -> Iterator[bytes]:
         yield data[start:at]
 
 
-def flattened_as(
+def flatten_as(
     shape: Sequence[int], data: list[Any], where: str
 ) -> tuple[list[Any], Sequence[int]]:
     """Return the elements in order, and the shape in which they came: flat, or `shape`."""
@@ -97,7 +97,7 @@ def place_in(shape: Sequence[int], place: int) -> str:
     return found
 
 
-def converted(
+def convert(
     flat: Sequence[Any], datatype: str, where: str, shape: Sequence[int] | None = None
 ) -> Array:
     """Return the elements of JSON as an array of `datatype`, shape [elements].

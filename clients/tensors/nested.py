@@ -14,7 +14,7 @@ INFINITE = (2 - 2**-24) * 2.0**127
 """The least number that single precision rounds to infinity; IEEE 754, 4.3.1."""
 
 
-def flattened(data: list[Any]) -> list[Any]:
+def flatten(data: list[Any]) -> list[Any]:
     """Return the elements of nested lists, which may be uneven, in order.
 
     The time is linear however deep the lists are, because callers choose the depth.
@@ -38,7 +38,7 @@ def as_numbers(value: object) -> npt.NDArray[np.float32] | None:
     """Return evenly nested lists of finite numbers as an array; `None` for anything else."""
     try:
         # For texts NumPy would take memory for the longest of them, times their count.
-        flat = flattened(value) if isinstance(value, list) else [value]
+        flat = flatten(value) if isinstance(value, list) else [value]
         numbers = flat and set(map(type, flat)) <= {int, float}
         array = np.array(value if numbers else math.nan, np.float64)
     except (ValueError, OverflowError):  # unevenly nested, or beyond any type
@@ -46,7 +46,7 @@ def as_numbers(value: object) -> npt.NDArray[np.float32] | None:
     return array.astype(np.float32) if array.ndim and np.abs(array).max() < INFINITE else None
 
 
-def unshared(document: T) -> T:
+def copy_deeply(document: T) -> T:
     """Return a deep copy of lists and objects; numbers and texts are the same objects.
 
     It takes a third of the time of reading the JSON, however deep the lists are.

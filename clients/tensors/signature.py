@@ -41,7 +41,7 @@ def the_one_input(signature: Signature) -> str:
     """Return the name of the only input; raise TensorsRefused if there are several."""
     if len(signature.inputs) != 1:
         raise TensorsRefused(
-            f"one array was sent; the model has the inputs {described(signature.inputs)}",
+            f"one array was sent; the model has the inputs {describe_tensors(signature.inputs)}",
             hint="send them by name in a V2 body",
         )
     return signature.inputs[0].name
@@ -53,7 +53,8 @@ def input_named(name: str, signature: Signature) -> TensorSpec:
         if spec.name == name:
             return spec
     raise TensorsRefused(
-        f"there is no input `{name[:60]}`", hint=f"the model has {described(signature.inputs)}"
+        f"there is no input `{name[:60]}`",
+        hint=f"the model has {describe_tensors(signature.inputs)}",
     )
 
 
@@ -66,7 +67,7 @@ def refuse_wrong_tensors(inputs: Mapping[str, Array], signature: Signature) -> N
     if missing:
         raise TensorsRefused(
             f"input `{missing[0].name}` is missing",
-            hint=f"the model has {described(signature.inputs)}",
+            hint=f"the model has {describe_tensors(signature.inputs)}",
         )
     if signature.max_batch_size and len({len(array) for array in inputs.values()}) > 1:
         raise TensorsRefused("the inputs differ in their first dimension, the batch")
@@ -178,5 +179,5 @@ def noise(signature: Signature) -> dict[str, Array]:
     return found
 
 
-def described(specs: Sequence[TensorSpec]) -> str:
+def describe_tensors(specs: Sequence[TensorSpec]) -> str:
     return ", ".join(f"`{spec.name}` {spec.datatype} {list(spec.shape)}" for spec in specs)

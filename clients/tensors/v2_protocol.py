@@ -18,8 +18,8 @@ from clients.errors import BadPayload
 from clients.request import SEQUENCE_NAMES
 from clients.tensors.elements import (
     BASE64,
-    converted,
-    flattened_as,
+    convert,
+    flatten_as,
     from_base64,
     from_bytes,
     json_data,
@@ -119,9 +119,9 @@ def read_tensor(tensor: Mapping[str, Any], where: str, raw: memoryview | None) -
         )
     said = content_type(tensor, f"{where}.", (*AS_THEY_ARE, BASE64))
     if raw is None:
-        flat, came = flattened_as(shape, data or [], f"{where}.data")
+        flat, came = flatten_as(shape, data or [], f"{where}.data")
         refuse_other_count(len(flat), shape, where)
-        array = converted(flat, datatype, f"{where}.data", came)
+        array = convert(flat, datatype, f"{where}.data", came)
         array = from_base64(array, where) if said == BASE64 else array
     else:
         array = from_bytes(raw, datatype, math.prod(shape), where)
@@ -220,7 +220,7 @@ class V2Request:
     binary: Collection[str]  # the outputs whose data are wanted in binary
 
 
-def wanted_outputs(payload: Payload, signature: Signature) -> V2Request:
+def read_request(payload: Payload, signature: Signature) -> V2Request:
     """Return what a V2 body asks for."""
     asked = payload.get("outputs") or []
     known = [spec.name for spec in signature.outputs]

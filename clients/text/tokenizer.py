@@ -238,7 +238,7 @@ def main(folder: Path) -> None:
 
 
 @contextmanager
-def translated(make: Callable[[Exception], Exception]) -> Iterator[None]:
+def translate_errors(make: Callable[[Exception], Exception]) -> Iterator[None]:
     """Raise another error for each of `transformers` and `tokenizers`, which have many kinds."""
     try:
         yield
@@ -254,13 +254,13 @@ def fields_of(folder: Path) -> dict[str, Any]:
     if what := damage(folder):
         raise TokenizerNotReadable(f"whose {what}", "mend that file, or save the tokenizer again")
     damaged = partial(refusal, folder)
-    with translated(damaged):
+    with translate_errors(damaged):
         from transformers import AutoTokenizer  # noqa: PLC0415  it takes a second
 
         whole = AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
         )
-    with translated(lambda _: python_code(whole)):
+    with translate_errors(lambda _: python_code(whole)):
         backend = Backend.from_str(whole.backend_tokenizer.to_str())
     backend.encode_special_tokens = whole.split_special_tokens
     backend.no_padding()
@@ -269,9 +269,9 @@ def fields_of(folder: Path) -> dict[str, Any]:
         what = "which has special tokens alone, for the file with its words is missing"
         raise TokenizerNotReadable(what, SAVE_IT)
     texts = [f"{text} {whole.mask_token}" for text in SAMPLES]
-    with translated(damaged):  # the token for unknown words is missing
+    with translate_errors(damaged):  # the token for unknown words is missing
         ours = backend.encode_batch(texts)
-    with translated(lambda _: python_code(whole)):  # it takes more than a text
+    with translate_errors(lambda _: python_code(whole)):  # it takes more than a text
         theirs = whole(texts, return_token_type_ids=True)
     if [[one.ids, one.type_ids] for one in ours] != [
         list(one) for one in zip(theirs["input_ids"], theirs["token_type_ids"], strict=True)

@@ -29,7 +29,7 @@ from clients.errors import (
 from clients.tensors.signature import zeros
 from clients.triton.configuration import as_dictionary
 from clients.triton.connection import Address
-from clients.triton.errors import BACKENDS, load_error, still_in_use, still_loading, translated
+from clients.triton.errors import BACKENDS, load_error, still_in_use, still_loading, translate_error
 from clients.triton.inference import TritonInference
 from clients.triton.requests import DEADLINE, infer_request
 from clients.triton.server import DIED_LOADING, ModelServer, ModelState, Tensors
@@ -178,7 +178,7 @@ class Triton(TritonInference, ModelServer):
                 raise ModelFailed(channel.abandoned) from error
             if isinstance(error, ValueError):
                 raise
-            known = translated(error)
+            known = translate_error(error)
             if not isinstance(known, TensorsRefused):
                 raise self._explained(known, model, "", timeout) from error
 

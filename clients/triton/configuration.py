@@ -74,7 +74,7 @@ def correlation_type(config: model_config_pb2.ModelConfig) -> str:
     return ""
 
 
-def renamed_config(text: str, name: str) -> str:
+def rename_config(text: str, name: str) -> str:
     """Return a `config.pbtxt` for the same model under another name."""
     if fault := config_fault(text):
         line, reason, fix = fault

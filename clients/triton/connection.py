@@ -24,7 +24,7 @@ from clients.errors import (
     TensorsRefused,
     UnknownModel,
 )
-from clients.triton.errors import by_states, load_reason, too_late, translated
+from clients.triton.errors import by_states, load_reason, too_late, translate_error
 from clients.triton.requests import Runs
 from clients.triton.server import ModelState
 
@@ -189,7 +189,7 @@ class Connection:
             metadata = self._address.metadata()
             return getattr(self._common.stub, method)(request, timeout=timeout, metadata=metadata)
         except grpc.RpcError as error:
-            raise translated(error) from error
+            raise translate_error(error) from error
 
     def models(self, *, timeout: float) -> list[ModelState]:
         # Triton lists nothing while a folder vanishes whose name it has just read.

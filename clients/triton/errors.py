@@ -99,7 +99,7 @@ CHECK_SAYS_MORE = "`dispatcher check` on the model's folder may say more"
 LOG_SAYS_WHY = "Triton's log has the reason; `dispatcher check` on the model's folder may name it"
 
 
-def translated(error: Any) -> InferenceError:
+def translate_error(error: Any) -> InferenceError:
     """Return the contract's error for a `grpc.RpcError`."""
     text = first_line(error.details())
     return unknown_sequence() if NOT_BEGUN in text else TRANSLATION[error.code()](text)
@@ -141,7 +141,7 @@ def inference_error(
     """Return the contract's error for a run that failed."""
     if isinstance(error, ValueError):
         return ModelFailed(f"the model's answer cannot be read: {error}")
-    known = translated(error)
+    known = translate_error(error)
     own_backend = signature.ensemble or signature.backend in BACKENDS
     if isinstance(known, TooLargeAtOnce) and not own_backend:
         return ModelFailed(known.message)

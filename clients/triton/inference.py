@@ -22,10 +22,10 @@ from clients.errors import (
     TooLargeAtOnce,
 )
 from clients.request import SequencePart, Stream, trace_headers
-from clients.tensors.classes import classified, labels_at
+from clients.tensors.classes import classify, labels_at
 from clients.triton.configuration import signature_of
 from clients.triton.connection import Address, Connection, ModelChannel
-from clients.triton.errors import FINISHED, inference_error, no_slot, translated
+from clients.triton.errors import FINISHED, inference_error, no_slot, translate_error
 from clients.triton.requests import (
     OWN,
     TritonStream,
@@ -153,7 +153,7 @@ class TritonInference(Connection, Inference):
         for name, count in classes.items():
             labels = self._labels(model, version, name, deadline - time.monotonic())
             batched = signature.max_batch_size > 0
-            arrays[name] = classified(arrays[name], count, labels, batched=batched)
+            arrays[name] = classify(arrays[name], count, labels, batched=batched)
         return in_order(arrays, (*outputs, *classes), signature)
 
     def stream(
@@ -284,7 +284,7 @@ class TritonInference(Connection, Inference):
                 raise
         except grpc.RpcError as error:
             idle = error.code() in FINISHED
-            if not idle or isinstance(translated(error), TooLargeAtOnce):
+            if not idle or isinstance(translate_error(error), TooLargeAtOnce):
                 raise
             known = self._knows(region)
             if known and not layout.outputs:

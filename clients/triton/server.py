@@ -93,7 +93,7 @@ def is_filtered(array: npt.NDArray[Any], above: tuple[int, float] | None) -> boo
     return not others.any()
 
 
-def picked(array: npt.NDArray[Any], rows: Sequence[int]) -> npt.NDArray[Any]:
+def pick_rows(array: npt.NDArray[Any], rows: Sequence[int]) -> npt.NDArray[Any]:
     """Return some rows of an output: [rows, size of the last axis].
 
     All axes but the last count as one, the batch included. The shape shows whether the server has

@@ -44,7 +44,7 @@ def check_environment(folder: Path, config: ConfigFindings, field: Field) -> Non
             )
     else:
         try:
-            activated = (path / "bin" / "activate").is_file() if path.is_dir() else packed(path)
+            activated = (path / "bin" / "activate").is_file() if path.is_dir() else is_packed(path)
         except (tarfile.TarError, EOFError, OSError, lzma.LZMAError, zlib.error) as fault:
             reason = str(fault).partition("\n")[0]
             error(f"cannot be read as a tar archive: {reason}", PACK)
@@ -60,7 +60,7 @@ def string_value(field: Field) -> str:
     return values[0].text("string_value") if values else ""
 
 
-def packed(archive: Path) -> bool:
+def is_packed(archive: Path) -> bool:
     """Whether an archive holds an environment."""
     with tarfile.open(archive, "r|*") as members:
         return any(member.name.removeprefix("./") == "bin/activate" for member in members)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from backends import engine_choice, parameters
-from backends.completion import ModelFile, completed
+from backends.completion import ModelFile, complete
 from backends.config_check import check, refuse_ragged
 from backends.engine_choice import ENGINE, ONNXRUNTIME, OPENVINO, PRECISION
 from backends.model_config import ModelConfigError, has_operator, needs_completion
@@ -61,7 +61,7 @@ def model_file(message: Message, version: Path) -> Path:
     return onnxruntime.model_file(version, name)
 
 
-def opened(file: Path, its: str) -> ModelFile | None:
+def open_model(file: Path, its: str) -> ModelFile | None:
     """Return a file opened by its backend's engine; None if not installed.
 
     Raises ModelConfigError: it cannot be read, or a tensor's type is not served.
@@ -71,7 +71,7 @@ def opened(file: Path, its: str) -> ModelFile | None:
     return openvino.OpenVinoFile(file) if find_spec("openvino") else None
 
 
-def refused(config: Mapping[str, Any], its: str) -> Iterator[ModelConfigError]:
+def find_refusals(config: Mapping[str, Any], its: str) -> Iterator[ModelConfigError]:
     """Yield what a backend refuses of a configuration at the load on a CPU."""
     steps: list[Callable[[], object]] = [partial(engine_choice.preference, config, {})]
     if its == OPENVINO:
@@ -148,7 +148,7 @@ class FileCheck:
         """Compare the configuration with the model's file."""
         message = read(text)
         try:
-            found = opened(file, backend(message, [file.parent]))
+            found = open_model(file, backend(message, [file.parent]))
         except ModelConfigError as error:
             fix = error.fix or "export it again"
             self.findings.error(file, f"cannot be served: {error.what.removesuffix('.')}", fix)
@@ -169,7 +169,7 @@ class FileCheck:
         except ModelConfigError as error:
             self.findings.error(
                 self.folder / CONFIG,
-                f"does not fit the model: {said(error)}",
+                f"does not fit the model: {shorten_error(error)}",
                 error.fix or "write it as the file has it, or leave input and output out",
             )
             return
@@ -184,7 +184,7 @@ def is_torchscript(file: Path, text: str) -> bool:
     return its in {"pytorch", "pytorch_libtorch"} or (not its and file.name == "model.pt")
 
 
-def said(error: ModelConfigError) -> str:
+def shorten_error(error: ModelConfigError) -> str:
     """Return an error without the model's name at its beginning."""
     return (error.what.partition(": ")[2] or error.what).removesuffix(".")
 
@@ -202,7 +202,7 @@ def compare(text: str, opened: ModelFile) -> tuple[str, str] | None:
     refuse_ragged(config)
     warning = None
     if needs_completion(config):
-        completion = completed(config, read(text), opened)
+        completion = complete(config, read(text), opened)
         config |= completion.fields
         warning = completion.warning
     check(config, opened.signature)

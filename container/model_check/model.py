@@ -17,9 +17,9 @@ from clients.model_files.config_text import (
     Message,
     NotProtobufText,
     ensemble_steps,
+    parse_integer,
     read,
     read_folder,
-    whole,
 )
 from clients.model_files.crash_causes import TRUE, crash_causes
 from clients.model_files.files import exists, text_of
@@ -29,8 +29,8 @@ from clients.model_files.model_folders import (
     CONFIG,
     MODEL_FILES,
     PLAIN_MODELS,
+    find_misplaced_configs,
     is_model,
-    misplaced_configs,
 )
 from clients.model_files.response_cache import mixes_shapes
 from clients.tensors.classes import labels_at
@@ -64,7 +64,7 @@ class ModelCheck:
             self.samples()
             return
         file = self.folder / CONFIG
-        for path in misplaced_configs(self.folder):
+        for path in find_misplaced_configs(self.folder):
             self.findings.error(
                 path,
                 "is in a version folder, where Triton does not read it",
@@ -152,7 +152,7 @@ class ModelCheck:
 
     def answering(self, config: ConfigFindings, message: Message) -> None:
         """Note answers that a family cannot pass on, and ids of sequences that are too short."""
-        decoupled = switched_on(message, "model_transaction_policy", "decoupled")
+        decoupled = list_switches(message, "model_transaction_policy", "decoupled")
         try:
             family = str(read_table(self.folder / FILE).get("family", Keys.family))
         except ClientDisabled:  # there is none, or it is reported elsewhere
@@ -181,7 +181,7 @@ class ModelCheck:
 
     def caching(self, config: ConfigFindings, message: Message) -> None:
         """Warn where Triton's response cache would mix up requests: the server leaves it out."""
-        enabled = switched_on(message, "response_cache", "enable")
+        enabled = list_switches(message, "response_cache", "enable")
         if enabled and mixes_shapes(message):
             config.warning(
                 "response_cache",
@@ -198,7 +198,7 @@ class ModelCheck:
             field for step in ensemble_steps(message) for field in step.all("model_name")
         ]:
             model = read_folder(self.folder.parent / str(field.value))
-            if switched_on(model, "model_transaction_policy", "decoupled"):
+            if list_switches(model, "model_transaction_policy", "decoupled"):
                 config.warning(
                     "ensemble_scheduling.step.model_name",
                     [field],
@@ -212,7 +212,7 @@ class ModelCheck:
         if not (its := file_check.backend(message, version_folders(self.folder))):
             return
         known = config_dictionary(config.text)
-        for error in file_check.refused(known, its):
+        for error in file_check.find_refusals(known, its):
             (key,) = re.findall(r"parameter '([^']+)'", error.what)[:1] or [""]
             config.error("", entries(message, key), error.what.removesuffix("."), error.fix)
         for key, what, fix in file_check.unread(known, its):
@@ -255,7 +255,7 @@ class ModelCheck:
                 if not exists(file) or file.is_dir():
                     continue  # a folder was reported as a cause of a crash
                 count = len(labels_at(file))
-                dims = [whole(dim) for dim in output.texts("dims")]
+                dims = [parse_integer(dim) for dim in output.texts("dims")]
                 classes = next((dim for dim in reversed(dims) if dim != 1), -1)
                 if 0 < classes != count:
                     self.findings.error(
@@ -266,7 +266,7 @@ class ModelCheck:
                     )
 
 
-def switched_on(message: Message, group: str, key: str) -> list[Field]:
+def list_switches(message: Message, group: str, key: str) -> list[Field]:
     """Return the fields of groups that switch something on."""
     fields = [one for found in message.messages(group) for one in found.all(key)]
     return [one for one in fields if str(one.value).lower() in TRUE]

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from errno import EACCES
 from pathlib import Path
 
-from clients.model_files.files import denied, is_litter
+from clients.model_files.files import explain_denial, is_litter
 from clients.model_files.findings import Findings
 from clients.model_files.model_folders import (
     CONFIG,
@@ -47,7 +47,7 @@ def unreadable(root: Path) -> Iterator[Path]:
         closed = [path for path in inside if not (is_litter(path) or can_be_read(path))]
         yield from closed
         for path in (Path(place, name) for name in files):
-            is_denied = path.suffix == ".py" and not is_litter(path) and denied(path)
+            is_denied = path.suffix == ".py" and not is_litter(path) and explain_denial(path)
             if is_denied or is_special(path):
                 yield path
         names[:] = [path.name for path in inside if path not in closed and not is_litter(path)]

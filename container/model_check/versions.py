@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backends.openvino.session import DEFAULT_FILES as OPENVINO_FILES
-from clients.model_files.config_text import Message, whole
+from clients.model_files.config_text import Message, parse_integer
 from clients.model_files.files import exists, is_litter
 from clients.model_files.findings import Findings
 from clients.model_files.model_folders import CONFIG, MODEL_FILES, PLAIN_MODELS, is_its_own_version
@@ -58,7 +58,7 @@ class VersionCheck:
             )
         if is_ensemble:
             return
-        for version in served(message, versions) or [self.folder] * (plain and not versions):
+        for version in find_served(message, versions) or [self.folder] * (plain and not versions):
             self.version(version, wanted, text, message)
 
     def version(self, version: Path, wanted: str, text: str, message: Message) -> None:
@@ -114,7 +114,7 @@ def version_folders(folder: Path) -> list[Path]:
     return [path for path in folders(folder) if VERSION.fullmatch(path.name)]
 
 
-def served(message: Message, versions: list[Path]) -> list[Path]:
+def find_served(message: Message, versions: list[Path]) -> list[Path]:
     """Return the versions that Triton serves: the latest, where there is no policy."""
     versions = sorted(versions, key=lambda path: int(path.name))
     count = 1
@@ -122,7 +122,7 @@ def served(message: Message, versions: list[Path]) -> list[Path]:
         if policy.all("all"):
             return versions
         for specific in policy.messages("specific"):
-            wanted = {whole(version) for version in specific.texts("versions")}
+            wanted = {parse_integer(version) for version in specific.texts("versions")}
             return [path for path in versions if int(path.name) in wanted]
         for latest in policy.messages("latest"):
             count = latest.readable_number("num_versions")

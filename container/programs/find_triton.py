@@ -64,15 +64,15 @@ def find_triton(home: Path, search_path: str, run_dir: Path) -> TritonProgram:
     if found := shutil.which("tritonserver", path=search_path):
         beside = Path(found).resolve().parents[1]
         return TritonProgram(f"on PATH, {found}", Path(found), caches=beside / "caches")
-    return embedded(run_dir)
+    return find_embedded(run_dir)
 
 
-def embedded(run_dir: Path) -> TritonProgram:
+def find_embedded(run_dir: Path) -> TritonProgram:
     """Return the Triton of the `nvidia-pytriton` wheel, with this project's backends.
 
     Raises NoTriton: the wheel is not installed, or there is no `libpython` for its Python backend.
     """
-    server = embedded_server()
+    server = find_server()
     if server is None:
         raise NoTriton(
             "no tritonserver found; run this in NVIDIA's image, put tritonserver on PATH, or "
@@ -80,14 +80,14 @@ def embedded(run_dir: Path) -> TritonProgram:
             "else `pip install 'triton-dispatcher[serve]'`"
         )
     libraries = [str(server.parents[1] / "nvidia_pytriton.libs"), *libpython_folder()]
-    backends = prepared_backends()
+    backends = find_prepared_backends()
     if not is_laid_out(server, backends):
         backends = run_dir / "backends"
         lay_out_backends(server, backends)
     environment = {
-        "LD_LIBRARY_PATH": joined(*libraries, os.environ.get("LD_LIBRARY_PATH", "")),
+        "LD_LIBRARY_PATH": join_paths(*libraries, os.environ.get("LD_LIBRARY_PATH", "")),
         # The Python backend runs the python3 that is first on PATH.
-        "PATH": joined(str(Path(sys.prefix) / "bin"), os.environ.get("PATH", os.defpath)),
+        "PATH": join_paths(str(Path(sys.prefix) / "bin"), os.environ.get("PATH", os.defpath)),
         # For the file of our own that Triton starts as its stub.
         "PYTHON_STUBS": str(server / "python_backend_stubs"),
         "PYTHON_STUB_DEFAULT": sysconfig.get_python_version(),
@@ -109,7 +109,7 @@ def embedded(run_dir: Path) -> TritonProgram:
     )
 
 
-def embedded_server() -> Path | None:
+def find_server() -> Path | None:
     """Return the folder of the wheel's Triton; None where the wheel is not installed."""
     spec = importlib.util.find_spec("pytriton")
     if spec is None or not spec.submodule_search_locations:
@@ -117,7 +117,7 @@ def embedded_server() -> Path | None:
     return Path(next(iter(spec.submodule_search_locations))) / "tritonserver"
 
 
-def joined(*folders: str) -> str:
+def join_paths(*folders: str) -> str:
     return os.pathsep.join(folder for folder in folders if folder)
 
 
@@ -140,7 +140,7 @@ def libpython_folder() -> list[str]:
     return []
 
 
-def prepared_backends() -> Path:
+def find_prepared_backends() -> Path:
     """Return the backend folder that an image makes beside the Python packages.
 
     The temporary folder of a container may be mounted `noexec`.
@@ -197,10 +197,10 @@ def own_backends() -> list[Path]:
 
 def prepare() -> None:
     """Make the backend folder beside the packages; empty without an embedded Triton."""
-    shutil.rmtree(prepared_backends(), ignore_errors=True)
-    prepared_backends().mkdir()
-    if server := embedded_server():
-        lay_out_backends(server, prepared_backends())
+    shutil.rmtree(find_prepared_backends(), ignore_errors=True)
+    find_prepared_backends().mkdir()
+    if server := find_server():
+        lay_out_backends(server, find_prepared_backends())
 
 
 if __name__ == "__main__":

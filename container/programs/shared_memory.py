@@ -61,7 +61,7 @@ def prepare(settings: Settings, run_dir: Path) -> None:
             ) from error
 
 
-def shared_memory_plan(
+def plan_shared_memory(
     settings: Settings, triton: TritonProgram | None, run_dir: Path, say: Say
 ) -> SharedMemoryPlan:
     """Return how shared memory is divided among the models of the embedded Triton.

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from container.programs.find_triton import TritonProgram
 from dispatcher.settings import SettingError, Settings
-from dispatcher.settings.traces import traced_service
+from dispatcher.settings.traces import name_service
 
 CACHE = "local"
 """The cache in Triton's own memory, which every Triton brings; `redis` needs a server beside it."""
@@ -102,7 +102,7 @@ def trace_options(settings: Settings, words: Sequence[Word]) -> list[str]:
         "level=TIMESTAMPS",
         f"opentelemetry,url={settings.traces_url}",
         # A comma would begin another word of this option.
-        f"opentelemetry,resource=service.name={traced_service().replace(',', ' ')}",
+        f"opentelemetry,resource=service.name={name_service().replace(',', ' ')}",
     )
     return [f"--{TRACE}={one}" for one in configured]
 
@@ -140,7 +140,7 @@ def refuse_unknown(triton: TritonProgram, settings: Settings) -> None:
     Raises SettingError: there is such an option.
     """
     words = list(extra_options(settings.triton_options))
-    known = known_options(triton) if words else set()
+    known = list_options(triton) if words else set()
     for name, text in words:
         if known and name not in known:
             near = difflib.get_close_matches(name, known, 1)
@@ -154,12 +154,12 @@ def newer_options(triton: TritonProgram) -> list[str]:
     From 26.04 on Triton reads tensors in clients' shared memory only if it is allowed to. The
     clients here are the web workers: no route, and no port of TRITON_PUBLIC_*, registers memory.
     """
-    if triton.has_our_backends or ALLOW_SHM not in known_options(triton):  # the wheel has 2.51
+    if triton.has_our_backends or ALLOW_SHM not in list_options(triton):  # the wheel has 2.51
         return []
     return [f"--{ALLOW_SHM}=true"]
 
 
-def known_options(triton: TritonProgram) -> set[str]:
+def list_options(triton: TritonProgram) -> set[str]:
     """Return the names of the options that Triton's help lists; none where it has no help."""
     environment: Mapping[str, str] = {**os.environ, **triton.environment}
     try:

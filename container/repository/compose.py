@@ -12,8 +12,8 @@ from pathlib import Path
 from clients.model_files.gpu_config import gpu_settings_of, has_gpu
 from clients.model_files.model_folders import (
     available,
+    find_misplaced_configs,
     link,
-    misplaced_configs,
     unservable,
 )
 from clients.model_files.response_cache import OFF, cache_warning
@@ -42,7 +42,7 @@ def compose(
         link(folder, repository / name, adapt=adapt and lacks_gpu)
         if (said := cache_warning(folder)) == OFF:
             say(f"{name}: {said}")
-        for path in misplaced_configs(folder):
+        for path in find_misplaced_configs(folder):
             say(f"{path} has no effect: Triton reads {folder / path.name} alone; move it up")
         for one in gpu_settings_of(folder) if lacks_gpu else ():
             change = adapt and one.change

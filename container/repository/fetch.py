@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from clients.errors import InferenceError, UnknownModel
-from clients.model_files.files import denied
+from clients.model_files.files import explain_denial
 from dispatcher.s3.remote_models import RemoteModels, cache_of
 from dispatcher.settings import MODELS, SettingError, Settings
 
@@ -62,7 +62,7 @@ def keep_alone(cache: Path) -> None:
         fcntl.flock(os.open(cache, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         why = "another `serve` uses it" if error.errno == errno.EWOULDBLOCK else error.strerror
-        mend = denied(cache, os.W_OK) if isinstance(error, PermissionError) else ""
+        mend = explain_denial(cache, os.W_OK) if isinstance(error, PermissionError) else ""
         raise SettingError(
             f"MODEL_CACHE is '{cache}': {why}; expected: a folder of this container's own that can "
             f"be written to{mend}"

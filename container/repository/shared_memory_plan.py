@@ -33,7 +33,7 @@ from backends.machine.shared_memory import (
     ItemBytes,
     is_scarce,
 )
-from clients.model_files.config_text import Message, NotProtobufText, read, whole
+from clients.model_files.config_text import Message, NotProtobufText, parse_integer, read
 from clients.model_files.files import text_of
 
 OURS = ("onnxruntime", "pytorch", "onnxruntime_onnx", "pytorch_libtorch")
@@ -162,7 +162,7 @@ def item_of(message: Message) -> ItemBytes | None:
     """Return the bytes of one item; None where they vary or are not listed."""
     inputs, outputs = (
         [
-            (tensor.text("data_type"), [whole(text) for text in tensor.texts("dims")])
+            (tensor.text("data_type"), [parse_integer(text) for text in tensor.texts("dims")])
             for tensor in message.messages(kind)
         ]
         for kind in ("input", "output")
@@ -170,7 +170,7 @@ def item_of(message: Message) -> ItemBytes | None:
     return ItemBytes.of(inputs, outputs)
 
 
-def changed(text: str, batch: int) -> str:
+def change_config(text: str, batch: int) -> str:
     """Return a configuration with one instance, another batch size, and the rest."""
     message = read(text)
     kind = next((g.text("kind") for g in message.messages("instance_group")), "") or "KIND_AUTO"
@@ -195,7 +195,7 @@ def lower(repository: Path, plan: SharedMemoryPlan) -> None:
             continue
         link = repository / name
         config = link / "config.pbtxt"
-        text = changed(text_of(config), share.batch)
+        text = change_config(text_of(config), share.batch)
         if link.is_symlink():  # else it is a folder of links
             model = link.resolve()
             link.unlink()

@@ -16,9 +16,9 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from backends.machine.shared_folder import locked
+from backends.machine.shared_folder import hold_lock
 from clients.model_files.config_text import read
-from clients.model_files.files import denied, text_of
+from clients.model_files.files import explain_denial, text_of
 from clients.model_files.model_folders import CONFIG
 
 TRTEXEC = "/usr/src/tensorrt/bin"  # where NVIDIA's image has it
@@ -64,9 +64,9 @@ def provide(engines: Path, repository: Path, say: Say) -> Path:
     except PermissionError as error:
         raise NoEngine(
             f"TENSORRT_ENGINES is '{engines}': {error.strerror}; expected: a folder that can be "
-            f"written to{denied(engines, os.W_OK)}"
+            f"written to{explain_denial(engines, os.W_OK)}"
         ) from error
-    with locked(engines / ".lock"):  # other containers may share the folder
+    with hold_lock(engines / ".lock"):  # other containers may share the folder
         for name in PROFILES:
             link = repository / name
             if not (link / "1" / "model.onnx").is_file():

@@ -135,7 +135,7 @@ class Log:
             for line in filter(None, lines):
                 finished = finish(line) if finish else None
                 if finished is None and seldom(line):
-                    calm = calmed(line)
+                    calm = mark_calm(line)
                     level = level_of(calm, level)
                     finished = self._text(program, calm, level)
                 if finished:
@@ -205,7 +205,7 @@ class Seldom:
         return not self._left_out
 
 
-def calmed(line: bytes) -> bytes:
+def mark_calm(line: bytes) -> bytes:
     """Mark a line as information where it only looks like a warning or an error."""
     if not EXPECTED.search(line):
         return line

@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from clients.model_files.files import denied, text_of
+from clients.model_files.files import explain_denial, text_of
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ def load_keys(path: Path) -> tuple[Key, ...]:
     try:
         return read_keys(text_of(path))
     except OSError as error:
-        raise BadKeys(f"it cannot be read: {error.strerror}{denied(path)}") from error
+        raise BadKeys(f"it cannot be read: {error.strerror}{explain_denial(path)}") from error
     except UnicodeDecodeError as error:
         raise BadKeys("it is no text") from error
 

@@ -29,7 +29,7 @@ READ_BY_POST = frozenset({"v2_models.index"})  # as Triton's protocol has it
 MANAGING = ("management.", "v2_models.")  # how the endpoints begin that change something
 
 
-def required_scopes(endpoint: str | None, method: str) -> tuple[str, ...]:
+def list_scopes(endpoint: str | None, method: str) -> tuple[str, ...]:
     """Return the scopes that a key for a route may have; empty where no key is needed."""
     if endpoint in PUBLIC:
         return ()
@@ -76,7 +76,7 @@ class Authorizer:
         """
         if (owner := request.environ.get(OF_JOB)) is not None:
             return str(owner)
-        needed = required_scopes(request.endpoint, request.method)
+        needed = list_scopes(request.endpoint, request.method)
         name = self.name(request, needed) if self.keys and needed else ""
         if needed == (MANAGEMENT,) and not self.management:
             raise ManagementOff(

@@ -85,7 +85,7 @@ def parse_json(body: bytes, deadline: float) -> Any:
     Raises ValueError: it is not JSON.
     Raises RecursionError: it is nested too deeply.
     """
-    if (needed := parsed_size(body)) <= LARGE_BODY:
+    if (needed := estimate_size(body)) <= LARGE_BODY:
         return json.loads(body)
     left = max(0.0, deadline - time.monotonic())
     if not large_body_lock.acquire(timeout=min(left, threading.TIMEOUT_MAX)):
@@ -105,7 +105,7 @@ def parse_json(body: bytes, deadline: float) -> Any:
         large_body_lock.release()
 
 
-def parsed_size(body: bytes) -> int:
+def estimate_size(body: bytes) -> int:
     """Return how many bytes JSON takes while it is parsed, at most."""
     wide = not body.isascii() or b"\\u" in body
     marks = sum(each * body.count(mark) for mark, each in PARSED_MARKS.items())

@@ -24,7 +24,7 @@ from dispatcher.execution.model_lookup import ModelLookup
 from dispatcher.execution.prepared import PreparedRequest, prepare
 from dispatcher.execution.slots import Caller, Slot, Slots
 from dispatcher.model_request import ModelRequest
-from dispatcher.s3.reading import stored_in, wait_for_each
+from dispatcher.s3.reading import find_stored, wait_for_each
 from dispatcher.s3.step import Output
 
 MAX_BATCHES = 4  # of one request at a time: two in the model, two being decoded
@@ -104,7 +104,7 @@ class Executor:
             except Exception as error:
                 return failed(one, error)
             finally:
-                if not one.shared and (stored := stored_in(one)):
+                if not one.shared and (stored := find_stored(one)):
                     stored[0].reads.free(stored)
 
         def failed(one: ModelRequest | Exception, error: Exception) -> Answer:
@@ -132,7 +132,7 @@ class Executor:
         if "error" in answer:
             return answer
         try:
-            return kept(one, answer, job.time_limit.deadline())
+            return store_answer(one, answer, job.time_limit.deadline())
         except Exception as error:
             return error_item(error, self.registry.name(one.modelname))
 
@@ -250,7 +250,7 @@ class Executor:
             yield first()
 
 
-def kept(asked: ModelRequest, answer: dict[str, Any], deadline: float) -> dict[str, Any]:
+def store_answer(asked: ModelRequest, answer: dict[str, Any], deadline: float) -> dict[str, Any]:
     """Store an answer where its request asks for it; return it with its place.
 
     Raises InferenceError: one of those of `S3`.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from clients.base import Client
 from clients.errors import ClientDisabled, InferenceError, ModelUnavailable, UnknownModel
-from clients.families.base.dispatch_toml import FILE, copied, remedy
+from clients.families.base.dispatch_toml import FILE, find_original, remedy
 from clients.plugins.registry import Registry
 from clients.tensors.client import TensorClient
 from clients.tensors.quoting import brief
@@ -105,7 +105,7 @@ class ModelLookup:
         hint = remedy(file, name)
         with suppress(InferenceError):
             states = [state.state for state in self.states() if state.name == name]
-            is_own = file.name == FILE and not copied(file)
+            is_own = file.name == FILE and not find_original(file)
             if is_own and states and "READY" not in states:  # POST /reload skips it
                 hint = f"mend it, then POST /load_model/{name}"
         return ClientDisabled(

@@ -24,7 +24,7 @@ from clients.errors import (
 from clients.families.base.family import Family
 from clients.request import SEQUENCE_NAMES, Media, Once, Request, Timings, current
 from clients.tensors.client import TensorClient, TensorResult
-from clients.tensors.nested import unshared
+from clients.tensors.nested import copy_deeply
 from dispatcher.codecs.media import UNSPECIFIED_MEDIA, detect_media
 from dispatcher.codecs.metadata import Metadata, names_sequence
 from dispatcher.errors import BadBody, ClientBug, client_bug, contract_class, with_position
@@ -131,7 +131,7 @@ class PreparedRequest:
                     else:
                         result = self.client.inference(self.payloads[0])
                     if isinstance(result, Iterator) and not stream:
-                        result = collected(result)
+                        result = collect(result)
                 except (BadPayload, UnsupportedMedia) as error:
                     raise self.named(error, 0) from error
                 finally:
@@ -187,7 +187,7 @@ class PreparedRequest:
     def run(self, batch: list[Payload], start: int, deadline: float) -> list[Any]:
         """Return what the client answers to a batch, as `batch`."""
         # A client may change what it is given, and the halves are given again.
-        given = unshared(batch) if len(batch) > 1 else batch
+        given = copy_deeply(batch) if len(batch) > 1 else batch
         # Other batches run at the same time.
         request = replace(self.request, timings=Timings(), deadline=deadline, payloads=given)
         with request.active():
@@ -195,7 +195,7 @@ class PreparedRequest:
             try:
                 with client_errors:
                     results = check_results(self.client.inference_batch(given), len(batch))
-                    return [collected(r) if isinstance(r, Iterator) else r for r in results]
+                    return [collect(r) if isinstance(r, Iterator) else r for r in results]
             except TooLargeAtOnce:
                 raise
             except InferenceError as error:
@@ -230,7 +230,7 @@ class PreparedRequest:
         Raises InferenceError: the client takes no such file.
         """
         # Several models may get it, and a client may change what it is given.
-        client, others = self.client, unshared(dict(stored.others))
+        client, others = self.client, copy_deeply(dict(stored.others))
         ready_made = isinstance(client, Family | TensorClient)
         fields = client.media or ({} if ready_made else USUAL_FIELDS)
         try:
@@ -242,7 +242,7 @@ class PreparedRequest:
         else:
             payload = {**others, **client.payload_of(media)}
         if self.model_request.shared:
-            return known_fields(payload, client)
+            return keep_known_fields(payload, client)
         if isinstance(client, Family):  # one that gets bytes does not look
             client.refuse_unknown(payload)
         return payload
@@ -306,7 +306,7 @@ def prepare(
     if model_request.shared:  # each model takes the parameters and fields that it knows
         parameters = {k: v for k, v in parameters.items() if k in client.parameters}
         # A client may change what it is given, while another one reads it.
-        payloads = [known_fields(one, client) for one in unshared(payloads)]
+        payloads = [keep_known_fields(one, client) for one in copy_deeply(payloads)]
     request = Request(
         parameters=client.read_parameters(parameters, metadata.texts),
         version=model_request.modelversion,
@@ -346,7 +346,7 @@ def refuse_without_bucket(asked: ModelRequest, client: Client) -> None:
         )
 
 
-def collected(results: Iterator[Any]) -> list[Any]:
+def collect(results: Iterator[Any]) -> list[Any]:
     """Return all results of a client's iterator."""
     try:
         found = list(itertools.islice(results, MOST_RESULTS + 1))
@@ -361,7 +361,7 @@ def collected(results: Iterator[Any]) -> list[Any]:
     return found
 
 
-def known_fields(payload: T, client: Client) -> T | Payload:
+def keep_known_fields(payload: T, client: Client) -> T | Payload:
     """Return the fields of a shared payload that a ready-made client takes."""
     if not isinstance(payload, Mapping) or not isinstance(client, Family) or not client.fields:
         return payload

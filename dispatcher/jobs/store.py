@@ -28,7 +28,7 @@ from typing import IO, Any, NamedTuple
 
 from clients.errors import TooManyRequests
 from dispatcher.errors import JobConflict, OutOfMemory
-from dispatcher.locks import Locked, held
+from dispatcher.locks import Locked, hold_lock
 
 JOBS, WAITING, ENDED, PARTS = "jobs", "waiting", "ended", "parts"
 REQUEST, BODY, RUN, RESULT, END, LOCK = (
@@ -139,7 +139,7 @@ class JobStore:
                 digest = hashlib.file_digest(file, lambda: hashlib.sha256(said.encode()))
             request = replace(asked, created=time.time(), digest=digest.hexdigest())
             write_json(part / REQUEST, asdict(request))
-            with held(self.folder / LOCK, fcntl.LOCK_EX, time.monotonic() + LOCK_S):
+            with hold_lock(self.folder / LOCK, fcntl.LOCK_EX, time.monotonic() + LOCK_S):
                 if known := self.find(asked.owner, asked.identity):
                     return same(known, request)
                 self.refuse_too_many(length)
@@ -202,7 +202,7 @@ class JobStore:
                 continue
             with ExitStack() as until_done:
                 try:
-                    until_done.enter_context(held(job.folder / LOCK, fcntl.LOCK_EX))
+                    until_done.enter_context(hold_lock(job.folder / LOCK, fcntl.LOCK_EX))
                 except (Locked, FileNotFoundError):
                     continue
                 if job.has_ended:
@@ -254,7 +254,7 @@ class JobStore:
         for entry in self.entries(ENDED):
             if entry.at > time.time_ns():
                 break
-            with suppress(Locked), held(self.folder / LOCK, fcntl.LOCK_EX):
+            with suppress(Locked), hold_lock(self.folder / LOCK, fcntl.LOCK_EX):
                 job = self.read(entry.name)
                 if job is None or self.is_over(job):  # else a newer one has its id
                     shutil.rmtree(self.folder / JOBS / entry.name, ignore_errors=True)

@@ -16,7 +16,7 @@ from clients.model_files.model_folders import (
     NAME,
     NAMED,
     authors_folder,
-    misplaced_configs,
+    find_misplaced_configs,
 )
 from clients.model_files.response_cache import cache_warning
 from clients.triton.server import ModelServer
@@ -262,7 +262,7 @@ class ModelLoader(RepositoryFolder):
                 log.warning("%s: %s, in a copy of config.pbtxt", name, one.change)
         if said := cache_warning(authors_folder(place)):
             log.warning("%s: %s", name, said)
-        for path in misplaced_configs(place):
+        for path in find_misplaced_configs(place):
             log.warning("%s: %s has no effect: Triton does not read it there", name, path)
 
     def want(self, name: str, *, yes: bool = True) -> None:
@@ -357,13 +357,13 @@ class ModelLoader(RepositoryFolder):
         """Return about how many bytes a model from elsewhere takes; 0 where it cannot be read."""
         try:
             models = find_models(self.allowed(url))
-            return sum(map(needed_memory, (models.main, *models.parts.values())))
+            return sum(map(estimate_memory, (models.main, *models.parts.values())))
         except (OSError, InferenceError):  # loading it says why
             return 0
 
     def refuse_too_large(self, *sources: Path) -> None:
         """Raise OutOfMemory where the models do not fit into the free memory."""
-        needed, free = sum(map(needed_memory, sources)), free_memory()
+        needed, free = sum(map(estimate_memory, sources)), free_memory()
         if needed > free:
             raise OutOfMemory(
                 f"the model needs about {needed // 2**20} MiB; {free // 2**20} MiB are free",
@@ -371,7 +371,7 @@ class ModelLoader(RepositoryFolder):
             )
 
 
-def needed_memory(folder: Path) -> int:
+def estimate_memory(folder: Path) -> int:
     """Return about how many bytes a model takes when it is loaded, by its files."""
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     return COPIES * size + PROCESS_BYTES

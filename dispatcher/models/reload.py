@@ -28,7 +28,7 @@ from clients.plugins.discovery import Source, model_source, sources
 from clients.plugins.registry import Registry, load, owners, take
 from clients.triton.client import TritonEnvironment
 from clients.triton.server import ModelServer
-from dispatcher.locks import Locked, held
+from dispatcher.locks import Locked, hold_lock
 from dispatcher.models.sandbox import Tried, in_one, try_sources
 from dispatcher.settings import Settings
 from dispatcher.status.checks import failures
@@ -66,7 +66,7 @@ def alone(folder: Path, until: float = math.inf) -> Iterator[None]:
     """Exclude all other reloads, of this worker and of others."""
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        with held(folder / "lock", fcntl.LOCK_EX, until):
+        with hold_lock(folder / "lock", fcntl.LOCK_EX, until):
             yield
     except Locked:
         raise DeadlineExceeded(

@@ -27,12 +27,12 @@ from clients.model_files.model_folders import (
     available,
     has_versions,
     link,
-    linked_by,
+    read_links,
     text_for_triton,
     unservable,
 )
 from dispatcher.errors import BadModel
-from dispatcher.locks import Locked, held
+from dispatcher.locks import Locked, hold_lock
 from dispatcher.models.model_files import (
     is_readable_folder,
     read_client_file,
@@ -109,7 +109,9 @@ class RepositoryFolder:
         place = self.repository / name / URL_FILE
         with ExitStack() as until_done:
             try:
-                address = until_done.enter_context(held(place, fcntl.LOCK_EX, until, os.O_RDONLY))
+                address = until_done.enter_context(
+                    hold_lock(place, fcntl.LOCK_EX, until, os.O_RDONLY)
+                )
                 # The folder may have been replaced while the lock was awaited.
                 is_held = os.path.samestat(os.fstat(address), place.stat())
             except (OSError, Locked):  # there is no such folder, or another process has it
@@ -172,8 +174,8 @@ class RepositoryFolder:
             )
         link(folder, made, adapt=self.adapt)
         try:
-            before = linked_by(place)
-            if before == linked_by(made) or (before is None and not is_new):
+            before = read_links(place)
+            if before == read_links(made) or (before is None and not is_new):
                 return False
             self.remove(name)  # also what is left of a deleted model
             made.rename(place)

@@ -26,7 +26,7 @@ from typing import NamedTuple
 from clients.base import Client
 from clients.families.base.dispatch_toml import authors
 from clients.plugins.discovery import Source, names_in, sources
-from clients.plugins.registry import Loaded, Registry, found_in, load
+from clients.plugins.registry import Loaded, Registry, find_client, load
 from clients.triton.client import Triton, TritonEnvironment, Tritons
 from clients.triton.connection import Address
 from dispatcher.exit_codes import in_words
@@ -180,7 +180,7 @@ def main(arguments: list[str]) -> int:
             is_its = source.where == taken.get(asked) or asked in names_in(source)
             if is_its and source.where not in registry.loaded:
                 make(source, {})
-        return found_in(registry, environment, asked, until, others)
+        return find_client(registry, environment, asked, until, others)
 
     environment.others.find = find
     with Path(arguments[0]).open("a", buffering=1, encoding="utf-8") as lines:

@@ -49,7 +49,7 @@ from dispatcher.codecs.responses import (
 )
 from dispatcher.errors import ANSWERS
 from dispatcher.execution.admission import Admission
-from dispatcher.execution.executor import Executor, Job, kept
+from dispatcher.execution.executor import Executor, Job, store_answer
 from dispatcher.execution.prepared import PreparedRequest, prepare
 from dispatcher.execution.slots import STARTS, Slot, Slots
 from dispatcher.execution.watchdog import send_timeout, shut_down
@@ -58,11 +58,11 @@ from dispatcher.routes.jobs import Later
 from dispatcher.routes.streams import (
     release_slot,
     results_in_lines,
-    spooled,
+    spool,
     stream_response,
     wants_lines,
 )
-from dispatcher.s3.reading import stored_in, wait_for_objects
+from dispatcher.s3.reading import find_stored, wait_for_objects
 from dispatcher.s3.step import Output, Step
 from dispatcher.settings import Settings
 from dispatcher.telemetry.request_log import RequestRecord
@@ -155,7 +155,7 @@ class InferenceHandler:
         with ExitStack() as until_sent:
             asked: InferenceRequest
             if stream:
-                body = spooled(self.admission.bodies, until_sent)
+                body = spool(self.admission.bodies, until_sent)
                 asked = RequestList(read_lines(body, metadata))
             else:
                 until_sent.callback(self.admission.bodies.take_body(request))
@@ -211,7 +211,7 @@ class InferenceHandler:
             else:
                 response = Response(prepared.drawn(result, chosen), mimetype=chosen)
         if chosen == JSON and model_request.output is not None:
-            response = json_response(kept(model_request, answer, deadline))
+            response = json_response(store_answer(model_request, answer, deadline))
         return with_attributes(response, prepared)
 
     def streamed(self, model_request: ModelRequest, metadata: Metadata) -> Response:
@@ -251,7 +251,7 @@ class InferenceHandler:
             if stream:
                 return results_in_lines(batches, prepared, LINES, self.telemetry)
             body = prepared.body(list(itertools.chain.from_iterable(batches)))
-            body = kept(model_request, body, job.time_limit.deadline())
+            body = store_answer(model_request, body, job.time_limit.deadline())
             return with_attributes(json_response(body), prepared)
 
         return self.as_job(model_request, metadata, answer, stream=stream, only=True)
@@ -332,7 +332,7 @@ class InferenceHandler:
             record.modelname = asked.modelname
             lookup.refuse(asked.modelname)
         alone = only and not asked.is_list
-        if self.s3 and (objects := stored_in(asked)):
+        if self.s3 and (objects := find_stored(asked)):
             if only:
                 with suppress(ModelUnavailable):  # one to be loaded is loaded in its slot
                     lookup.find(asked.modelname)  # an unknown model has nothing read

@@ -84,7 +84,7 @@ class Later:
         named = (metadata.path_model, metadata.other_model, metadata.modelversion, metadata.texts)
         forms = (metadata.accept, request.content_type, packed)
         job = self.store.accept(asked, body, length, json.dumps([named, forms], sort_keys=True))
-        response = json_response(described(job))
+        response = json_response(describe_job(job))
         response.status_code = ACCEPTED
         response.headers["Location"] = f"/jobs/{identity}"
         response.headers["Preference-Applied"] = "respond-async"
@@ -106,14 +106,14 @@ def job_routes(store: JobStore | None) -> Blueprint:
     @routes.get("/jobs/<job>")
     def show(job: str) -> Response:
         """Return the state of a job."""
-        return json_response(described(found(job)[1]))
+        return json_response(describe_job(found(job)[1]))
 
     @routes.delete("/jobs/<job>")
     def cancel(job: str) -> Response:
         """Cancel a job that has not ended; return its state."""
         jobs, one = found(job)
         jobs.end(one, CANCELLED)
-        return json_response(described(one))
+        return json_response(describe_job(one))
 
     @routes.get("/jobs/<job>/result")
     def result(job: str) -> Response:
@@ -160,7 +160,7 @@ def pieces(file: IO[bytes]) -> Iterator[bytes]:
             yield piece
 
 
-def described(job: StoredJob) -> dict[str, Any]:
+def describe_job(job: StoredJob) -> dict[str, Any]:
     """Return the state of a job as callers see it."""
     request, run, end = job.request, job.run, job.end
     identity, begun = request.identity, run.get("started")

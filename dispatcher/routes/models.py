@@ -11,10 +11,10 @@ from typing import Any
 from flask import Blueprint, Response, g, request
 
 from clients.errors import DeadlineExceeded, UnknownModel
-from clients.families.base.dispatch_toml import authors, copied, remedy
+from clients.families.base.dispatch_toml import authors, find_original, remedy
 from clients.tensors.quoting import brief
 from dispatcher.auth.api_keys import MANAGEMENT
-from dispatcher.auth.authorization import required_scopes
+from dispatcher.auth.authorization import list_scopes
 from dispatcher.codecs.error_responses import error_response
 from dispatcher.codecs.json_request import parse_object
 from dispatcher.codecs.responses import json_response
@@ -102,7 +102,7 @@ def management_routes(  # noqa: C901  small functions that share them
         control.loader.refresh()
         report = control.reloader.reload()
         if report.refused:
-            copies = [file for file in map(Path, report.refused) if copied(file)]
+            copies = [file for file in map(Path, report.refused) if find_original(file)]
             raise BadClient(
                 "; ".join(report.refused.values()),
                 hint="; ".join(
@@ -159,7 +159,7 @@ def limit_concurrency(
         if request.endpoint in FROM_MEMORY:
             return
         follow()
-        changes = required_scopes(request.endpoint, request.method) == (MANAGEMENT,)
+        changes = list_scopes(request.endpoint, request.method) == (MANAGEMENT,)
         kind = WRITE if changes else READ
         try:
             g.slot = slots.enter(kind, time.monotonic() + timeout, g.caller)

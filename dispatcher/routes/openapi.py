@@ -77,7 +77,7 @@ def document(settings: Settings, registry: Registry) -> dict[str, Any]:
 def examples(registry: Registry) -> dict[str, Any]:
     """Return each client's requests."""
     return {
-        numbered(name, place): {"value": {"modelname": name, "payload": payload}}
+        number_name(name, place): {"value": {"modelname": name, "payload": payload}}
         for name, client in registry.clients.items()
         for place, payload in enumerate(examples_of(client), start=1)
     }
@@ -86,7 +86,7 @@ def examples(registry: Registry) -> dict[str, Any]:
 def texts(registry: Registry) -> dict[str, Any]:
     """Return the text of each example that has one."""
     return {
-        numbered(name, place): {"value": text}
+        number_name(name, place): {"value": text}
         for name, client in registry.clients.items()
         if (field := client.media.get("text"))
         for place, payload in enumerate(examples_of(client), start=1)
@@ -94,7 +94,7 @@ def texts(registry: Registry) -> dict[str, Any]:
     }
 
 
-def numbered(name: str, place: int) -> str:
+def number_name(name: str, place: int) -> str:
     return name if place == 1 else f"{name} {place}"
 
 

@@ -49,7 +49,7 @@ def page_routes(settings: Settings) -> Blueprint:
         "@needs_key": str(settings.api_keys_file is not None).lower(),
     }
     served = {path.name: path for path in FOLDER.iterdir() if path.suffix in TYPES}
-    index, docs = (filled(served.pop(name), values) for name in ("index.html", "docs.html"))
+    index, docs = (fill_page(served.pop(name), values) for name in ("index.html", "docs.html"))
     for name in ("swagger-ui-bundle.js", "swagger-ui.css"):
         served[name] = SWAGGER_UI / name
 
@@ -72,7 +72,7 @@ def page_routes(settings: Settings) -> Blueprint:
     return routes
 
 
-def filled(path: Path, values: dict[str, str]) -> bytes:
+def fill_page(path: Path, values: dict[str, str]) -> bytes:
     """Read a page, with values in its places."""
     text = path.read_text(encoding="utf-8")
     for place, value in values.items():

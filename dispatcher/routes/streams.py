@@ -23,7 +23,7 @@ from dispatcher.execution.watchdog import shut_down
 from dispatcher.telemetry.telemetry import Telemetry
 
 
-def spooled(bodies: LargeBodies, until_sent: ExitStack) -> BodyFile:
+def spool(bodies: LargeBodies, until_sent: ExitStack) -> BodyFile:
     """Return the current request's body as a file that is closed when the response was sent.
 
     It is read to its end before the response begins: NGINX does not send and receive at once.

@@ -20,7 +20,7 @@ from clients.tensors.quoting import brief
 from dispatcher.codecs.content_types import decompress_body
 from dispatcher.codecs.json_request import parse_object, parse_version
 from dispatcher.codecs.metadata import Metadata, read_metadata
-from dispatcher.codecs.responses import EVENTS, JSON, json_response, streamed_response
+from dispatcher.codecs.responses import EVENTS, JSON, json_response, stream_response
 from dispatcher.errors import BadBody
 from dispatcher.execution.admission import Admission
 from dispatcher.models.control import ModelControl
@@ -76,7 +76,7 @@ def inference_of_v2(
     def generate_stream(model: str, version: str = "") -> Response:
         """Run a model as `generate`; it gives any number of answers, each an event."""
         pieces, end = proxy.generate_stream(read(model, version))
-        response = streamed_response(pieces, EVENTS)
+        response = stream_response(pieces, EVENTS)
         response.call_on_close(end)
         return response
 

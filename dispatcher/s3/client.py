@@ -165,10 +165,10 @@ class S3:
         except InferenceError:
             raise
         except Exception as error:
-            from dispatcher.s3.errors import translated  # noqa: PLC0415  as boto3
+            from dispatcher.s3.errors import translate_error  # noqa: PLC0415  as boto3
 
             # (Without the cause: its frames hold signed requests.)
-            raise translated(error, location, self.used_region, self.secrets) from None
+            raise translate_error(error, location, self.used_region, self.secrets) from None
         finally:
             call.reset(token)
 

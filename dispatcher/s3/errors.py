@@ -106,25 +106,25 @@ NAMED_RIGHT: Final = re.compile(r"not authorized to perform: (\S+)(?: on resourc
 REGION_HEADER: Final = "x-amz-bucket-region"
 
 
-def translated(
+def translate_error(
     error: Exception, location: Location, region: str, secrets: Collection[str]
 ) -> Exception:
     """Return the error to raise for one of boto3's; any other is returned as it is."""
     if isinstance(error, exceptions.ClientError):
-        return refused(error, location, region, secrets)
+        return explain_refusal(error, location, region, secrets)
     for kinds, row in BY_CLASS.items():
         if isinstance(error, kinds):
-            return made(row, location, type(error).__name__)
+            return make_error(row, location, type(error).__name__)
     return error
 
 
-def made(row: Row, location: Location, code: str, text: str = "") -> InferenceError:
+def make_error(row: Row, location: Location, code: str, text: str = "") -> InferenceError:
     kind, message, hint = row
     values = {"at": location, "bucket": location.bucket, "key": location.key, "code": code}
     return kind(message.format_map(values) + (f": {text}" if text else ""), hint=hint)
 
 
-def refused(
+def explain_refusal(
     error: exceptions.ClientError, location: Location, region: str, secrets: Collection[str]
 ) -> InferenceError:
     """Return the error for an answer of S3 that is not 2xx."""
@@ -143,7 +143,7 @@ def refused(
         return forbidden(error.operation_name, code, location, text)
     other = FAILED if status >= HTTPStatus.INTERNAL_SERVER_ERROR else REFUSED
     row = BY_CODE.get(code, other)
-    return made(row, location, code or str(status), "" if row in PLAIN else text)
+    return make_error(row, location, code or str(status), "" if row in PLAIN else text)
 
 
 def own_text(answer: Mapping[str, Any], secrets: Collection[str]) -> str:

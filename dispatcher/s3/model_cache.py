@@ -23,7 +23,7 @@ from pathlib import Path, PurePosixPath
 from clients.errors import DeadlineExceeded, InferenceError
 from clients.model_files.model_folders import CONFIG, NAME, PLAIN_MODELS
 from dispatcher.errors import OutOfMemory, StorageFailed, StorageUnavailable
-from dispatcher.locks import FOLDER, Locked, held, is_locked
+from dispatcher.locks import FOLDER, Locked, hold_lock, is_locked
 from dispatcher.s3.client import S3, Location, StoredObject
 
 RECORD = ".objects.json"  # in each copy: the model's place in S3, and the objects by their paths
@@ -105,7 +105,7 @@ class ModelCache:
         try:
             if not copy.is_dir():
                 part.mkdir(parents=True, exist_ok=True)
-                with held(part, fcntl.LOCK_EX, deadline, FOLDER):
+                with hold_lock(part, fcntl.LOCK_EX, deadline, FOLDER):
                     if not copy.is_dir():  # else another thread or process was faster
                         self.make_room(model)
                         self.fill(part, model, deadline)

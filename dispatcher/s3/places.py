@@ -45,7 +45,7 @@ class Places:
         Raises BadPayload: it names none, or not as expected.
         Raises ObjectForbidden: the settings do not allow it.
         """
-        return allowed(self.read(fields), self.inputs, "read", "S3_ALLOWED_INPUTS")
+        return check_place(self.read(fields), self.inputs, "read", "S3_ALLOWED_INPUTS")
 
     def output(self, fields: Mapping[str, Any]) -> Location:
         """Return the object that `output` names; the errors are those of `input`."""
@@ -54,7 +54,7 @@ class Places:
                 f"`output` has an unknown field {brief(unknown[0])}",
                 hint=f"it may have {KEY_FIELD} or {URI_FIELD}, or nothing for the default name",
             )
-        return allowed(self.read(fields), self.outputs, "written", "S3_ALLOWED_OUTPUTS")
+        return check_place(self.read(fields), self.outputs, "written", "S3_ALLOWED_OUTPUTS")
 
     def result(self, asked: Location, model: str, version: str, variant: object) -> Location:
         """Return where the answer of a model to an object goes by default.
@@ -77,19 +77,19 @@ class Places:
             text = json.dumps(variant, sort_keys=True)
             version += f"-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
         place = f"{self.results}{model}/{version}/{asked.bucket}/{asked.key}.json"
-        location = Location(self.own_bucket(), checked(place))
-        return allowed(location, self.outputs, "written", "S3_ALLOWED_OUTPUTS")
+        location = Location(self.own_bucket(), check_key(place))
+        return check_place(location, self.outputs, "written", "S3_ALLOWED_OUTPUTS")
 
     def read(self, fields: Mapping[str, Any]) -> Location:
         if fields.keys() >= FIELDS:
             raise BadPayload(f"both {KEY_FIELD} and {URI_FIELD} came", hint="send one of them")
         if KEY_FIELD in fields:
-            return Location(self.own_bucket(), checked(fields[KEY_FIELD]))
+            return Location(self.own_bucket(), check_key(fields[KEY_FIELD]))
         uri = fields.get(URI_FIELD)
         location = Location.of(uri)
         if not location or not location.key:
             raise BadPayload(f"`{URI_FIELD}` is {brief(uri)}", hint=URI_HINT)
-        checked(location.key)
+        check_key(location.key)
         return location
 
     def own_bucket(self) -> str:
@@ -101,7 +101,7 @@ class Places:
         return self.bucket
 
 
-def checked(key: Any) -> str:
+def check_key(key: Any) -> str:
     """Return a key that may be sent to S3."""
     if not isinstance(key, str) or not key:
         raise BadPayload(f"`{KEY_FIELD}` is {brief(key)}", hint=KEY_HINT)
@@ -122,7 +122,7 @@ def checked(key: Any) -> str:
     return key
 
 
-def allowed(location: Location, places: Sequence[str], what: str, setting: str) -> Location:
+def check_place(location: Location, places: Sequence[str], what: str, setting: str) -> Location:
     """Return a location that is in one of the places, each `BUCKET` or `BUCKET/PREFIX`."""
     for place in places:
         bucket, _, prefix = place.partition("/")

@@ -183,7 +183,7 @@ class Reads:
             self.objects.bodies.hold(-size)
 
 
-def stored_in(asked: ModelRequest | Exception) -> list[Stored]:
+def find_stored(asked: ModelRequest | Exception) -> list[Stored]:
     """Return the payloads of a request that are in S3."""
     payloads = [] if isinstance(asked, Exception) else asked.payloads
     return [one for one in payloads if isinstance(one, Stored)]
@@ -210,16 +210,16 @@ def wait_for_each(items: Iterable[Item], until: float) -> Iterator[Item]:
     """
     begun = deque[Item]()
     for item in items:
-        if mine := stored_in(item):
+        if mine := find_stored(item):
             mine[0].reads.begin(mine, until)
         begun.append(item)
         while begun and not (mine and len(begun) <= mine[0].reads.objects.at_a_time):
-            yield _waited(begun.popleft(), until)
+            yield _wait_for(begun.popleft(), until)
     while begun:
-        yield _waited(begun.popleft(), until)
+        yield _wait_for(begun.popleft(), until)
 
 
-def _waited(item: Item, until: float) -> Item:
-    if mine := stored_in(item):
+def _wait_for(item: Item, until: float) -> Item:
+    if mine := find_stored(item):
         mine[0].reads.wait(mine, until)
     return item

@@ -22,7 +22,7 @@ from dispatcher.settings.readers import setting
 from dispatcher.settings.traces import standard
 
 ADAPT = "adapt"  # of GPU_CONFIGS
-AUTO, RUN_PATH, WORKABLE, written = read.AUTO, read.RUN_PATH, read.WORKABLE, read.written
+AUTO, RUN_PATH, WORKABLE, write_value = read.AUTO, read.RUN_PATH, read.WORKABLE, read.write_value
 
 # Set for web workers where models get only a part of the shared memory that they want.
 SCARCE = "SHARED_MEMORY_SCARCE"
@@ -130,24 +130,24 @@ class Settings:
         "options of tritonserver, --name=value each")
     gpu_configs: str = setting("GPU_CONFIGS", "keep", read.one_of("keep", ADAPT),
         "without a GPU, leave models that ask for one, or adapt them to the CPU")
-    run_dir: Path | None = setting("RUN_DIR", "", read.or_nothing(read.run_dir),
+    run_dir: Path | None = setting("RUN_DIR", "", read.or_nothing(read.read_run_dir),
         "folder for sockets and temporary files, if not a new one")
     workers: int = setting("MODEL_SERVER_WORKERS", AUTO, read.workers,
         "web workers; auto: one for every four CPUs, at most four")
-    threads: int = setting("MODEL_SERVER_THREADS", "16", read.whole(1, 256),
+    threads: int = setting("MODEL_SERVER_THREADS", "16", read.read_integer(1, 256),
         "requests of one model at a time, per worker; half as many more for others")
-    queue: int = setting("MODEL_SERVER_QUEUE", "64", read.whole(0, 10_000),
+    queue: int = setting("MODEL_SERVER_QUEUE", "64", read.read_integer(0, 10_000),
         "requests that may wait, per worker, before 429")
     timeout: float = setting("MODEL_SERVER_TIMEOUT", "60", read.seconds(2, 3600),
         "how long the platform waits for a response; eight times as long for lines")
-    max_body_mb: int = setting("MODEL_SERVER_MAX_BODY_MB", "25", read.whole(1, 2048),
+    max_body_mb: int = setting("MODEL_SERVER_MAX_BODY_MB", "25", read.read_integer(1, 2048),
         "largest request body, and object in S3, in MiB")
     batch_payload_mb: int | None = setting("SAGEMAKER_MAX_PAYLOAD_IN_MB", "",
-        read.or_nothing(read.whole(1, 2048)),
+        read.or_nothing(read.read_integer(1, 2048)),
         "the same for a batch transform job, where it is larger")
     serverless: bool = setting("SERVERLESS", "false", read.truth,
         "for SageMaker Serverless: bodies of at most 4 MB, no /dev/shm")
-    max_megapixels: int = setting("MODEL_SERVER_MAX_MEGAPIXELS", "50", read.whole(1, 1000),
+    max_megapixels: int = setting("MODEL_SERVER_MAX_MEGAPIXELS", "50", read.read_integer(1, 1000),
         "largest picture, in millions of pixels, before it is decoded")
     load_timeout: float = setting("MODEL_LOAD_TIMEOUT", "300", read.seconds(1, 3600),
         "how long a model may take to load at run time")
@@ -159,7 +159,7 @@ class Settings:
         "on a CPU: single precision, or bf16 where the results agree")
     engine_cache: Path = setting("ENGINE_CACHE", str(Path(sys.prefix) / "engines"), read.path,
         "folder that stores which engine runs a model best")
-    restarts: int = setting("SERVE_RESTARTS", "10", read.whole(0, 1_000_000),
+    restarts: int = setting("SERVE_RESTARTS", "10", read.read_integer(0, 1_000_000),
         "restarts of a program within ten minutes before the container ends")
     log_level: str = setting("MODEL_SERVER_LOG_LEVEL", "info",
         read.one_of("debug", "info", "warning", "error"),
@@ -185,7 +185,7 @@ class Settings:
     load_on_demand: bool = setting("LOAD_ON_DEMAND", "false", read.truth,
         "load each model at its first request, but for PINNED_MODELS and REQUIRED_MODELS")
     model_memory_mb: int | None = setting("MODEL_MEMORY_MB", "",
-        read.or_nothing(read.whole(1, 2**30)),
+        read.or_nothing(read.read_integer(1, 2**30)),
         "MiB for models on demand; the least recently used are unloaded")
     model_idle: float | None = setting("MODEL_IDLE_TIMEOUT", "",
         read.or_nothing(read.seconds(1, 31_536_000)),
@@ -194,7 +194,7 @@ class Settings:
         "models that LOAD_ON_DEMAND loads at the start and keeps, like REQUIRED_MODELS")
     model_cache: Path = setting("MODEL_CACHE", str(Path(sys.prefix) / "models"), read.path,
         "folder for copies of models in S3, for this container alone")
-    model_cache_mb: int = setting("MODEL_CACHE_MB", "20480", read.whole(1, 2**30),
+    model_cache_mb: int = setting("MODEL_CACHE_MB", "20480", read.read_integer(1, 2**30),
         "its size, in MiB")
     s3_bucket: str | None = setting("S3_BUCKET_NAME", "", read.or_nothing(read.bucket),
         "bucket of the keys that requests name")
@@ -206,11 +206,11 @@ class Settings:
         "places into which requests may write, if not S3_RESULTS_PREFIX, else results/")
     s3_results_prefix: str = setting("S3_RESULTS_PREFIX", "", read.s3_prefix,
         "stores every answer to a request by key below this prefix of S3_BUCKET_NAME")
-    jobs_queue: int = setting("JOBS_QUEUE", "1000", read.whole(0, 100_000),
+    jobs_queue: int = setting("JOBS_QUEUE", "1000", read.read_integer(0, 100_000),
         "asynchronous requests that may wait or run before 429; 0: none are asynchronous")
     jobs_dir: Path | None = setting("JOBS_DIR", "", read.or_nothing(read.path),
         "folder for them and their results, which then survive a restart")
-    jobs_disk_mb: int = setting("JOBS_DISK_MB", "1024", read.whole(1, 2**20),
+    jobs_disk_mb: int = setting("JOBS_DISK_MB", "1024", read.read_integer(1, 2**20),
         "MiB for their bodies and results, before 429")
     jobs_keep: float = setting("JOBS_KEEP", "3600", read.seconds(1, 31_536_000),
         "seconds for which one that has ended is kept")
@@ -365,7 +365,7 @@ class Settings:
     def environment(self) -> dict[str, str]:
         """Return the environment variables that `read_settings` reads equally."""
         return {
-            f.metadata["variable"]: written(getattr(self, f.name))
+            f.metadata["variable"]: write_value(getattr(self, f.name))
             for f in fields(self)
             if getattr(self, f.name) is not None
         }
@@ -414,7 +414,7 @@ GONE = {
 }
 
 
-def gone(environment: Mapping[str, str]) -> Iterator[str]:
+def find_gone(environment: Mapping[str, str]) -> Iterator[str]:
     """Yield a sentence for each setting that had an effect in an earlier version."""
     for variable in GONE.keys() & environment.keys():
         yield f"{variable} has no effect any more: {GONE[variable]}"
@@ -458,7 +458,7 @@ def check_together(settings: Settings) -> None:
             )
     if settings.s3_results_prefix and not settings.s3_bucket:
         raise SettingError("S3_RESULTS_PREFIX is set, and S3_BUCKET_NAME is not; expected: both")
-    if misplaced := remote.misplaced(settings):
+    if misplaced := remote.find_misplaced(settings):
         raise SettingError("\n".join(misplaced))
     if settings.port == settings.public_grpc_port:
         raise SettingError(
@@ -467,6 +467,6 @@ def check_together(settings: Settings) -> None:
         )
     if not settings.triton_url and len(settings.triton_ports) < TRITON_PORTS:
         raise SettingError(
-            f"SAGEMAKER_SAFE_PORT_RANGE is {written(settings.safe_ports)!r}; expected: at least "
-            f"{TRITON_PORTS} ports besides SAGEMAKER_BIND_TO_PORT and TRITON_PUBLIC_GRPC_PORT"
+            f"SAGEMAKER_SAFE_PORT_RANGE is {write_value(settings.safe_ports)!r}; expected: at "
+            f"least {TRITON_PORTS} ports besides SAGEMAKER_BIND_TO_PORT and TRITON_PUBLIC_GRPC_PORT"
         )

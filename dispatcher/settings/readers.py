@@ -14,7 +14,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
-from clients.model_files.files import denied
+from clients.model_files.files import explain_denial
 from clients.model_files.model_folders import can_be_read
 from clients.parameters import NUMBER, WHOLE
 
@@ -54,7 +54,7 @@ def port_range(text: str) -> range:
     return ports
 
 
-def whole(low: int, high: int) -> Callable[[str], int]:
+def read_integer(low: int, high: int) -> Callable[[str], int]:
     """Return a reader of whole numbers from `low` to `high`."""
     return expects(f"whole number, {low} to {high}")(within(low, high))
 
@@ -130,7 +130,7 @@ RUN_PATH = "absolute path of at most 80 letters, digits and ._/+-"
 
 
 @expects(RUN_PATH)
-def run_dir(text: str) -> Path:
+def read_run_dir(text: str) -> Path:
     """Read the path of the container's own folder."""
     found: Path = path(text)
     if not WORKABLE.fullmatch(str(found)) or (found.exists() and not found.is_dir()):
@@ -147,7 +147,9 @@ def folders(text: str) -> tuple[Path, ...]:
 def unreadable(text: str) -> str:
     """Say why paths, separated by colons or commas, cannot be read; else return an empty text."""
     parts = [part.strip() for part in re.split("[:,]", text)]
-    return next(filter(None, (denied(Path(part)) for part in parts if part.startswith("/"))), "")
+    return next(
+        filter(None, (explain_denial(Path(part)) for part in parts if part.startswith("/"))), ""
+    )
 
 
 BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")  # as AWS has it, for other makers too
@@ -287,7 +289,7 @@ def name(text: str) -> str:
     return text
 
 
-def written(value: object) -> str:
+def write_value(value: object) -> str:
     """Return the text that a reader reads as a value."""
     if isinstance(value, range):
         return f"{value.start}-{value.stop - 1}"

@@ -126,7 +126,7 @@ def target(url: str) -> str:
     return url.removeprefix(TLS).removeprefix("grpc://")
 
 
-def misplaced(settings: Settings) -> list[str]:
+def find_misplaced(settings: Settings) -> list[str]:
     """Return a sentence for each setting that does not fit TRITON_URL, or lacks it."""
     its = {f.name: f.metadata["variable"] for f in fields(settings)}
     url = settings.triton_url
@@ -139,7 +139,7 @@ def misplaced(settings: Settings) -> list[str]:
     wrong = [
         f"{its[name]} is set, and a Triton elsewhere (TRITON_URL) does not take it; expected: "
         "nothing here, and the option at that Triton"
-        for name in changed(settings, REFUSED)
+        for name in find_changed(settings, REFUSED)
     ]
     if settings.load_on_demand:
         wrong.append(
@@ -160,7 +160,7 @@ def misplaced(settings: Settings) -> list[str]:
     return wrong
 
 
-def changed(settings: Settings, names: Collection[str]) -> Iterator[str]:
+def find_changed(settings: Settings, names: Collection[str]) -> Iterator[str]:
     """Yield those of some settings that have another value than their default."""
     for f in fields(settings):
         if f.name in names:
@@ -172,7 +172,7 @@ def changed(settings: Settings, names: Collection[str]) -> Iterator[str]:
 def without_effect(settings: Settings) -> Iterator[str]:
     """Yield a sentence for each setting that does nothing with a Triton elsewhere."""
     its = {f.name: f.metadata["variable"] for f in fields(settings)}
-    for name in changed(settings, WITHOUT_EFFECT):
+    for name in find_changed(settings, WITHOUT_EFFECT):
         yield f"{its[name]} has no effect: Triton is at {settings.triton_url}"
 
 

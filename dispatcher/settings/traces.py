@@ -10,7 +10,7 @@ import os
 SERVICE = "triton-dispatcher"
 
 
-def traced_service() -> str:
+def name_service() -> str:
     """Return the name of this service in traces."""
     pairs = (one.partition("=") for one in standard("OTEL_RESOURCE_ATTRIBUTES").split(","))
     named = {name.strip(): value.strip() for name, _, value in pairs}

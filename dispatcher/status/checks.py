@@ -26,10 +26,10 @@ from clients.errors import (
     TooLargeAtOnce,
 )
 from clients.families.base.family import Family
-from clients.plugins.registry import Registry, described
+from clients.plugins.registry import Registry, describe_error
 from clients.request import Request, SequencePart
-from clients.tensors.client import named_examples
-from clients.tensors.nested import unshared
+from clients.tensors.client import name_examples
+from clients.tensors.nested import copy_deeply
 from clients.tensors.signature import noise, zeros
 from clients.triton.server import ModelServer
 from dispatcher.codecs.responses import encode
@@ -51,7 +51,7 @@ def failures(clients: Mapping[str, Client], timeout: float) -> dict[str, str]:
 
 def failure(name: str, client: Client, timeout: float) -> str:
     """Return which example a client fails, and why; the empty text where it answers all."""
-    asked: list[tuple[str, Payload | None]] = [*named_examples(client)] or [("example", None)]
+    asked: list[tuple[str, Payload | None]] = [*name_examples(client)] or [("example", None)]
     for its, example in asked:
         failed = fails_on(name, its)
         try:
@@ -63,7 +63,7 @@ def failure(name: str, client: Client, timeout: float) -> str:
             return f"{failed}: {error.message}" + f" ({error.hint})" * bool(error.hint)
         except (Exception, SystemExit) as error:
             log.exception("%s", failed)
-            return f"{failed}: {described(error)}{LOGGED}"
+            return f"{failed}: {describe_error(error)}{LOGGED}"
     return ""
 
 
@@ -85,7 +85,7 @@ def ask_example(client: Client, example: Payload | None, timeout: float) -> None
     with request.active():
         if example is not None:
             # The client may change its payload; the next probe and the docs need the example.
-            result = client.inference(unshared(dict(example)))
+            result = client.inference(copy_deeply(dict(example)))
             if isinstance(result, Iterator):  # one shows that the model answers
                 result = next(result, None)
                 request.cancel()
@@ -220,7 +220,7 @@ class ModelChecks:
         if reason := self.registry.broken.get(name):
             raise ClientDisabled(reason)
         client = self.client(name)
-        if client and (examples := named_examples(client)[:most]):
+        if client and (examples := name_examples(client)[:most]):
             for its, example in examples:
                 self._ask_named(client, its, example)
             return True
@@ -265,7 +265,7 @@ class ModelChecks:
             if failed not in self._logged:  # it is probed again and again
                 log.exception("%s", failed)
             self._logged.add(failed)
-            raise BadRequest(f"{failed}: {described(error)}{LOGGED}") from error
+            raise BadRequest(f"{failed}: {describe_error(error)}{LOGGED}") from error
         self._logged.discard(failed)
 
     def ask_client(self, client: Client, example: Payload) -> None:

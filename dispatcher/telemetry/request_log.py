@@ -20,7 +20,7 @@ from clients.request import Timings
 from dispatcher.background import start_rounds
 from dispatcher.log_lines import (
     MAX_TEXT,
-    finished_lines,
+    find_descriptor,
     json_line,
     level_of_status,
     message_line,
@@ -200,7 +200,7 @@ class Lines(logging.Formatter):
 
 def log_handler(lines: Lines) -> logging.Handler:
     """Return what writes messages beside the lines of requests."""
-    stream = os.fdopen(finished_lines(), "w", encoding="utf-8", closefd=False)
+    stream = os.fdopen(find_descriptor(), "w", encoding="utf-8", closefd=False)
     handler = logging.StreamHandler(stream)
     handler.setFormatter(lines)
     return handler

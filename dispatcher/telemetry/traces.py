@@ -68,7 +68,7 @@ class Traces:
             {
                 "http.request.method": record.method,
                 "http.route": record.route,
-                "url.path": cleaned(record.path),
+                "url.path": clean_text(record.path),
                 "http.request.body.size": record.bytes_in,
                 "dispatcher.request_id": record.request_id,
             },
@@ -125,10 +125,10 @@ class RequestSpan(Span):
         if not self.recorded or len(self.whole.parts) >= MOST_SPANS:
             return None
         span = self.whole.tracer.start_span(
-            cleaned(name),
+            clean_text(name),
             set_span_in_context(self.span, Context()),
             SpanKind.CLIENT if remote else SpanKind.INTERNAL,
-            {"dispatcher.model": cleaned(model)} if model else None,
+            {"dispatcher.model": clean_text(model)} if model else None,
             start_time=self.whole.at(at),
         )
         part = RequestSpan(span, self.whole)
@@ -172,9 +172,9 @@ class RequestTrace(RequestSpan):
         about: dict[str, str | int | float] = {
             "http.response.status_code": record.status,
             "http.response.body.size": record.bytes_out,
-            "dispatcher.model": cleaned(",".join(record.models)),
-            "dispatcher.version": cleaned(record.version),
-            "dispatcher.key": cleaned(record.key),
+            "dispatcher.model": clean_text(",".join(record.models)),
+            "dispatcher.version": clean_text(record.version),
+            "dispatcher.key": clean_text(record.key),
             "dispatcher.items": record.items,
             "dispatcher.failed": record.failed,
             "dispatcher.s3_s": record.s3,
@@ -182,7 +182,7 @@ class RequestTrace(RequestSpan):
         }
         self.span.set_attributes({name: value for name, value in about.items() if value})
         if record.status >= BUG:
-            self.span.set_status(StatusCode.ERROR, cleaned(record.message) or None)
+            self.span.set_status(StatusCode.ERROR, clean_text(record.message) or None)
         self.end(ended)
 
 
@@ -200,6 +200,6 @@ def carrier_of(headers: Headers) -> Mapping[str, str]:
     return {PARENT: parent, STATE: named.get(STATE, "")}
 
 
-def cleaned(text: str) -> str:
+def clean_text(text: str) -> str:
     """Return a text that can be sent: JSON can hold half a surrogate pair."""
     return text[:MAX_TEXT].encode(errors="replace").decode()

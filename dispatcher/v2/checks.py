@@ -10,15 +10,15 @@ from typing import Any
 
 from clients.errors import BadPayload, BadRequest, TensorsRefused
 from clients.request import SEQUENCE_NAMES
-from clients.tensors.elements import converted
-from clients.tensors.signature import DTYPES, described, refuse_many_texts
+from clients.tensors.elements import convert
+from clients.tensors.signature import DTYPES, describe_tensors, refuse_many_texts
 from clients.tensors.v2_protocol import for_the_model, parameters_of
 from clients.triton.errors import first_line
 from clients.triton.server import Scalar, Signature, TensorSpec
 from dispatcher.codecs.responses import encode
 
 
-def checked_fields(
+def check_fields(
     document: Mapping[str, Any], model: str, signature: Signature, own: Mapping[str, Scalar]
 ) -> bytes:
     """Return the JSON of a request to `generate` as Triton gets it.
@@ -66,7 +66,7 @@ def field_data(value: object, spec: TensorSpec) -> list[Any]:
             hint="send it to /infer in binary, behind the JSON",
         )
     refuse_many_texts(spec, len(flat))
-    array = converted(flat, spec.datatype, spec.name)
+    array = convert(flat, spec.datatype, spec.name)
     known = math.prod(size for size in spec.shape if size != -1)
     if not flat or not known or len(flat) % known or (-1 not in spec.shape and len(flat) != known):
         raise TensorsRefused(
@@ -103,5 +103,5 @@ def naming_tensors(signature: Signature) -> Iterator[None]:
 
 def tensors_of(signature: Signature) -> str:
     """Return which tensors a model takes and gives, in words."""
-    takes, gives = described(signature.inputs), described(signature.outputs)
+    takes, gives = describe_tensors(signature.inputs), describe_tensors(signature.outputs)
     return f"the model takes {takes or 'nothing'} and gives {gives or 'nothing'}"

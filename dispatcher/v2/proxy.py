@@ -24,7 +24,7 @@ from dispatcher.execution.watchdog import shut_down
 from dispatcher.model_request import ModelRequest
 from dispatcher.settings import Settings
 from dispatcher.telemetry.request_log import RequestRecord
-from dispatcher.v2.checks import as_json, checked_fields, naming_tensors, read_answer
+from dispatcher.v2.checks import as_json, check_fields, naming_tensors, read_answer
 from dispatcher.v2.connection import TritonHttp, path_of
 
 FIELDS_EXPECTED = 'expected an object with a field for each input: {"text": "…", "number": 1}'
@@ -125,7 +125,7 @@ class TritonProxy:
         signature = self.signature(model, deadline)
         # Runs whose callers have given up are left out: Triton does not cancel them.
         until = time_parameters(deadline - time.monotonic())[DEADLINE]
-        body = checked_fields(document, model, signature, {DEADLINE: until})
+        body = check_fields(document, model, signature, {DEADLINE: until})
         with naming_tensors(signature):
             path = f"{path_of(model, g.record.version)}/{call}"
             return self.http.begin("POST", path, body, deadline)

@@ -62,14 +62,14 @@ def port() -> Iterator[int]:
 
 def test_callers_send_requests_in_turn(port: int) -> None:
     Handler.sizes.clear()
-    load.closed_loop(port, [load.request("/", b"x" * size) for size in (1, 2, 3)], 1, 0.3, warm=0)
+    load.ask_in_a_loop(port, [load.request("/", b"x" * size) for size in (1, 2, 3)], 1, 0.3, warm=0)
     assert Handler.sizes[:4] == [1, 2, 3, 1]
 
 
 @pytest.mark.parametrize("path", ["/", "/chunked"])
 def test_a_closed_loop_counts_what_is_answered(port: int, path: str) -> None:
     asked = load.request(path, b"x" * 3_000_000)
-    loop = load.closed_loop(port, [asked], 4, 0.6, warm=0.2)
+    loop = load.ask_in_a_loop(port, [asked], 4, 0.6, warm=0.2)
     assert loop.percentile(0.5) >= ANSWER_S * 1e3
     assert 4 <= len(loop.times) <= loop.answers
     assert loop.per_second <= 4 / ANSWER_S
@@ -78,7 +78,7 @@ def test_a_closed_loop_counts_what_is_answered(port: int, path: str) -> None:
 
 def test_an_answer_that_is_not_200_ends_the_loop(port: int) -> None:
     with pytest.raises(load.LoadError, match="500"):
-        load.closed_loop(port, [load.request("/broken", b"")], 1, 0.2, warm=0)
+        load.ask_in_a_loop(port, [load.request("/broken", b"")], 1, 0.2, warm=0)
 
 
 def test_processes_of_several_servers_are_counted_together() -> None:
@@ -183,13 +183,13 @@ def test_what_others_disturbed_is_measured_again(monkeypatch: pytest.MonkeyPatch
     not (PROJECT / ".git").exists() or not shutil.which("git"), reason="no git repository here"
 )
 def test_another_commit_is_served_from_its_own_files(tmp_path: Path) -> None:
-    files = compare.checked_out("HEAD", tmp_path)
+    files = compare.check_out("HEAD", tmp_path)
     shown = subprocess.run(
         ["git", "-C", PROJECT, "show", "HEAD:serve"], capture_output=True, check=True
     )
     assert (files / "serve").read_bytes() == shown.stdout
     with pytest.raises(SystemExit, match="commit=nonsense"):
-        compare.checked_out("nonsense", tmp_path)
+        compare.check_out("nonsense", tmp_path)
 
 
 def test_every_rival_s_packages_are_pinned_with_hashes() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.load import work
-from bench.load.limit import Figures, Limit, Way, divided, ways_of
+from bench.load.limit import Figures, Limit, Way, divide_cores, ways_of
 from bench.measure import best_ways
 from bench.servers import sessions
 from bench.servers.rival_servers import Place, environment
@@ -92,10 +92,12 @@ def test_bf16_is_measured_where_the_cpu_computes_it(
 
 
 def test_a_way_of_openvino_divides_the_cores_among_streams() -> None:
-    assert str(divided(Engine.OPENVINO_F32, 4, 2, 8)) == (
+    assert str(divide_cores(Engine.OPENVINO_F32, 4, 2, 8)) == (
         "OpenVINO f32, 2 threads × 2 streams of 2, batches of 8"
     )
-    assert str(divided(Engine.ONNXRUNTIME, 4, 4)) == "ONNX Runtime fp32, 1 threads × 4 intra-op"
+    assert (
+        str(divide_cores(Engine.ONNXRUNTIME, 4, 4)) == "ONNX Runtime fp32, 1 threads × 4 intra-op"
+    )
 
 
 def test_a_rival_runs_the_engine_that_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from clients.model_files.config_text import NotProtobufText, read
 from container.repository.compose import compose
 from container.repository.shared_memory_plan import (
     SharedMemoryPlan,
-    changed,
+    change_config,
     configurations,
     lower,
     share_out,
@@ -73,7 +73,7 @@ def test_what_is_no_configuration_is_not_read(text: str) -> None:
 
 @pytest.mark.parametrize("text", [t for t in TEXTS if "max_batch_size" in t])
 def test_a_changed_configuration_differs_in_nothing_else(text: str) -> None:
-    expected, came = parsed(text), parsed(changed(text, 2))
+    expected, came = parsed(text), parsed(change_config(text, 2))
     assert came.max_batch_size == 2
     assert [group.count for group in came.instance_group] == [1]
     assert not came.dynamic_batching.preferred_batch_size
@@ -127,7 +127,7 @@ def test_a_model_without_batches_gets_one_instance_where_two_are_too_many() -> N
     assert list(plan.changes()) == [
         "yolov5: one instance, because /dev/shm has 64 MB (docker run --shm-size=1g gives enough)"
     ]
-    came = parsed(changed(text, share.batch or 0))
+    came = parsed(change_config(text, share.batch or 0))
     assert (came.max_batch_size, [group.count for group in came.instance_group]) == (0, [1])
 
 

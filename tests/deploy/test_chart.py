@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dispatcher.auth.authorization import required_scopes
+from dispatcher.auth.authorization import list_scopes
 from dispatcher.settings import read_settings, rows
 from dispatcher.version import VERSION
 from tests.conftest import PROJECT
@@ -101,7 +101,7 @@ def test_probes_ask_routes_that_need_no_key(render: Render, name: str) -> None:
     routes = openapi_app().url_map.bind("localhost")
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         endpoint, _ = routes.match(server[probe]["httpGet"]["path"], "GET")
-        assert required_scopes(endpoint, "GET") == ()
+        assert list_scopes(endpoint, "GET") == ()
         assert server[probe]["httpGet"]["port"] == "http"
 
 

@@ -24,9 +24,9 @@ from clients.images.pictures import decode_picture, scans
 from clients.plugins.registry import load_clients
 from clients.request import Request
 from clients.tensors.client import MOST_NUMBERS, TensorResult, read_npy, read_v2
-from clients.tensors.nested import flattened, unshared
+from clients.tensors.nested import copy_deeply, flatten
 from clients.triton.server import Signature, TensorSpec
-from dispatcher.codecs.json_request import MAX_LINES, parse_object, parsed_size, read_lines
+from dispatcher.codecs.json_request import MAX_LINES, estimate_size, parse_object, read_lines
 from dispatcher.codecs.metadata import Metadata
 from dispatcher.errors import BadModel
 from dispatcher.models.load_unload import ModelLoader
@@ -215,11 +215,11 @@ def deep(levels: int) -> list[Any]:
 def test_deep_lists_are_walked_once() -> None:
     data = [*[0.5] * 1_000_000, deep(900)]
     with at_once():
-        assert flattened(data) == [0.5] * 1_000_001
+        assert flatten(data) == [0.5] * 1_000_001
     with at_once():
-        copied = unshared(data)
+        copied = copy_deeply(data)
     data[-1].clear()
-    assert flattened(copied) == [0.5] * 1_000_001
+    assert flatten(copied) == [0.5] * 1_000_001
 
 
 OF_A = Signature(0, (TensorSpec("a", "FP32", (-1,)),), ())
@@ -360,7 +360,7 @@ def test_json_is_counted_as_what_it_takes(one: str) -> None:
     parse_object(body)
     _, took = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert took <= parsed_size(body) <= 8 * took
+    assert took <= estimate_size(body) <= 8 * took
 
 
 def test_a_long_number_is_no_json_of_ours() -> None:

@@ -15,7 +15,7 @@ from dispatcher.app import room_made
 from dispatcher.settings import read_settings
 from dispatcher.telemetry.memory import free_memory, lies_in_memory, total_memory
 from dispatcher.telemetry.request_log import RequestRecord
-from dispatcher.wsgi import shared_bytes
+from dispatcher.wsgi import share_memory
 
 GIB = 1024 * MIB
 V1 = ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")
@@ -128,8 +128,8 @@ def test_the_workers_share_it_unless_triton_is_elsewhere(monkeypatch: pytest.Mon
     of_size(monkeypatch, 8 * GIB)
     monkeypatch.setattr("dispatcher.wsgi.total_memory", lambda: 2 * GIB)
     two = {"MODEL_SERVER_WORKERS": "2"}
-    assert shared_bytes(read_settings(two)) == 128 * MIB
-    assert shared_bytes(read_settings({**two, "TRITON_URL": "triton:8001"})) == 0
+    assert share_memory(read_settings(two)) == 128 * MIB
+    assert share_memory(read_settings({**two, "TRITON_URL": "triton:8001"})) == 0
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from container.serving import with_workers
-from dispatcher.settings import GONE, SettingError, gone, read_settings, rows
+from dispatcher.settings import GONE, SettingError, find_gone, read_settings, rows
 from dispatcher.settings.remote_triton import TritonMetadata
-from dispatcher.settings.traces import traced_service
+from dispatcher.settings.traces import name_service
 
 
 def test_defaults_are_the_documented_ones() -> None:
@@ -283,10 +283,10 @@ def test_traces_go_where_opentelemetry_s_variables_say(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert read_settings(os.environ).traces_url == url
-    assert traced_service() == (service or "triton-dispatcher")
+    assert name_service() == (service or "triton-dispatcher")
 
 
 def test_settings_of_earlier_versions_are_named_with_what_to_do() -> None:
-    (line,) = gone({"TRITON_CACHE_MB": "1", "TRITON_OPTIONS": ""})
+    (line,) = find_gone({"TRITON_CACHE_MB": "1", "TRITON_OPTIONS": ""})
     assert line.startswith("TRITON_CACHE_MB has no effect any more: write TRITON_OPTIONS=")
     assert not GONE.keys() & {row.variable for row in rows()}

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from dispatcher.auth.api_keys import BadKeys, KeyFile, load_keys, read_keys
-from dispatcher.auth.authorization import PUBLIC, required_scopes
+from dispatcher.auth.authorization import PUBLIC, list_scopes
 from tests.conftest import PROJECT, Answer, Endpoint, alive, descendants, wait_for
 from tests.support.front import front
 from tests.support.telemetry import lines_of, scraped, value
@@ -229,7 +229,7 @@ def test_every_route_has_the_scope_that_the_documentation_gives_it() -> None:
         for method in sorted(rule.methods - {"HEAD", "OPTIONS"}):
             shown = re.sub(r"<(\w+)>", r"{\1}", f"`{method} {rule.rule}`")
             (row,) = [r for r in table.splitlines() if r.startswith("|") and shown in r]
-            needed = required_scopes(rule.endpoint, method)
+            needed = list_scopes(rule.endpoint, method)
             assert (
                 row.split("|")[1].strip()
                 == {0: "none", 1: "".join(needed), 2: "either"}[len(needed)]

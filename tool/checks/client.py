@@ -13,7 +13,7 @@ from pathlib import Path
 
 from backends.engines.offline import (
     Offline,
-    composed,
+    compose_links,
     load_offline,
     settings_here,
     silence,
@@ -43,7 +43,7 @@ def check_clients(findings: Findings, folders: Iterable[Path]) -> None:
     folders = list(dict.fromkeys(path.resolve() for path in folders))
     unread(findings, folders)
     settings = settings_here()
-    with composed(settings, findings.root, BUILT_IN) as repository:
+    with compose_links(settings, findings.root, BUILT_IN) as repository:
         others = {source.where for source in sources(repository)}
         server = Offline(repository)
         registry = load_offline(repository, folders, server)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from backends.engines.offline import composed, load_offline, settings_here
+from backends.engines.offline import compose_links, load_offline, settings_here
 from clients.families.base.dispatch_toml import authors
 from clients.model_files.model_folders import authors_folder
 from clients.plugins.registry import Registry
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     settings = settings_here()
     if settings.missing:
         sys.stderr.write(f"{settings.missing}\n")
-    with composed(settings) as repository:
+    with compose_links(settings) as repository:
         registry = load_offline(repository, settings.client_folders)
         found = sorted(rows(registry, repository), key=lambda row: (bool(row.reason), row.name))
     if options.json:

@@ -62,7 +62,7 @@ def quantize(source: Path, target: Path, inputs: Iterator[Arrays], exclude: Sequ
         with_strides_apart(model.graph)
         for number, node in enumerate(model.graph.node):
             node.name = node.name or f"{node.op_type}_{number}"
-        left = left_out(model.graph, exclude)
+        left = list_excluded(model.graph, exclude)
         onnx.save(model, prepared)
         quantize_static(
             prepared,
@@ -94,7 +94,7 @@ def quantize(source: Path, target: Path, inputs: Iterator[Arrays], exclude: Sequ
         path.unlink()
 
 
-def left_out(graph: Any, exclude: Sequence[str]) -> list[str]:
+def list_excluded(graph: Any, exclude: Sequence[str]) -> list[str]:
     """Return the names of the nodes that stay as they are."""
     names = [node.name for node in graph.node if node.op_type in WEIGHTED]
     for pattern in exclude:

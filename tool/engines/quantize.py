@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from backends.engines.compare import LIMITS, Answer, difference, kind, parameters
-from backends.engines.offline import composed, load_offline, settings_here
+from backends.engines.offline import compose_links, load_offline, settings_here
 from backends.engines.runs import (
     Arrays,
     RecordedModels,
     RecordingSession,
     Run,
     onnxruntime_run,
-    opened,
+    open_session,
 )
 from clients.base import Client, Environment
 from clients.model_files.model_folders import authors_folder, has_versions
@@ -151,7 +151,7 @@ def choose_model(options: argparse.Namespace) -> Iterator[Chosen]:
     found = settings_here(**named)
     if found.missing:
         raise Trouble(found.missing)
-    with composed(found) as repository:
+    with compose_links(found) as repository:
         registry = load_offline(repository, found.client_folders)
         asked = registry.name(name)
         if reason := registry.broken.get(asked):
@@ -166,7 +166,7 @@ def choose_model(options: argparse.Namespace) -> Iterator[Chosen]:
             )
         author = authors_folder(folder)
         version, file = file_of(folder, author, options.version)
-        session = opened(file)
+        session = open_session(file)
         tap = RecordingSession(session, onnxruntime_run(session))
         environment = Environment(RecordedModels(repository, model, tap), repository)
         if client is None or type(client) is TensorClient:
@@ -226,7 +226,7 @@ def quantize_model(model: Chosen, options: argparse.Namespace) -> tuple[dict[str
         inputs = (one for taken, _ in model.answers(rest, exact) for one in taken)
         int8.quantize(model.file, made / FILE, inputs, options.exclude)
         known = [answer for _, answer in model.answers(held, exact)]
-        after = onnxruntime_run(opened(made / FILE))
+        after = onnxruntime_run(open_session(made / FILE))
         found = [
             difference(model.client, expected, got)
             for expected, (_, got) in zip(known, model.answers(held, after), strict=True)

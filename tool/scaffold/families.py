@@ -39,18 +39,18 @@ OF_PICTURES = ("detection", "classification", "picture-file")
 def plans(source: ModelSource, family: str) -> list[FamilyPlan]:
     """Return how a model would be served, the likeliest first; without a family as files prove."""
     if not family:
-        return shown_by(source)
+        return find_plans(source)
     try:
         return list(FAMILIES[family](source))
     except Misfit as error:
-        other = shown_by(source)[0].family
+        other = find_plans(source)[0].family
         raise Trouble(
             f"{source.file} does not fit {family}: {error}; it fits {other}: write "
             f"`--family {other}`"
         ) from error
 
 
-def shown_by(source: ModelSource) -> list[FamilyPlan]:
+def find_plans(source: ModelSource) -> list[FamilyPlan]:
     """Return the plans that the files prove, and that for tensors, which names the others.
 
     With an author's labels, of which tensors have none, one of the others is taken before tensors.

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from backends.completion import completed
+from backends.completion import complete
 from backends.model_config import DYNAMIC_BATCHING, ModelConfigError
 from clients.families.base.dispatch_toml import FILE
 from clients.families.base.family import LABELS
@@ -85,7 +85,7 @@ def completion(name: str, source: ModelSource, most: int) -> tuple[Mapping[str, 
     """Return what the file adds to a configuration, and why requests do not share runs."""
     text = beginning(name, most)
     try:
-        found = completed(config_dictionary(text), read(text), source.opened)
+        found = complete(config_dictionary(text), read(text), source.opened)
     except ModelConfigError as error:
         raise Trouble(f"{source.file}: {error}") from error
     return found.fields, found.warning[0].partition(": ")[2] if found.warning else ""
@@ -113,7 +113,7 @@ def test_of(name: str, source: ModelSource, plan: FamilyPlan) -> str:
         name=name,
         kind=class_name(name),
         check=CHECKED.get(plan.family, "").format(outputs=[one.name for one in source.outputs]),
-        inputs="\n".join(map(made_up, source.inputs)),
+        inputs="\n".join(map(make_up_input, source.inputs)),
         outputs=[one.name for one in source.outputs],
     )
 
@@ -129,7 +129,7 @@ CHECKED: Mapping[str, str] = {
 """What an answer to the example is, whatever the model says."""
 
 
-def made_up(spec: TensorSpec) -> str:
+def make_up_input(spec: TensorSpec) -> str:
     """Return a line of Python with an input of zeros."""
     shape = tuple(max(1, size) for size in spec.shape) or (1,)  # as Triton has it of a scalar
     if spec.datatype == "BYTES":

@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     refuse_to_overwrite(root, Path(options.name), test)
     source = source_of(options)
     with beside(root) as place:
-        plan, notes = laid_out(options, source, place)
+        plan, notes = lay_out(options, source, place)
         put(place, root, (Path(options.name), test))
     say(options, plan, notes)
     return 0
@@ -62,7 +62,7 @@ def source_of(options: argparse.Namespace) -> ModelSource:
     return replace(source, given=labels_in(options.labels)) if options.labels else source
 
 
-def laid_out(
+def lay_out(
     options: argparse.Namespace, source: ModelSource, place: Path
 ) -> tuple[FamilyPlan, list[str]]:
     """Write the folder of the first plan with which the model is loaded and answers its example.

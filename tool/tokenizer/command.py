@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from clients.model_files.files import text_of
-from clients.text.tokenizer import ALONE, TokenizerNotReadable, load_tokenizer, refusal, translated
+from clients.text.tokenizer import (
+    ALONE,
+    TokenizerNotReadable,
+    load_tokenizer,
+    refusal,
+    translate_errors,
+)
 from container.trouble import Trouble
 from tool.placing import beside, put
 from tool.tokenizer.options import Wanted, add_wanted, read_wanted
@@ -137,7 +143,7 @@ def read(folder: Path, given: Path, says: Wanted) -> Any:
         reason = str(refusal(folder, error).what).replace(f"{folder}/", "")
         return Trouble(f"the tokenizer of {given}, {reason}, is not read; {NAME_IT}")
 
-    with translated(damaged):
+    with translate_errors(damaged):
         return transformers.AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
         )

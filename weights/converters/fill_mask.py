@@ -38,11 +38,11 @@ def convert(folder: Path) -> onnx.ModelProto:
     for value in graph.input:
         tensor = value.type.tensor_type
         if value.name in INPUTS and (
-            tensor.elem_type != onnx.TensorProto.INT64 or _fixed(value) != [None, None]
+            tensor.elem_type != onnx.TensorProto.INT64 or _fix_length(value) != [None, None]
         ):
             raise WeightsError(f"its input {value.name!r} is not int64 with two free axes")
     outputs = {value.name: value for value in graph.output}
-    if EXPORTED not in outputs or len(_fixed(outputs[EXPORTED])) != 3:
+    if EXPORTED not in outputs or len(_fix_length(outputs[EXPORTED])) != 3:
         raise WeightsError(f"its outputs are {sorted(outputs)}; {EXPORTED!r} is not among them")
     outputs[EXPORTED].name = SERVED
     for node in graph.node:
@@ -52,7 +52,7 @@ def convert(folder: Path) -> onnx.ModelProto:
     return model
 
 
-def _fixed(value: onnx.ValueInfoProto) -> list[int | None]:
+def _fix_length(value: onnx.ValueInfoProto) -> list[int | None]:
     """Return the fixed length of each axis, None for a free one."""
     return [
         dim.dim_value if dim.HasField("dim_value") else None

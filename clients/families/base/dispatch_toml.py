@@ -117,7 +117,7 @@ class Keys:
 K = TypeVar("K", bound=Keys)
 
 
-def copied(path: Path) -> Path | None:
+def find_original(path: Path) -> Path | None:
     """Return the original of a copied file; `None` for an author's own file.
 
     A model that was loaded at run time has a copy. It has no aliases: other models may have them.
@@ -136,21 +136,21 @@ def authors(where: str | Path) -> Path:
     path = Path(where)
     if path.name != FILE:
         return path
-    return copied(path) or path.resolve()
+    return find_original(path) or path.resolve()
 
 
 def remedy(path: Path, name: str) -> str:
     """Return how to mend a model whose file, or class, has a mistake."""
     if not path.is_absolute():  # an installed package, which Python imports only once
         return "install a mended version, then start the container again"
-    if copied(path):
+    if find_original(path):
         return f"mend it, DELETE /models/{name}, then POST /models again: its file was copied then"
     return "mend it, then POST /reload"
 
 
 def aliases(folder: Path) -> tuple[str, ...]:
     """Return the aliases in the `dispatch.toml` of a model's folder, if any."""
-    if copied(folder / FILE):
+    if find_original(folder / FILE):
         return ()
     with suppress(ClientDisabled):
         found = read_table(folder / FILE).get("aliases", ())

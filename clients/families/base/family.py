@@ -20,7 +20,7 @@ from clients.errors import BadParameter, BadPayload, ClientDisabled
 from clients.families.base.dispatch_toml import (
     INSIDE,
     Keys,
-    copied,
+    find_original,
     mistake,
     nearest,
     read_keys,
@@ -177,7 +177,7 @@ class Family(Client, Generic[K, P]):
         for spec in specs:
             if spec.name == wanted or (not wanted and len(specs) == 1):
                 if spec.datatype == "BYTES" and not may_be_text:
-                    raise self.misfit(f"{shown(spec)} has no numbers")
+                    raise self.misfit(f"{show_spec(spec)} has no numbers")
                 return spec
         what = f'is "{wanted}"' if wanted else "is missing"
         there = ", ".join(f'"{spec.name}"' for spec in specs) or "none"
@@ -250,7 +250,7 @@ def label_files(folder: Path, output: str) -> list[str]:
     return list(dict.fromkeys(filter(None, files)))
 
 
-def shown(spec: TensorSpec) -> str:
+def show_spec(spec: TensorSpec) -> str:
     return f"`{spec.name}` {spec.datatype} {list(spec.shape)}"
 
 
@@ -289,7 +289,7 @@ def client_class(path: Path) -> type[Client]:
             "__module__": base.__module__,
             "__doc__": base.__doc__,
             "modelname": path.parent.name,
-            "aliases": () if copied(path) else keys.aliases,
+            "aliases": () if find_original(path) else keys.aliases,
             "keys": keys,
             "file": path,
             "parameters": defaults(base, keys, path),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from clients.families.base.family import Family, shown
+from clients.families.base.family import Family, show_spec
 from clients.images.picture_file import PictureFile
 from clients.triton.server import Signature, TensorSpec
 
@@ -46,21 +46,21 @@ class PictureInput:
     ) -> PictureInput:
         """Read it; the arguments and errors are those of `picture_input`."""
         if spec.datatype not in DTYPES or not 3 <= len(spec.shape) <= 4:
-            raise family.misfit(f"{shown(spec)} takes no pictures")
+            raise family.misfit(f"{show_spec(spec)} takes no pictures")
         if signature.max_batch_size == 0 and len(spec.shape) == 4 and spec.shape[0] not in (1, -1):
-            raise family.misfit(f"{shown(spec)} takes {spec.shape[0]} pictures, never one")
+            raise family.misfit(f"{show_spec(spec)} takes {spec.shape[0]} pictures, never one")
         sizes = spec.shape[-3:]
         channels = sizes[CHANNELS_AT[layout]]
         if len(spec.shape) == 3 and (signature.max_batch_size or channels == -1):
-            raise family.misfit(f"{shown(spec)} has no axis for the channels")
+            raise family.misfit(f"{show_spec(spec)} has no axis for the channels")
         if channels not in (*taken, -1):
             other = next((one for one, at in CHANNELS_AT.items() if sizes[at] in taken), "")
             if other and hasattr(family.keys, "layout"):
                 raise family.mistake(
-                    "layout", f'is "{layout}", but it is {shown(spec)}', f'write "{other}"'
+                    "layout", f'is "{layout}", but it is {show_spec(spec)}', f'write "{other}"'
                 )
             wanted = " or ".join("three channels" if one == 3 else "one" for one in taken)
-            raise family.misfit(f"{shown(spec)} has not {wanted}, in the layout {layout}")
+            raise family.misfit(f"{show_spec(spec)} has not {wanted}, in the layout {layout}")
         height, width = sizes[1:] if layout == "NCHW" else sizes[:2]
         return cls(
             spec.name,
@@ -135,7 +135,7 @@ class FileInput:
         sizes = spec.shape if single else spec.shape[1:]
         is_text = spec.datatype == "BYTES"
         if not set(sizes) <= {1, -1} or not (is_text or sizes.count(-1) == 1):
-            raise family.misfit(f"{shown(spec)} takes no pictures")
+            raise family.misfit(f"{show_spec(spec)} takes no pictures")
         for name in PIXEL_KEYS:
             if getattr(family.keys, name, None) != getattr(family.keys_type, name, None):
                 raise family.mistake(

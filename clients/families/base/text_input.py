@@ -12,7 +12,7 @@ import numpy.typing as npt
 from clients.base import Environment, Payload
 from clients.errors import BadPayload, ClientDisabled, InferenceError, TensorsRefused
 from clients.families.base.dispatch_toml import COUNT, FLAG, INSIDE, TENSOR, Keys, key
-from clients.families.base.family import Family, shown
+from clients.families.base.family import Family, show_spec
 from clients.text.tokenizer import TokenizerNotReadable, load_tokenizer
 from clients.triton.server import TOLERANCES, Hints, Padding, Signature, Tensors, TensorSpec
 
@@ -99,11 +99,11 @@ class TextFamily(Family[K, TextPlan]):
         known = [spec for spec in signature.inputs if spec.name in PARTS]
         strange = [s for s in signature.inputs if s not in known and not s.optional]
         if strange or not known or not all(spec.datatype in DTYPES for spec in known):
-            wrong = shown((strange or known or [TensorSpec("no input", "", ())])[0])
+            wrong = show_spec((strange or known or [TensorSpec("no input", "", ())])[0])
             raise self.misfit(f"{wrong} is none of {', '.join(PARTS)} of INT64 or INT32")
         sizes = known[0].shape[-1:]
         if sizes == () or len(known[0].shape) > 2:
-            raise self.misfit(f"{shown(known[0])} takes no token ids")
+            raise self.misfit(f"{show_spec(known[0])} takes no token ids")
         for spec in known:
             self.check_sizes(spec, known[0])
         output = self.tensor(signature.outputs, "output")
@@ -114,13 +114,13 @@ class TextFamily(Family[K, TextPlan]):
         if self.keys.max_tokens and 0 < length < self.keys.max_tokens:
             raise self.mistake(
                 "max_tokens",
-                f"is {longest}, but {shown(known[0])} takes {length}",
+                f"is {longest}, but {show_spec(known[0])} takes {length}",
                 f"write {length}, or leave it out",
             )
         longest = min(longest, length or longest)
         if length and self.tokenizer.padding is None and MASK not in [one.name for one in known]:
             raise self.not_loaded(
-                f"which has no padding token, but {shown(known[0])} takes {length} tokens",
+                f"which has no padding token, but {show_spec(known[0])} takes {length} tokens",
                 'name it in its tokenizer_config.json, such as "pad_token": "<pad>"',
             )
         alike = single or length or not signature.shares_runs
@@ -141,9 +141,9 @@ class TextFamily(Family[K, TextPlan]):
     def check_sizes(self, spec: TensorSpec, first: TensorSpec) -> None:
         """Raise ClientDisabled if an input is unlike the first, or takes no single text."""
         if len(spec.shape) != len(first.shape) or spec.shape[-1] not in (-1, first.shape[-1]):
-            raise self.misfit(f"{shown(spec)} is of another shape than {shown(first)}")
+            raise self.misfit(f"{show_spec(spec)} is of another shape than {show_spec(first)}")
         if spec.shape[:-1] not in ((), (-1,), (1,)):
-            raise self.misfit(f"{shown(spec)} takes {spec.shape[0]} texts, never one")
+            raise self.misfit(f"{show_spec(spec)} takes {spec.shape[0]} texts, never one")
 
     def check_tensors(self, inputs: Tensors) -> None:
         """Refuse tensors longer than any text, for which Triton would take much memory."""
@@ -285,13 +285,13 @@ class TextFamily(Family[K, TextPlan]):
         for spec in plan.inputs:
             rows = [getattr(encoding, PARTS[spec.name]) for encoding in encodings]
             from_left = self.tokenizer.from_left
-            array = padded(rows, self.filler(spec), plan.length, from_left=from_left)
+            array = pad_rows(rows, self.filler(spec), plan.length, from_left=from_left)
             array = array.astype(DTYPES[spec.datatype], copy=False)
             inputs[spec.name] = array[0] if plan.single else array
         return inputs
 
 
-def padded(
+def pad_rows(
     rows: Sequence[Sequence[int]], padding: int, length: int = 0, *, from_left: bool = False
 ) -> npt.NDArray[np.int64]:
     """Return rows of unequal lengths as one array: int64 [texts, length]."""

@@ -26,7 +26,7 @@ from clients.request import Stream
 from clients.triton.server import Inference, ModelServer, Signature, Tensors
 from dispatcher.background import start_rounds
 from dispatcher.errors import client_bug
-from dispatcher.locks import Locked, held
+from dispatcher.locks import Locked, hold_lock
 from dispatcher.models.control import ModelControl
 from dispatcher.models.on_demand.memory import TIDY_S, ModelMemory, steps_of
 from dispatcher.models.repository import no_such_folder
@@ -82,7 +82,7 @@ class OnDemand(ModelControl):
         is_name = NAME.fullmatch(model)
         while is_name and (self.loader.is_wanted(model) or model in self.available()):
             try:
-                with held(self.memory.folder / model, fcntl.LOCK_SH, until - MARGIN_S) as file:
+                with hold_lock(self.memory.folder / model, fcntl.LOCK_SH, until - MARGIN_S) as file:
                     if self.loader.is_wanted(model):
                         self._touch(model, file)
                         yield
@@ -167,7 +167,7 @@ class OnDemand(ModelControl):
     def _load(self, model: str, future: Future[None], newest: bool) -> None:
         until = time.monotonic() + self.loader.timeout
         try:
-            with held(self.memory.folder / model, fcntl.LOCK_EX, until):
+            with hold_lock(self.memory.folder / model, fcntl.LOCK_EX, until):
                 if not self.loader.is_wanted(model):
                     self._load_alone(model, until, newest=newest)
         except Locked:

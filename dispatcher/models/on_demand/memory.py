@@ -23,8 +23,8 @@ from clients.errors import InferenceError, UnknownModel
 from clients.model_files.config_text import read_folder
 from clients.model_files.model_folders import CONFIG, authors_folder
 from dispatcher.errors import OutOfMemory
-from dispatcher.locks import Locked, held, is_locked
-from dispatcher.models.load_unload import ModelLoader, needed_memory
+from dispatcher.locks import Locked, hold_lock, is_locked
+from dispatcher.models.load_unload import ModelLoader, estimate_memory
 from dispatcher.status.instances import model_processes, process_memory
 
 log = logging.getLogger(__name__)
@@ -91,11 +91,13 @@ class ModelMemory:
         with ExitStack() as taken:
             try:
                 # Others wait for the lock, so that a large model does not make room for small ones.
-                with held(self.folder / LOCK, fcntl.LOCK_EX, until):
+                with hold_lock(self.folder / LOCK, fcntl.LOCK_EX, until):
                     while not (fits := self.fits(need, model)) and time.monotonic() < until:
                         time.sleep(ROOM_LOOK_S)
                     (self.folder / ROOMS).mkdir(exist_ok=True)
-                    taken.enter_context(held(self.folder / ROOMS / model, fcntl.LOCK_EX, until))
+                    taken.enter_context(
+                        hold_lock(self.folder / ROOMS / model, fcntl.LOCK_EX, until)
+                    )
             except Locked:
                 fits = False
             if not fits:
@@ -118,7 +120,7 @@ class ModelMemory:
 
     def tidy(self) -> None:
         """Unload what was not used for long, and what exceeds the limit; one worker at a time."""
-        with suppress(Locked), held(self.folder / LOCK, fcntl.LOCK_EX) as lock:
+        with suppress(Locked), hold_lock(self.folder / LOCK, fcntl.LOCK_EX) as lock:
             now = time.time()
             if now < os.fstat(lock).st_mtime + min(TIDY_S, self.idle / 2):
                 return  # another web worker has just done it
@@ -141,7 +143,7 @@ class ModelMemory:
 
     def unload(self, name: str, size: int, why: str) -> bool:
         """Unload a model that no request uses; return whether it was unloaded."""
-        with suppress(Locked), held(self.folder / name, fcntl.LOCK_EX) as file:
+        with suppress(Locked), hold_lock(self.folder / name, fcntl.LOCK_EX) as file:
             os.ftruncate(file, 0)
             os.write(file, str(size).encode())
             try:
@@ -177,7 +179,7 @@ class ModelMemory:
         try:
             return int((self.folder / name).read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            return needed_memory(authors_folder(self.loader.folder_of(name)))
+            return estimate_memory(authors_folder(self.loader.folder_of(name)))
 
     def measured(self) -> Counter[str]:
         """Return the bytes of the processes of each model."""

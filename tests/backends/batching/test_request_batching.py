@@ -9,7 +9,7 @@ import pytest
 
 from backends.batching.item import Item, PaddedTensors, RequestError
 from backends.batching.padding import OWN_RUN
-from backends.batching.row_selection import picked, picked_above
+from backends.batching.row_selection import pick_rows, pick_rows_above
 from backends.batching.run_items import groups, run_items
 from backends.batching.tensor_shapes import conform, contiguous
 from backends.model_config import FileTensor
@@ -58,28 +58,28 @@ def test_each_request_gets_the_rows_that_it_wants() -> None:
 
 def test_rows_of_a_batch_are_counted_over_its_items() -> None:
     scores = np.arange(2 * 3 * 4).reshape(2, 3, 4)
-    assert picked(scores, [0, 2, 3]).tolist() == [[0, 1, 2, 3], [8, 9, 10, 11], [12, 13, 14, 15]]
-    assert picked(scores, []).shape == (0, 4)
+    assert pick_rows(scores, [0, 2, 3]).tolist() == [[0, 1, 2, 3], [8, 9, 10, 11], [12, 13, 14, 15]]
+    assert pick_rows(scores, []).shape == (0, 4)
     with pytest.raises(RequestError):
-        picked(scores, [-1, 2])
+        pick_rows(scores, [-1, 2])
 
 
 def test_rows_above_a_number_stay_with_their_item() -> None:
     """Of [2, 3, 2], by column 1: the first item has rows 0 and 2, the other one has row 1."""
     tables = np.array([[[1, 9], [2, 5], [3, 7]], [[4, 0], [5, 6], [6, 5]]], np.float32)
-    assert picked_above(tables, 1, 5).tolist() == [[[1, 9], [3, 7]], [[5, 6], [0, 0]]]
-    assert picked_above(tables[0], 1, 5).tolist() == [[1, 9], [3, 7]]
-    assert picked_above(tables, 1, 9).shape == (2, 0, 2)
-    assert picked_above(tables[:0], 1, 5).shape == (0, 0, 2)
-    assert picked_above(tables[:, :0], 1, 5).shape == (2, 0, 2)
+    assert pick_rows_above(tables, 1, 5).tolist() == [[[1, 9], [3, 7]], [[5, 6], [0, 0]]]
+    assert pick_rows_above(tables[0], 1, 5).tolist() == [[1, 9], [3, 7]]
+    assert pick_rows_above(tables, 1, 9).shape == (2, 0, 2)
+    assert pick_rows_above(tables[:0], 1, 5).shape == (0, 0, 2)
+    assert pick_rows_above(tables[:, :0], 1, 5).shape == (2, 0, 2)
     tables[0, 0, 1] = np.nan
-    assert picked_above(tables, 1, 5).tolist() == [[[3, 7]], [[5, 6]]]
+    assert pick_rows_above(tables, 1, 5).tolist() == [[[3, 7]], [[5, 6]]]
 
 
 @pytest.mark.parametrize("array", [np.zeros(3), np.zeros((3, 2)), np.zeros((3, 3), object)])
 def test_rows_are_not_told_apart_by_what_is_no_number(array: Array) -> None:
     with pytest.raises(RequestError, match="column 2 of an output of"):
-        picked_above(array, 2, 0.5)
+        pick_rows_above(array, 2, 0.5)
 
 
 def test_each_request_has_the_rows_that_it_wants() -> None:

@@ -12,8 +12,8 @@ import pytest
 from onnx import TensorProto, helper
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
-from backends.batching.row_independence import cached_dependence, row_dependence
-from backends.completion import completed
+from backends.batching.row_independence import find_dependence, row_dependence
+from backends.completion import complete
 from backends.config_check import check
 from backends.model_config import FileSignature, FileTensor
 from backends.onnxruntime.session import OnnxFile
@@ -199,8 +199,8 @@ def products(file: Path) -> Path:
 def test_a_dynamically_quantized_model_is_found_and_its_original_is_not(tmp_path: Path) -> None:
     original, quantized = products(tmp_path / "model.onnx"), tmp_path / "quantized.onnx"
     quantize_dynamic(original, quantized, weight_type=QuantType.QInt8)
-    assert completed({}, Message(), OnnxFile(original)).fields["dynamic_batching"] == {}
-    done = completed({}, Message(), OnnxFile(quantized))
+    assert complete({}, Message(), OnnxFile(original)).fields["dynamic_batching"] == {}
+    done = complete({}, Message(), OnnxFile(quantized))
     assert "dynamic_batching" not in done.fields
     assert "max_batch_size" not in done.fields
     assert done.warning
@@ -216,8 +216,8 @@ def test_a_quantized_model_whose_outputs_may_hide_it_is_found_all_the_same(tmp_p
     model.graph.output.append(helper.make_tensor_value_info("best", TensorProto.INT64, ["n", 1]))
     onnx.save(model, file)
     quantize_dynamic(file, tmp_path / "q.onnx", weight_type=QuantType.QUInt8)
-    assert "dynamic_batching" in completed({}, Message(), OnnxFile(file)).fields
-    assert "dynamic_batching" not in completed({}, Message(), OnnxFile(tmp_path / "q.onnx")).fields
+    assert "dynamic_batching" in complete({}, Message(), OnnxFile(file)).fields
+    assert "dynamic_batching" not in complete({}, Message(), OnnxFile(tmp_path / "q.onnx")).fields
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_what_is_listed_says_whether_a_batch_is_meant(
     name = {"input": "x", "output": "y"}[side]
     config = {side: [{"name": name, "data_type": "TYPE_FP32", "dims": dims}]}
     opened = OnnxFile(products(tmp_path / "model.onnx"))
-    done = config | dict(completed(config, Message(), opened).fields)
+    done = config | dict(complete(config, Message(), opened).fields)
     assert done.get("max_batch_size", 0) == (0 if len(dims) == 2 else 4)
     check({"name": "m", **done}, opened.signature)
 
@@ -240,7 +240,7 @@ class TestRemembered:
         file.write_bytes(b"a")
 
         def ask(edition: str = "1") -> str:
-            return cached_dependence(tmp_path / "kept", [file], edition, lambda: next(made))
+            return find_dependence(tmp_path / "kept", [file], edition, lambda: next(made))
 
         assert [ask(), ask()] == ["first", "first"]
         file.write_bytes(b"b")
@@ -252,13 +252,13 @@ class TestRemembered:
     @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"against": 1}', b"\xff"])
     def test_a_damaged_one_is_made_again(self, tmp_path: Path, damage: bytes) -> None:
         kept = tmp_path / "kept"
-        assert cached_dependence(kept, [], "1", lambda: "found") == "found"
+        assert find_dependence(kept, [], "1", lambda: "found") == "found"
         (file,) = kept.iterdir()
         file.write_bytes(damage)
-        assert cached_dependence(kept, [], "1", lambda: "found again") == "found again"
-        assert cached_dependence(kept, [], "1", lambda: "not asked") == "found again"
+        assert find_dependence(kept, [], "1", lambda: "found again") == "found again"
+        assert find_dependence(kept, [], "1", lambda: "not asked") == "found again"
 
     def test_where_nothing_can_be_written_it_is_tried_each_time(self, tmp_path: Path) -> None:
         (tmp_path / "kept").write_text("a file, not a folder")
-        assert cached_dependence(tmp_path / "kept", [], "1", lambda: "found") == "found"
-        assert cached_dependence(None, [], "1", lambda: "found") == "found"
+        assert find_dependence(tmp_path / "kept", [], "1", lambda: "found") == "found"
+        assert find_dependence(None, [], "1", lambda: "found") == "found"

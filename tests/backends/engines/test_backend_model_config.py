@@ -18,10 +18,10 @@ from backends.model_config import (
     FileSignature,
     FileTensor,
     ModelConfigError,
-    asked_kind,
     completion,
     instance_count,
     may_be_tried,
+    read_kind,
 )
 
 
@@ -289,4 +289,4 @@ def test_what_triton_calls_gpu_was_perhaps_left_to_it(
 ) -> None:
     if text is not None:
         (tmp_path / "config.pbtxt").write_text(text)
-    assert asked_kind(told, tmp_path) == asked
+    assert read_kind(told, tmp_path) == asked

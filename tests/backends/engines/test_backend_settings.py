@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from backends.batching.item import RequestError
-from backends.batching.tensor_shapes import decoded
+from backends.batching.tensor_shapes import decode_texts
 from backends.machine.cpu_share import (
     cpu_limit,
     threads_of_a_run,
@@ -293,6 +293,6 @@ class TestOnnxFile:
 
     def test_strings_become_text(self) -> None:
         array = np.array([[b"a", "b"]], dtype=object)
-        assert decoded("x", array).tolist() == [["a", "b"]]
+        assert decode_texts("x", array).tolist() == [["a", "b"]]
         with pytest.raises(RequestError, match="element 1 of input 'x'"):
-            decoded("x", np.array([b"a", b"\xff"], dtype=object))
+            decode_texts("x", np.array([b"a", b"\xff"], dtype=object))

@@ -152,13 +152,13 @@ def trials(monkeypatch: pytest.MonkeyPatch) -> list[EnginePreference]:
         made.append(asked)
         return FOUND
 
-    monkeypatch.setattr(engine_choice, "measured_choice", measured)
+    monkeypatch.setattr(engine_choice, "measure_choice", measured)
     return made
 
 
 def asked(file: Path, cache: Path | None, preference: EnginePreference = DEFAULT) -> EngineChoice:
     environment = {"ENGINE_CACHE": str(cache)} if cache else {}
-    return engine_choice.cached_choice(file.parents[1], file, preference, environment)
+    return engine_choice.find_choice(file.parents[1], file, preference, environment)
 
 
 class TestTheCache:
@@ -305,7 +305,7 @@ class TestTrialsThatFail:
         environment = {"ENGINE_CACHE": str(tmp_path / "cache"), "ENGINE_COMPARISON_LIMIT_S": "0.4"}
 
         def found() -> EngineChoice:
-            return engine_choice.cached_choice(file.parents[1], file, DEFAULT, environment)
+            return engine_choice.find_choice(file.parents[1], file, DEFAULT, environment)
 
         python("exec sleep 60")
         ended = found()

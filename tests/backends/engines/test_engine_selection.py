@@ -27,7 +27,7 @@ from backends.engine_choice import (
     EnginePreference,
 )
 from backends.engines import selection
-from backends.engines.runs import onnxruntime_run, opened, openvino_run
+from backends.engines.runs import onnxruntime_run, open_session, openvino_run
 from backends.model_config import FileSignature, FileTensor
 from backends.onnxruntime.session import OnnxFile
 from clients.tensors.agreement import Agreement
@@ -186,7 +186,7 @@ def test_the_slower_engine_is_taken_only_where_it_is_pinned(
 def test_who_has_no_example_is_tried_with_made_up_inputs(tmp_path: Path) -> None:
     file = tmp_path / "1" / "model.onnx"
     openvino_models.two_layers(file)
-    session = opened(file)
+    session = open_session(file)
     exact = onnxruntime_run(session)
     known = selection.answers(tmp_path, file, OnnxFile(file).signature, session, exact)
     assert known.client is None
@@ -310,7 +310,7 @@ def test_without_a_client_tensors_are_compared_by_their_spread(
     """A thousandth of 4 in f32; a hundredth in less, or where engines round each in its way."""
     known = selection.Reference(lambda _: {}, None, (), [{}], [{"y": Y}], None, is_int8)
     further = Y + np.array([0, off, 0, 0], np.float32)
-    found = selection.compared(known, lambda _: {"y": further}, tmp_path, is_exact=is_exact)
+    found = selection.compare_with(known, lambda _: {"y": further}, tmp_path, is_exact=is_exact)
     assert found.passes is passes
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from backends.model_config import ModelConfigError
 from backends.pytorch.torchscript_settings import (
-    configured_signature,
     input_order,
     output_indices,
+    read_signature,
     thread_counts,
     warn_of_unread,
 )
@@ -67,4 +67,4 @@ class TestTorchScript:
     def test_types_that_pytorch_lacks_are_refused(self, data_type: str, message: str) -> None:
         tensor = {"name": "x", "data_type": data_type, "dims": [1]}
         with pytest.raises(ModelConfigError, match=f"input 'x' is {data_type}.*{message}"):
-            configured_signature({"max_batch_size": 2, "input": [tensor], "output": []})
+            read_signature({"max_batch_size": 2, "input": [tensor], "output": []})

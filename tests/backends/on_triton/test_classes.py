@@ -12,7 +12,7 @@ import pytest
 import tritonclient.grpc as grpc_client
 
 from clients.errors import ModelFailed, TensorsRefused
-from clients.tensors.classes import classified, labels_at
+from clients.tensors.classes import classify, labels_at
 from clients.triton.client import Triton
 from tests.support.models import onnx_models, onnx_repository
 from tests.support.triton import process as triton_process
@@ -210,19 +210,19 @@ def write_liar(folder: Path, code: str = TEXTS) -> None:
 
 def test_of_equal_scores_the_first_are_best_and_what_is_no_number_comes_last() -> None:
     scores = np.array([[2, np.nan, 3, 2], [np.inf, 0, 0, -np.inf]], np.float32)
-    assert classified(scores, 4, [b"a"], batched=True).tolist() == [
+    assert classify(scores, 4, [b"a"], batched=True).tolist() == [
         [b"3.000000:2", b"2.000000:0:a", b"2.000000:3", b"null:1"],
         [b"null:0:a", b"0.000000:1", b"0.000000:2", b"null:3"],
     ]
-    assert classified(np.array([[1], [2]], np.int8), 1, [], batched=False).tolist() == [b"2:1"]
-    assert classified(np.zeros((0, 3), np.float32), 2, [], batched=True).shape == (0, 2)
-    assert classified(np.zeros((2, 0), np.float32), 2, [], batched=True).shape == (2, 0)
+    assert classify(np.array([[1], [2]], np.int8), 1, [], batched=False).tolist() == [b"2:1"]
+    assert classify(np.zeros((0, 3), np.float32), 2, [], batched=True).shape == (0, 2)
+    assert classify(np.zeros((2, 0), np.float32), 2, [], batched=True).shape == (2, 0)
     with pytest.raises(ModelFailed, match="bool"):
-        classified(np.array([True]), 1, [], batched=False)
+        classify(np.array([True]), 1, [], batched=False)
     with pytest.raises(ModelFailed, match=r"float32 \[\]"):
-        classified(np.float32(1)[...], 1, [], batched=True)
+        classify(np.float32(1)[...], 1, [], batched=True)
     with pytest.raises(TensorsRefused, match="100,002 classes"):
-        classified(np.zeros((2, 50_001), np.float32), 2**31 - 1, [], batched=True)
+        classify(np.zeros((2, 50_001), np.float32), 2**31 - 1, [], batched=True)
 
 
 def test_labels_that_cannot_be_read_are_none(tmp_path: Path) -> None:

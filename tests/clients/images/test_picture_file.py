@@ -11,7 +11,7 @@ from PIL import Image, ImageOps
 
 from clients.errors import BadPayload
 from clients.images import picture_file
-from clients.images.picture_file import PictureFile, checked_file
+from clients.images.picture_file import PictureFile, check_file
 from clients.images.pictures import EXPECTED_BYTES
 from tests.clients.images.test_pictures import encoded
 
@@ -19,7 +19,7 @@ NOISE = Image.fromarray(np.random.default_rng(5).integers(0, 255, (61, 93, 3), n
 
 
 def checked(data: bytes, most: int = 10**6) -> PictureFile:
-    return checked_file(data, "img", most, EXPECTED_BYTES)
+    return check_file(data, "img", most, EXPECTED_BYTES)
 
 
 def with_thumbnail(orientation: int = 1) -> bytes:

@@ -22,7 +22,7 @@ from clients.images.pictures import (
     EXAMPLE,
     Room,
     bytes_per_pixel,
-    checked_header,
+    check_header,
     decode_picture,
     room,
 )
@@ -328,7 +328,7 @@ def test_large_pictures_take_the_memory_that_is_free_one_by_one_where_only_one_f
 def test_a_picture_takes_no_more_memory_than_was_counted(kind: str, mode: str) -> None:
     """Measured in a process of its own, in bytes for each pixel; they were 14, 11 and 22."""
     data = encoded(Image.new(mode, (4000, 4000), 1), kind)
-    room_for = bytes_per_pixel(checked_header(data, "img", 2 * 10**7, ""), data)
+    room_for = bytes_per_pixel(check_header(data, "img", 2 * 10**7, ""), data)
     measured = subprocess.run(
         [sys.executable, "-c", PEAK], input=data, check=True, capture_output=True
     )

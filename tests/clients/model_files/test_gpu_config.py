@@ -8,7 +8,7 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from clients.model_files.gpu_config import RULES, adapted, gpu_settings
+from clients.model_files.gpu_config import RULES, adapt_config, gpu_settings
 
 ALL = """# for two cards
 name: "big"
@@ -65,21 +65,21 @@ def test_each_setting_is_found_with_its_line_and_its_fix() -> None:
 
 
 def test_the_adapted_configuration_differs_in_nothing_else() -> None:
-    assert parsed(adapted(ALL)) == parsed(ADAPTED)
-    assert gpu_settings(adapted(ALL)) == []
+    assert parsed(adapt_config(ALL)) == parsed(ADAPTED)
+    assert gpu_settings(adapt_config(ALL)) == []
 
 
 @pytest.mark.parametrize("text", [CPU, "", "instance_group {", "gpus: [0]"])
 def test_what_asks_for_no_gpu_stays_as_it_is(text: str) -> None:
     assert gpu_settings(text) == []
-    assert adapted(text) == text
+    assert adapt_config(text) == text
 
 
 @pytest.mark.parametrize("field", ['platform: "tensorrt_plan"', 'backend: "tensorrt"'])
 def test_an_engine_of_tensorrt_cannot_be_adapted_and_says_what_is_missing(field: str) -> None:
     (found,) = gpu_settings(field)
     assert not found.change
-    assert adapted(field) == field
+    assert adapt_config(field) == field
     for words in ("TensorRT backend", "NVIDIA's image", "--gpus all", 'backend: "onnxruntime"'):
         assert words in str(found)
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from clients.model_files.files import denied
+from clients.model_files.files import explain_denial
 from container.checks import check_files, unreadable_models
 from container.repository.fetch import keep_alone
-from container.serving import NoFolder, run_folder
+from container.serving import NoFolder, make_run_folder
 from dispatcher.auth.api_keys import BadKeys, load_keys
 from dispatcher.settings import SettingError, read_settings
 
@@ -45,29 +45,32 @@ def of(path: Path, mode: str) -> str:
 
 def test_what_hinders_is_named_not_what_was_asked_for(theirs: Path) -> None:
     closed = theirs / "closed"
-    assert denied(theirs, os.W_OK) == of(theirs, "755")
-    assert denied(theirs / "new" / "folder", os.W_OK) == of(theirs, "755")
-    assert denied(closed) == of(closed, "700")
-    assert denied(closed / "inner") == of(closed, "700")
-    assert denied(closed / "none") == of(closed, "700")
-    assert denied(theirs / "keys") == of(theirs / "keys", "600")
+    assert explain_denial(theirs, os.W_OK) == of(theirs, "755")
+    assert explain_denial(theirs / "new" / "folder", os.W_OK) == of(theirs, "755")
+    assert explain_denial(closed) == of(closed, "700")
+    assert explain_denial(closed / "inner") == of(closed, "700")
+    assert explain_denial(closed / "none") == of(closed, "700")
+    assert explain_denial(theirs / "keys") == of(theirs / "keys", "600")
 
 
 def test_nothing_is_said_where_permissions_are_not_the_reason(theirs: Path) -> None:
-    assert denied(theirs) == ""
-    assert denied(theirs / "none") == ""
-    assert denied(Path(tempfile.gettempdir()) / "none", os.W_OK) == ""
+    assert explain_denial(theirs) == ""
+    assert explain_denial(theirs / "none") == ""
+    assert explain_denial(Path(tempfile.gettempdir()) / "none", os.W_OK) == ""
 
 
 def test_one_s_own_folder_without_rights_needs_another_mode(theirs: Path) -> None:
     own = Path(tempfile.mkdtemp())
     own.chmod(0o500)
-    assert denied(own, os.W_OK) == f"; '{own}' has mode 500: `chmod -R u+rwX` what is mounted there"
+    assert (
+        explain_denial(own, os.W_OK)
+        == f"; '{own}' has mode 500: `chmod -R u+rwX` what is mounted there"
+    )
     own.rmdir()
 
 
 def use_run_dir(folder: Path) -> None:
-    with run_folder(folder):
+    with make_run_folder(folder):
         pass
 
 

@@ -14,7 +14,7 @@ from clients.families.detection import Detection
 from clients.images.pictures import EXAMPLE
 from clients.plugins.validation import declaration_fault
 from clients.request import Request
-from clients.tensors.client import TensorClient, examples_of, named_examples
+from clients.tensors.client import TensorClient, examples_of, name_examples
 from clients.testing import OnnxModels
 from tests.conftest import PROJECT
 from tests.support.fake_triton import FakeTriton
@@ -54,7 +54,7 @@ def test_several_examples_come_before_one(
     client = kind(Environment(FakeTriton(), Path()))
     assert examples_of(kind) == examples_of(client) == expected
     client.examples = [TWO, ONE]
-    assert named_examples(client) == [("examples[0]", TWO), ("examples[1]", ONE)]
+    assert name_examples(client) == [("examples[0]", TWO), ("examples[1]", ONE)]
 
 
 @pytest.mark.parametrize(

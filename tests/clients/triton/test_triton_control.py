@@ -18,7 +18,7 @@ from clients.errors import (
     UnknownVersion,
 )
 from clients.triton.client import Triton
-from clients.triton.configuration import renamed_config
+from clients.triton.configuration import rename_config
 from clients.triton.server import ModelState, Signature, TensorSpec
 from tests.support.refusing_triton import ARRAYS, Refusing, refusing, triton
 
@@ -54,7 +54,7 @@ def test_models_are_listed_by_name_and_version(refusing: Refusing, triton: Trito
 def test_a_number_is_not_made_right_under_another_name(number: str) -> None:
     """Triton refuses all of them but the last."""
     text = f'name: "0b1" # 1_0\nmax_batch_size: {number}\n'
-    assert renamed_config(text, "b") == text.replace('"0b1"', '"b"')
+    assert rename_config(text, "b") == text.replace('"0b1"', '"b"')
 
 
 def test_a_load_that_takes_longer_has_not_failed(refusing: Refusing, triton: Triton) -> None:

@@ -64,7 +64,7 @@ def test_backends_laid_out_beforehand_are_used_where_they_fit(
     """An image's /tmp may be one that nothing can be run from."""
     prepared = tmp_path / "environment" / "triton-backends"
     prepared.parent.mkdir()
-    monkeypatch.setattr(triton, "prepared_backends", lambda: prepared)
+    monkeypatch.setattr(triton, "find_prepared_backends", lambda: prepared)
     triton.prepare()
     found = find_triton(tmp_path / "none", "", tmp_path)
     assert f"--backend-directory={prepared}" in found.options

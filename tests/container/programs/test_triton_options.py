@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from container.programs.find_triton import TritonProgram, embedded
+from container.programs.find_triton import TritonProgram, find_embedded
 from container.programs.triton_options import (
     ALLOW_SHM,
     REFUSED,
     cache_options,
-    known_options,
+    list_options,
     newer_options,
     refuse_unknown,
     triton_options,
@@ -83,7 +83,7 @@ def test_a_bad_value_stops_the_start_with_a_sentence(
 
 
 def test_an_option_that_triton_lacks_is_refused_with_the_nearest(tmp_path: Path) -> None:
-    triton = embedded(tmp_path)
+    triton = find_embedded(tmp_path)
     refuse_unknown(triton, read_settings({"TRITON_OPTIONS": "--model-load-thread-count=8"}))
     settings = read_settings({"TRITON_OPTIONS": "--model-load-threads-count=8"})
     with pytest.raises(SettingError, match=r"expected: --model-load-thread-count$"):
@@ -94,7 +94,7 @@ def test_an_option_that_triton_lacks_is_refused_with_the_nearest(tmp_path: Path)
 
 def test_each_refused_option_is_one_that_triton_knows(tmp_path: Path) -> None:
     """Else a name that is written wrongly here would refuse nothing."""
-    known = known_options(embedded(tmp_path))
+    known = list_options(find_embedded(tmp_path))
     for name in REFUSED.keys() - {ALLOW_SHM}:  # which the wheel's Triton is too old for
         assert any(one == name or (name[-1] == "-" and one.startswith(name)) for one in known), name
 

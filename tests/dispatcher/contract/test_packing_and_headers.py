@@ -16,7 +16,7 @@ from werkzeug.test import TestResponse
 
 from clients.base import Environment
 from clients.plugins.registry import Registry
-from clients.tensors.classes import classified
+from clients.tensors.classes import classify
 from clients.tensors.client import TensorResult
 from clients.triton.server import Tensors
 from dispatcher.codecs import json_request
@@ -195,7 +195,7 @@ def test_scores_that_are_not_finite_are_null_and_counted_in_every_form(
 
 def test_classes_of_a_tensor_that_are_not_finite_are_null_and_counted() -> None:
     scores = np.array([[1, np.nan, -np.inf]], np.float32)
-    classes = classified(scores, 3, [b"a", b"b", b"c"], batched=True)
+    classes = classify(scores, 3, [b"a", b"b", b"c"], batched=True)
     text, count = encode(TensorResult("m", "", {"y": classes, "z": scores}, "", {"y"}).body())
     y, z = json.loads(text)["outputs"]
     assert y["data"] == ["1.000000:0:a", "null:2:c", "null:1:b"]

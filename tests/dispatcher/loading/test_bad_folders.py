@@ -14,7 +14,7 @@ import pytest
 from clients.errors import (
     UnknownModel,
 )
-from clients.triton.configuration import renamed_config
+from clients.triton.configuration import rename_config
 from dispatcher.errors import AlreadyLoaded, BadModel, OutOfMemory
 from dispatcher.models.load_unload import ModelLoader
 from tests.support.fake_triton import FakeTriton
@@ -67,7 +67,7 @@ def test_a_configuration_that_is_not_utf_8(hosting: ModelLoader, tmp_path: Path)
 def test_a_configuration_as_editors_of_windows_save_it(
     hosting: ModelLoader, tmp_path: Path, coding: str
 ) -> None:
-    hosting.renamed_config = renamed_config
+    hosting.renamed_config = rename_config
     text = 'backend: "python"\r\nmax_batch_size: 8\r\n'
     (tmp_path / "elsewhere" / "config.pbtxt").write_bytes(text.encode(coding))
     hosting.load("one", str(tmp_path / "elsewhere"))
@@ -101,7 +101,7 @@ def test_what_systems_leave_beside_the_only_folder_is_passed_over(
 )
 def test_a_configuration_is_renamed_and_nothing_else(text: str, renamed: str) -> None:
     """A message of protobuf loses a `max_batch_size: 0`, which keeps requests apart."""
-    assert renamed_config(text, "one") == renamed
+    assert rename_config(text, "one") == renamed
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_a_configuration_is_renamed_and_nothing_else(text: str, renamed: str) ->
 def test_a_configuration_that_is_none(
     hosting: ModelLoader, tmp_path: Path, text: str, words: str
 ) -> None:
-    hosting.renamed_config = renamed_config
+    hosting.renamed_config = rename_config
     (tmp_path / "elsewhere" / "config.pbtxt").write_text(text, encoding="utf-8")
     with pytest.raises(BadModel, match=f"elsewhere cannot be loaded: .*{words}"):
         hosting.load("one", str(tmp_path / "elsewhere"))

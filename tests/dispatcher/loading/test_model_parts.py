@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clients.errors import ModelFailed
-from clients.triton.configuration import renamed_config
+from clients.triton.configuration import rename_config
 from dispatcher.errors import AlreadyLoaded, BadModel
 from dispatcher.models.load_unload import ModelLoader
 from tests.support.fake_triton import FakeTriton
@@ -32,7 +32,7 @@ def add(folder: Path, config: str, code: str = "") -> None:
 
 @pytest.fixture
 def chain(hosting: ModelLoader, tmp_path: Path) -> Path:
-    hosting.renamed_config = renamed_config
+    hosting.renamed_config = rename_config
     folder = tmp_path / "archive"
     add(folder / "chain", CHAIN)
     add(folder / "first", 'name: "first"\nbackend: "python"\n')
@@ -56,7 +56,7 @@ def test_steps_get_names_of_their_own_and_what_code_asks_keeps_its_name(
 
 
 def test_two_folders_may_have_equal_steps(hosting: ModelLoader, tmp_path: Path) -> None:
-    hosting.renamed_config = renamed_config
+    hosting.renamed_config = rename_config
     for number in "12":
         folder = tmp_path / number
         add(folder / "chain", CHAIN)

@@ -13,7 +13,7 @@ import dispatcher.models.repository
 from clients.errors import (
     UnknownModel,
 )
-from clients.triton.configuration import renamed_config
+from clients.triton.configuration import rename_config
 from dispatcher.errors import BadModel
 from dispatcher.models.control import ModelControl
 from dispatcher.models.load_unload import ModelLoader
@@ -183,7 +183,7 @@ def test_a_model_from_elsewhere_is_not_loaded_with_a_configuration_of_before(
 def test_a_copy_of_a_folder_that_has_the_name_of_the_first_is_told_so(
     hosting: ModelLoader, tmp_path: Path
 ) -> None:
-    hosting.renamed_config = renamed_config
+    hosting.renamed_config = rename_config
     folder = model_at(tmp_path / "models" / "copy")
     (folder / "config.pbtxt").write_text('backend: "python"\nname: "double"\n')
     add(hosting, folder)
@@ -210,7 +210,7 @@ def test_an_added_folder_that_cannot_be_loaded_leaves_nothing_until_it_is_mended
         hosting.load_own("late")
     assert list(hosting.repository.iterdir()) == []
     server.refuse_to_load = ""
-    hosting.renamed_config = renamed_config
+    hosting.renamed_config = rename_config
     (folder / "config.pbtxt").write_text("max_batchsize: 8")
     with pytest.raises(BadModel, match=r"'late' cannot be loaded: .*max_batchsize"):
         hosting.load_own("late")

@@ -19,7 +19,7 @@ from backends.engine_choice import (
     hide,
     show,
 )
-from backends.engines.command import said
+from backends.engines.command import describe_choice
 from clients.base import Environment
 from clients.plugins.registry import Registry
 from clients.triton.server import ModelState
@@ -224,11 +224,15 @@ def test_the_tool_says_what_a_backend_will_say(tmp_path: Path) -> None:
     ir()(own)
     ir()(plain)
     (plain / "config.pbtxt").unlink()
-    assert said(pinned, {}) == "run by ONNX Runtime in f32 (as its configuration says)"
-    assert said(named, {}).startswith("parameter 'precision' is 'bf16', but expected is one of")
-    assert said(own, {}) == "run by OpenVINO in f32 (as its configuration says)"
-    assert said(plain, {}) == said(own, {})
+    assert describe_choice(pinned, {}) == "run by ONNX Runtime in f32 (as its configuration says)"
+    assert describe_choice(named, {}).startswith(
+        "parameter 'precision' is 'bf16', but expected is one of"
+    )
+    assert describe_choice(own, {}) == "run by OpenVINO in f32 (as its configuration says)"
+    assert describe_choice(plain, {}) == describe_choice(own, {})
     (own / "config.pbtxt").write_text("backend: openvino")
-    assert said(own, {}) == "its config.pbtxt cannot be read; `dispatcher check` says why"
+    assert (
+        describe_choice(own, {}) == "its config.pbtxt cannot be read; `dispatcher check` says why"
+    )
     config('backend: "onnxruntime"', 'backend: "python"')(pinned)
-    assert said(pinned, {}) == "no model of ONNX or OpenVINO"
+    assert describe_choice(pinned, {}) == "no model of ONNX or OpenVINO"

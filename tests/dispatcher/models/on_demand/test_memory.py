@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dispatcher.errors import OutOfMemory
-from dispatcher.locks import Locked, held
+from dispatcher.locks import Locked, hold_lock
 from dispatcher.models.load_unload import PROCESS_BYTES, ModelLoader
 from dispatcher.models.on_demand.memory import MIB, ModelMemory
 from tests.conftest import PROJECT
@@ -103,7 +103,7 @@ def test_a_model_that_another_worker_uses_stays(models: Models) -> None:
         "import fcntl, sys\n"
         "from pathlib import Path\n"
         "from dispatcher.locks import held\n"
-        f"with held(Path({str(models.used / 'a')!r}), fcntl.LOCK_SH):\n"
+        f"with hold_lock(Path({str(models.used / 'a')!r}), fcntl.LOCK_SH):\n"
         "    print('locked', flush=True)\n"
         "    sys.stdin.read()\n"
     )
@@ -207,8 +207,8 @@ def test_what_a_model_took_is_known_at_its_next_load(models: Models) -> None:
 
 
 def test_a_lock_is_waited_for_until_the_deadline(tmp_path: Path) -> None:
-    with held(tmp_path / "a", fcntl.LOCK_SH), held(tmp_path / "a", fcntl.LOCK_SH):
+    with hold_lock(tmp_path / "a", fcntl.LOCK_SH), hold_lock(tmp_path / "a", fcntl.LOCK_SH):
         began = time.monotonic()
-        with pytest.raises(Locked), held(tmp_path / "a", fcntl.LOCK_EX, began + 0.3):
+        with pytest.raises(Locked), hold_lock(tmp_path / "a", fcntl.LOCK_EX, began + 0.3):
             pass
         assert 0.3 <= time.monotonic() - began < 2
