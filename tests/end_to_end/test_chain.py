@@ -79,17 +79,20 @@ def assert_bert_as_reference(endpoint: Endpoint, case: dict[str, Any]) -> None:
 
 
 def test_the_engine_that_runs_a_model_is_shown(endpoint: Endpoint) -> None:
-    """OpenVINO's kernels for convolutions in f32 are faster than ONNX Runtime's, and as exact."""
+    """Which one it is was measured on this machine: the two are about as fast for ResNet-50."""
     (entry,) = [
         one for one in endpoint.call("/models").json["models"] if one["modelName"] == "resnet"
     ]
-    assert (entry["engine"], entry["precision"]) == ("openvino", "f32")
-    assert entry["speedup"] > 0.9
-    assert "of its range" in entry["difference"]
+    engine = entry["engine"]
+    assert entry["precision"] == "f32"
     page = endpoint.call("/metrics").body.decode()
-    labels = 'engine="openvino",model="resnet",precision="f32",version="1"'
+    labels = f'engine="{engine}",model="resnet",precision="f32",version="1"'
     assert f"dispatcher_model_engine_info{{{labels}}} 1.0" in page
-    assert "model 'resnet': run by OpenVINO in f32, " in endpoint.log.read_text()
+    said = {"openvino": "OpenVINO in f32, ", "onnxruntime": "ONNX Runtime in f32 "}[engine]
+    assert f"model 'resnet': run by {said}" in endpoint.log.read_text()
+    if engine == "openvino":
+        assert entry["speedup"] > 0.9
+        assert "of its range" in entry["difference"]
 
 
 @pytest.mark.parametrize("name", ["chelsea.png", "coffee.png"])
