@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flask.testing import FlaskClient
 
-from clients.tensors.v2_protocol import converted
+from clients.tensors.v2_protocol import convert
 from clients.triton.server import Signature, TensorSpec
 from tests.support.asking import RED, ask, tensor
 from tests.support.fake_triton import FakeTriton
@@ -53,7 +53,7 @@ def test_texts_are_tensors_too(client: FlaskClient) -> None:
 def test_infinity_itself_fits_into_every_type_that_has_it() -> None:
     for datatype in ("FP16", "FP32", "FP64"):
         words = json.loads("[Infinity, -Infinity, NaN, null, 65519.0]")
-        array = converted(words, datatype, "inputs[0].data")
+        array = convert(words, datatype, "inputs[0].data")
         np.testing.assert_array_equal(array[:4], [np.inf, -np.inf, np.nan, np.nan])
         assert np.isfinite(array[4])
 

@@ -15,7 +15,7 @@ from clients.errors import ModelUnavailable, UnknownModel
 from clients.plugins.registry import Registry
 from dispatcher.errors import BadModel, OutOfMemory
 from dispatcher.models.on_demand.loading import LoadingServer, OnDemand
-from dispatcher.models.on_demand.memory import Locked, held
+from dispatcher.models.on_demand.memory import Locked, hold_lock
 from tests.dispatcher.models.on_demand.test_memory import Models
 
 
@@ -62,13 +62,13 @@ def test_a_model_is_loaded_once_and_locked_while_it_is_used(models: Models) -> N
     def use(_: int) -> None:
         with control.using("a", soon()):
             assert models.loader.is_wanted("a")
-            with pytest.raises(Locked), held(models.used / "a", fcntl.LOCK_EX):
+            with pytest.raises(Locked), hold_lock(models.used / "a", fcntl.LOCK_EX):
                 pass
 
     with ThreadPoolExecutor(8) as callers:
         list(callers.map(use, range(16)))
     assert loads == [("a",)]
-    with held(models.used / "a", fcntl.LOCK_EX):
+    with hold_lock(models.used / "a", fcntl.LOCK_EX):
         pass
 
 
@@ -82,7 +82,7 @@ def test_the_steps_of_an_ensemble_are_loaded_before_it(models: Models) -> None:
     control = on_demand(models)
     with control.using("outer", soon()):
         assert models.loaded() == {"leaf", "inner", "outer"}
-        with pytest.raises(Locked), held(models.used / "leaf", fcntl.LOCK_EX):
+        with pytest.raises(Locked), hold_lock(models.used / "leaf", fcntl.LOCK_EX):
             pass
     with control.using("loop", soon()):
         pass

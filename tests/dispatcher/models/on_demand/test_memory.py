@@ -102,7 +102,7 @@ def test_a_model_that_another_worker_uses_stays(models: Models) -> None:
     code = (
         "import fcntl, sys\n"
         "from pathlib import Path\n"
-        "from dispatcher.locks import held\n"
+        "from dispatcher.locks import hold_lock\n"
         f"with hold_lock(Path({str(models.used / 'a')!r}), fcntl.LOCK_SH):\n"
         "    print('locked', flush=True)\n"
         "    sys.stdin.read()\n"
