@@ -156,7 +156,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
 
     Raises:
         OSError: the folder, or a file in it, cannot be read.
-        NotReadable: `AutoTokenizer` cannot read it, or `tokenizers` would give other ids.
+        TokenizerNotReadable: `AutoTokenizer` cannot read it, or `tokenizers` would give other ids.
 
     """
     if not folder.is_dir():
@@ -202,7 +202,7 @@ def fields_from(folder: Path, kept: Path) -> dict[str, Any]:
 def read(folder: Path) -> dict[str, Any]:
     """Return the fields of a `Tokenizer`, its backend as JSON, from another process.
 
-    Raises NotReadable: it cannot be read.
+    Raises TokenizerNotReadable: it cannot be read.
     """
     try:
         done = subprocess.run(
@@ -249,7 +249,7 @@ def translate_errors(make: Callable[[Exception], Exception]) -> Iterator[None]:
 def fields_of(folder: Path) -> dict[str, Any]:
     """Return the fields of a `Tokenizer`, its backend as JSON.
 
-    Raises NotReadable: it cannot be read.
+    Raises TokenizerNotReadable: it cannot be read.
     """
     if what := damage(folder):
         raise TokenizerNotReadable(f"whose {what}", "mend that file, or save the tokenizer again")

@@ -1,7 +1,7 @@
 """Admission control: limits what runs in a web worker, and what is kept in memory.
 
-There are three kinds of slots. A call is one run of a client, for a payload or a batch. A job is a
-request that makes several calls, such as a list; it needs a slot for each of them too: one at a
+There are three kinds of slots. A call is one run of a client, for a payload or a batch. A series is
+a request that makes several calls, such as a list; it needs a slot for each of them too: one at a
 time, and more while no other request waits. It counts for the first model that it names.
 Management, such as loading a model, has a few slots of its own. All limits are those of one worker.
 
@@ -21,16 +21,16 @@ class Admission:
 
     Args:
         calls: how many calls of one model may run at a time.
-        jobs: how many jobs of one model may run at a time.
+        series: how many series of one model may run at a time.
         waiting: how many requests may wait for a slot.
         bodies: bytes of the large bodies at a time.
 
     """
 
-    def __init__(self, calls: int, jobs: int, waiting: int, bodies: int) -> None:
+    def __init__(self, calls: int, series: int, waiting: int, bodies: int) -> None:
         self.waiting = waiting_queue = WaitingQueue(waiting)
         self.calls = Slots(with_others(calls), calls, waiting_queue)
-        self.jobs = Slots(with_others(jobs), jobs, waiting_queue)
+        self.series = Slots(with_others(series), series, waiting_queue)
         self.management = Slots(with_others(MANAGING), MANAGING, waiting_queue)
         self.bodies = LargeBodies(bodies)
 

@@ -35,8 +35,8 @@ Answer = tuple[ModelRequest | Exception, dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Job:
-    """What the calls of one request have in common."""
+class Series:
+    """The calls of one request: what they have in common."""
 
     time_limit: TimeLimit
     caller: Caller
@@ -63,7 +63,7 @@ class Executor:
         self.calls.refuse_hanging(self.registry.name(name))
         return self.lookup.client(name, until)
 
-    def batches(self, prepared: PreparedRequest, job: Job) -> Iterator[list[Any]]:
+    def batches(self, prepared: PreparedRequest, series: Series) -> Iterator[list[Any]]:
         """Yield the results for a list of payloads, a batch at a time.
 
         A few batches are under way together, so that one is decoded while another is in the model;
@@ -78,7 +78,7 @@ class Executor:
 
         return self.in_order(
             range(0, len(prepared.payloads), size),
-            job,
+            series,
             model=lambda _: self.registry.name(prepared.model_request.modelname),
             call=lambda start, deadline: prepared.batch(start, size, deadline),
             failed=failed,
@@ -89,7 +89,7 @@ class Executor:
         self,
         model_requests: Iterable[ModelRequest | Exception],
         metadata: Metadata,
-        job: Job,
+        series: Series,
         once: Once | None = None,
     ) -> Iterator[dict[str, Any]]:
         """Yield a result or an error for each request, in order."""
@@ -117,27 +117,27 @@ class Executor:
             return isinstance(one, ModelRequest) and names_sequence(one.parameters, metadata)
 
         for one, answer in self.in_order(
-            wait_for_each(model_requests, job.time_limit.ends),
-            job,
+            wait_for_each(model_requests, series.time_limit.ends),
+            series,
             model=model,
             call=call,
             failed=failed,
             most=self.calls.per_model,
             alone=alone,
         ):
-            yield self.kept(one, answer, job) if isinstance(one, ModelRequest) else answer
+            yield self.kept(one, answer, series) if isinstance(one, ModelRequest) else answer
 
-    def kept(self, one: ModelRequest, answer: dict[str, Any], job: Job) -> dict[str, Any]:
+    def kept(self, one: ModelRequest, answer: dict[str, Any], series: Series) -> dict[str, Any]:
         """Store one of several answers where its request asks for it; return it, or the error."""
         if "error" in answer:
             return answer
         try:
-            return store_answer(one, answer, job.time_limit.deadline())
+            return store_answer(one, answer, series.time_limit.deadline())
         except Exception as error:
             return error_item(error, self.registry.name(one.modelname))
 
     def by_name(
-        self, model_requests: list[ModelRequest], metadata: Metadata, job: Job
+        self, model_requests: list[ModelRequest], metadata: Metadata, series: Series
     ) -> dict[str, Any]:
         """Return the results of several models for one payload, decoded once.
 
@@ -148,7 +148,7 @@ class Executor:
         self.refuse_unknown_fields(model_requests)
         # Not for a list: each model decodes it a batch at a time, and all of it may be large.
         once = None if model_requests[0].is_list else Once()
-        answers = self.items(model_requests, metadata, job, once)
+        answers = self.items(model_requests, metadata, series, once)
         return {
             one.modelname: {name: value for name, value in answer.items() if name != "modelname"}
             for one, answer in zip(model_requests, answers, strict=True)
@@ -185,7 +185,7 @@ class Executor:
     def in_order(  # noqa: C901  each by its name
         self,
         items: Iterable[T],
-        job: Job,
+        series: Series,
         *,
         model: Callable[[T], str],
         call: Callable[[T, float], R],
@@ -200,7 +200,7 @@ class Executor:
 
         Args:
             items: what to call with.
-            job: what the calls have in common.
+            series: what the calls have in common.
             model: returns the model of an item.
             call: is run in a thread of its own.
             failed: returns the result for a call that was not made or did not end.
@@ -226,21 +226,23 @@ class Executor:
             if alone(item):
                 while under_way:
                     yield first()
-            deadline = job.time_limit.deadline()
-            if job.caller.disconnected():
+            deadline = series.time_limit.deadline()
+            if series.caller.disconnected():
                 raise CallerGone("the caller closed the connection before all models were asked")
             slot = self.calls.try_enter(model(item), deadline)
             while slot is None and under_way:
                 yield first()
                 slot = self.calls.try_enter(model(item), deadline)
             try:
-                slot = slot or self.calls.enter(model(item), deadline, job.caller, in_job=True)
+                slot = slot or self.calls.enter(
+                    model(item), deadline, series.caller, in_series=True
+                )
             except CallerGone:
                 raise
             except InferenceError as error:
                 yield failed(item, error)
                 continue
-            context = job.context.copy()  # two threads cannot be inside the same one
+            context = series.context.copy()  # two threads cannot be inside the same one
             future = self._pool.submit(context.run, run, slot, item, deadline)
             under_way.append((item, deadline, future))
             del future  # its exception would hold this frame, and this frame the future

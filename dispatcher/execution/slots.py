@@ -63,7 +63,9 @@ class Slot:
     caller: Caller  # of the request
     # Answers the caller when the thread in the slot does not return in time.
     on_timeout: Callable[[], None] | None = None
-    in_job: bool = False  # whether it is a call of a job, which has waited for a slot of its own
+    in_series: bool = (
+        False  # whether it is a call of a series, which has waited for a slot of its own
+    )
     # Whether it is a stream, whose `on_timeout` is due as soon as the caller is gone.
     until_gone: bool = False
     since: float = 0.0
@@ -122,7 +124,7 @@ class WaitingQueue:
             self.wake_disconnected()
         if self.count >= self.most:
             queues = [
-                [one for one in queue if not one.in_job]
+                [one for one in queue if not one.in_series]
                 for slots in self.kinds
                 for queue in slots.queues.values()
             ]
@@ -165,14 +167,14 @@ class Slots:
         deadline: float,
         caller: Caller = Caller(),
         *,
-        in_job: bool = False,
+        in_series: bool = False,
     ) -> Slot:
-        """Wait for a slot; a call of a job goes before the other requests of its model.
+        """Wait for a slot; a call of a series goes before the other requests of its model.
 
         Raises TooManyRequests: the queue is full.
         Raises ModelUnavailable: too many calls of the model hang.
         """
-        slot = Slot(self, model, deadline, caller, in_job=in_job)
+        slot = Slot(self, model, deadline, caller, in_series=in_series)
         with self._lock:
             self.refuse_hanging(model)
             if model not in self.queues and self._has_capacity_for(model):
@@ -183,12 +185,12 @@ class Slots:
                     )
                 self._grant(slot)
                 return slot
-            if not in_job:
+            if not in_series:
                 self._waiting_queue.join(slot)
             slot.wake = threading.Lock()
             slot.wake.acquire()
             queue = self.queues.setdefault(model, deque())
-            (queue.appendleft if in_job else queue.append)(slot)
+            (queue.appendleft if in_series else queue.append)(slot)
         slot.wake.acquire(timeout=max(0.0, min(deadline - time.monotonic(), threading.TIMEOUT_MAX)))
         with self._lock:
             granted = slot in self.running
@@ -230,8 +232,8 @@ class Slots:
         return taken / min(self.per_model, most)
 
     def try_enter(self, model: str, deadline: float) -> Slot | None:
-        """Return a slot for a call of a job, or `None` where none is free."""
-        slot = Slot(self, model, deadline, Caller(), in_job=True)
+        """Return a slot for a call of a series, or `None` where none is free."""
+        slot = Slot(self, model, deadline, Caller(), in_series=True)
         if slot.late():
             return None
         with self._lock:
@@ -326,7 +328,7 @@ class Slots:
         queue.remove(slot)
         if not queue:
             del self.queues[slot.model]
-        self._waiting_queue.count -= not slot.in_job
+        self._waiting_queue.count -= not slot.in_series
 
     def reset_hanging(self) -> None:
         """Admit calls of all models again: their clients were replaced since some hang."""

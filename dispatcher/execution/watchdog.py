@@ -79,11 +79,11 @@ class Watchdog:
 
     def look(self) -> None:
         """Answer callers whose time is used up, and count calls that hang."""
-        calls, jobs = self.admission.calls, self.admission.jobs
+        calls, series = self.admission.calls, self.admission.series
         self.note(calls.saturation())
         now = self.clock()
         over = grace_period(self.timeout)
-        jobs.answer_overdue(now - over, now)
+        series.answer_overdue(now - over, now)
         calls.answer_overdue(now - over, now)
         for slot in calls.find_hanging(now - self.timeout - over, room.entered):
             log.error(
@@ -92,7 +92,7 @@ class Watchdog:
                 stack_of(slot.thread),
             )
         hanging = sum(calls.hanging.values())
-        if not hanging or len(calls.running) > hanging or jobs.running:
+        if not hanging or len(calls.running) > hanging or series.running:
             self.busy_at = now
         elif self.leaving and now > self.busy_at + IDLE_S:
             # gunicorn and Python would wait for the hanging threads, which never end.

@@ -49,7 +49,7 @@ from dispatcher.codecs.responses import (
 )
 from dispatcher.errors import ANSWERS
 from dispatcher.execution.admission import Admission
-from dispatcher.execution.executor import Executor, Job, store_answer
+from dispatcher.execution.executor import Executor, Series, store_answer
 from dispatcher.execution.prepared import PreparedRequest, prepare
 from dispatcher.execution.slots import STARTS, Slot, Slots
 from dispatcher.execution.watchdog import send_timeout, shut_down
@@ -217,8 +217,8 @@ class InferenceHandler:
     def streamed(self, model_request: ModelRequest, metadata: Metadata) -> Response:
         """Answer with the results of one payload as the model gives them, if it gives several."""
 
-        def answer(job: Job) -> Response:
-            prepared = self.prepared(model_request, metadata, job.time_limit.ends)
+        def answer(series: Series) -> Response:
+            prepared = self.prepared(model_request, metadata, series.time_limit.ends)
             offered = available_types(model_request, prepared.client)
             if prepared.streams():
                 offered = (*offered, LINES, EVENTS)
@@ -226,10 +226,10 @@ class InferenceHandler:
             if form not in {LINES, EVENTS}:
                 return self.one(model_request, metadata)
             refuse_to_keep(model_request, form)
-            response = stream_response(prepared, job, form, self.telemetry)
+            response = stream_response(prepared, series, form, self.telemetry)
             return with_attributes(response, prepared)
 
-        return self.as_job(model_request, metadata, answer, stream=True, only=True)
+        return self.as_series(model_request, metadata, answer, stream=True, only=True)
 
     def answer_timeout(
         self, connection: socket.socket, record: RequestRecord, modelname: str
@@ -245,16 +245,16 @@ class InferenceHandler:
         if stream:
             refuse_to_keep(model_request, LINES)
 
-        def answer(job: Job) -> Response:
-            prepared = self.prepared(model_request, metadata, job.time_limit.deadline())
-            batches = self.executor.batches(prepared, job)
+        def answer(series: Series) -> Response:
+            prepared = self.prepared(model_request, metadata, series.time_limit.deadline())
+            batches = self.executor.batches(prepared, series)
             if stream:
                 return results_in_lines(batches, prepared, LINES, self.telemetry)
             body = prepared.body(list(itertools.chain.from_iterable(batches)))
-            body = store_answer(model_request, body, job.time_limit.deadline())
+            body = store_answer(model_request, body, series.time_limit.deadline())
             return with_attributes(json_response(body), prepared)
 
-        return self.as_job(model_request, metadata, answer, stream=stream, only=True)
+        return self.as_series(model_request, metadata, answer, stream=stream, only=True)
 
     def several(
         self, asked: SeveralModels | RequestList, metadata: Metadata, lines: str
@@ -264,42 +264,42 @@ class InferenceHandler:
         requests = iter(asked.model_requests)
         first = next(requests, None)
 
-        def answer(job: Job) -> Response:
+        def answer(series: Series) -> Response:
             if isinstance(asked, SeveralModels):
-                results = self.executor.by_name(asked.model_requests, metadata, job)
+                results = self.executor.by_name(asked.model_requests, metadata, series)
                 if stream:
                     results = {name: {"modelname": name, **one} for name, one in results.items()}
                 made = (encode_item(one, name) for name, one in results.items())
                 each = list(self.telemetry.items(made, g.record))
                 return lines_response(one.text for one in each) if stream else results_by_name(each)
             every = itertools.chain([first] if first is not None else [], requests)
-            encoded = map(encode_item, self.executor.items(every, metadata, job))
+            encoded = map(encode_item, self.executor.items(every, metadata, series))
             items = self.telemetry.items(encoded, g.record)
             if stream:
                 return lines_response((one.text for one in items), lines or LINES)
             return results_response(items)
 
-        return self.as_job(first, metadata, answer, stream=stream, only=False)
+        return self.as_series(first, metadata, answer, stream=stream, only=False)
 
-    def as_job(
+    def as_series(
         self,
         first: ModelRequest | InferenceError | None,
         metadata: Metadata,
-        answer: Callable[[Job], Response],
+        answer: Callable[[Series], Response],
         *,
         stream: bool,
         only: bool,
     ) -> Response:
         """Answer with several calls, in a slot that is held until the response is sent."""
         time_limit = self.time_limit(metadata, stream=stream)
-        slot = self.enter(self.admission.jobs, first, time_limit.deadline(), only=only)
+        slot = self.enter(self.admission.series, first, time_limit.deadline(), only=only)
         if stream and g.caller.connection:
             # A caller that reads too slowly is disconnected.
             slot.deadline = time_limit.ends + self.client_timeout
             slot.on_timeout = partial(shut_down, g.caller.connection)
         with ExitStack() as until_sent:
             until_sent.enter_context(slot)
-            response = answer(Job(time_limit, g.caller, slot))
+            response = answer(Series(time_limit, g.caller, slot))
             until_sent.pop_all()
         response.call_on_close(partial(release_slot, slot))
         return response
@@ -316,7 +316,7 @@ class InferenceHandler:
         """Wait for the first object of the current request in S3, then for a slot.
 
         Args:
-            slots: of calls, or of jobs.
+            slots: of calls, or of series.
             first: what it asks, or the first of several.
             deadline: for both.
             only: whether that is all; then it fails at once where its model does not answer.

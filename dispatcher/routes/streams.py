@@ -16,7 +16,7 @@ from dispatcher.codecs.json_request import CHUNK
 from dispatcher.codecs.metadata import Metadata
 from dispatcher.codecs.responses import JSON, LINES, encode, lines_response, negotiate
 from dispatcher.errors import CallerGone
-from dispatcher.execution.executor import Job
+from dispatcher.execution.executor import Series
 from dispatcher.execution.prepared import PreparedRequest
 from dispatcher.execution.slots import Slot
 from dispatcher.execution.watchdog import shut_down
@@ -41,13 +41,13 @@ def spool(bodies: LargeBodies, until_sent: ExitStack) -> BodyFile:
 
 
 def stream_response(
-    prepared: PreparedRequest, job: Job, form: str, telemetry: Telemetry
+    prepared: PreparedRequest, series: Series, form: str, telemetry: Telemetry
 ) -> Response:
     """Answer with the results of one payload as they come, in lines or events."""
     result = prepared.result(stream=True)
     several = result if isinstance(result, Iterator) else iter([result])
     steps = prepared.steps(several)
-    results = ([prepared.body(one)] for one in each_in_time(steps, prepared, job))
+    results = ([prepared.body(one)] for one in each_in_time(steps, prepared, series))
     response = results_in_lines(results, prepared, form, telemetry)
     response.call_on_close(prepared.request.cancel)
     return response
@@ -64,21 +64,21 @@ def results_in_lines(
     return lines_response((one.text for one in telemetry.items(made, g.record)), form)
 
 
-def each_in_time(steps: Iterator[Any], prepared: PreparedRequest, job: Job) -> Iterator[Any]:
+def each_in_time(steps: Iterator[Any], prepared: PreparedRequest, series: Series) -> Iterator[Any]:
     """Yield results; end the model's run where the next one is late, or the caller gone."""
 
     def stop() -> None:
-        if not prepared.request.cancel() and job.caller.connection:
-            shut_down(job.caller.connection)
+        if not prepared.request.cancel() and series.caller.connection:
+            shut_down(series.caller.connection)
 
-    slot = job.slot
-    slot.deadline, slot.on_timeout, slot.until_gone = job.time_limit.deadline(), stop, True
+    slot = series.slot
+    slot.deadline, slot.on_timeout, slot.until_gone = series.time_limit.deadline(), stop, True
     try:
         for one in steps:
             yield one
-            slot.deadline = job.time_limit.deadline()
+            slot.deadline = series.time_limit.deadline()
     except DeadlineExceeded as error:
-        if job.caller.disconnected():
+        if series.caller.disconnected():
             raise CallerGone("the caller closed the connection before all results") from error
         raise
 
@@ -88,6 +88,6 @@ def wants_lines(metadata: Metadata) -> bool:
 
 
 def release_slot(slot: Slot) -> None:
-    """Release the slot of a job whose response was sent, or broke off."""
+    """Release the slot of a series whose response was sent, or broke off."""
     with suppress(DeadlineExceeded):
         slot.release()

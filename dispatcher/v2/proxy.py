@@ -75,7 +75,7 @@ class TritonProxy:
     def generate_stream(self, metadata: Metadata) -> tuple[Iterator[bytes], Callable[[], None]]:
         """Return the answers of a model as Triton's `generate_stream` sends them: as events.
 
-        A slot of a job is held until what is returned as second is called. Triton is left where
+        A slot of a series is held until what is returned as second is called. Triton is left where
         the caller is gone, or the next answer does not come in time.
         """
         asked, until = self.begin(metadata)
@@ -84,7 +84,7 @@ class TritonProxy:
         with ExitStack() as otherwise:
             otherwise.callback(done)
             document = parse_object(request.get_data(), until, hint=FIELDS_EXPECTED)
-            slot = self.enter(self.admission.jobs, ModelRequest(asked, []), until)
+            slot = self.enter(self.admission.series, ModelRequest(asked, []), until)
             held = otherwise.enter_context(ExitStack())
             held.enter_context(suppress(DeadlineExceeded))
             held.callback(slot.release)

@@ -32,7 +32,7 @@ def soon(seconds: float = 10) -> float:
 
 def admission(per_model: int = 16, total: int = 24, waiting: int = 64) -> Admission:
     made = Admission(per_model, per_model, waiting, 2**20)
-    for turns in (made.calls, made.jobs):
+    for turns in (made.calls, made.series):
         turns.free = turns.total = total
     return made
 
@@ -46,10 +46,10 @@ class Waiter:
         model: str,
         caller: Caller = Caller(),  # noqa: B008  it is immutable
         *,
-        in_job: bool = False,
+        in_series: bool = False,
     ) -> None:
         self.got: Slot | Exception | None = None
-        self._in_job = in_job
+        self._in_series = in_series
         self._arguments = (model, soon(), caller)
         self._turns = turns
         self._thread = threading.Thread(target=self._wait, daemon=True)
@@ -57,7 +57,7 @@ class Waiter:
 
     def _wait(self) -> None:
         try:
-            self.got = self._turns.enter(*self._arguments, in_job=self._in_job)
+            self.got = self._turns.enter(*self._arguments, in_series=self._in_series)
         except Exception as error:
             self.got = error
 
@@ -140,12 +140,12 @@ def test_a_job_goes_on_before_others_whose_line_is_full_and_is_not_turned_away()
     calls = admission(1, 1, 2).calls
     running = calls.enter("a", soon())
     waiting_queue = waiters(calls, "a", 2)
-    job = Waiter(calls, "a", in_job=True)
-    wait_for(lambda: len(calls.queues["a"]) == 3, 5, "the job's place")
+    series = Waiter(calls, "a", in_series=True)
+    wait_for(lambda: len(calls.queues["a"]) == 3, 5, "the series' place")
     with pytest.raises(TooManyRequests):
         calls.enter("a", soon())
     running.release()
-    turn = job.ended()
+    turn = series.ended()
     assert isinstance(turn, Slot)
     assert [w.got for w in waiting_queue] == [None, None]
     turn.release()

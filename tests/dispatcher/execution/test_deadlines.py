@@ -73,11 +73,11 @@ def test_time_that_was_spent_before_the_model_is_gone(client: FlaskClient) -> No
     assert milliseconds(response, "class") >= 500
 
 
-@pytest.mark.parametrize("payload", [{"n": 1}, [{"n": 1}]], ids=["a call", "a job"])
+@pytest.mark.parametrize("payload", [{"n": 1}, [{"n": 1}]], ids=["a call", "a series"])
 def test_time_that_was_spent_on_waiting_is_told_as_that(
     client: FlaskClient, admission: Admission, payload: Any
 ) -> None:
-    for turns in (admission.calls, admission.jobs):
+    for turns in (admission.calls, admission.series):
         turns.per_model = 1
         turns.enter("slow", time.monotonic() + 10)
     response = client.post("/infer/slow?timeout_ms=100", json={"payload": payload})

@@ -58,7 +58,7 @@ def test_lines_of_a_caller_who_left_are_not_asked(
     leaving.join()
     assert len(answers) < 10
     assert len(Model.asked) < 10
-    wait_for(lambda: admission.jobs.free == admission.jobs.total, 5, "the job's turn")
+    wait_for(lambda: admission.series.free == admission.series.total, 5, "the series' turn")
 
 
 # Clients that do not come back
