@@ -106,7 +106,7 @@ def find_system_packages() -> Iterator[Part]:
     )
     fields = "\t".join(f"${{{field}}}" for field in DPKG_FIELDS)
     shown = subprocess.run(
-        ["dpkg-query", "--show", f"--showformat=${{db:WeightsStatus-WeightsStatus}}\t{fields}\n"],
+        ["dpkg-query", "--show", f"--showformat=${{db:Status-Status}}\t{fields}\n"],
         check=True,
         capture_output=True,
         encoding="utf-8",
