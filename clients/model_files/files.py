@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import os
 import stat
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,14 +77,3 @@ def exists(path: Path | str) -> bool:
 def is_file(path: Path | str) -> bool:
     """Whether a file is there; Path's method raises too in a folder without access."""
     return os.path.isfile(path)  # noqa: PTH113
-
-
-def try_lock(file: IO[str]) -> bool:
-    """Lock a file; return false if another process has locked it."""
-    import fcntl  # noqa: PLC0415  Windows has none
-
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

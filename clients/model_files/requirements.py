@@ -107,7 +107,7 @@ def lacks_of(file: Path) -> list[Lack]:
         return [Lack(file, 0, f"it cannot be read ({type(error).__name__})")]
     found: list[Lack] = []
     for number, whole in enumerate(lines, 1):
-        # Options may follow, as may a backslash and options in the next line.
+        # Options may follow, also in the next line, after a backslash.
         line = re.sub(r"((^|\s)#.*|\s--\w.*|\\)$", "", whole).strip()
         if not line or NOT_COMPARED.match(line):
             continue

@@ -1,7 +1,8 @@
-"""A file in RUN_DIR in which one process publishes its status to the others, as JSON.
+"""Files in RUN_DIR by which one process publishes to the others: its status, or what has changed.
 
-It is overwritten in place and never shrinks, so that writing succeeds on a full disk as well. A
-checksum tells a reader that a document is half-written: the one before it still holds then.
+A status is overwritten in place and never shrinks, so that writing succeeds on a full disk as well.
+A checksum tells a reader that a document is half-written: the one before it still holds then. What
+has changed (`News`) is added at the end.
 """
 
 from __future__ import annotations

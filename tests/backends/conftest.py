@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,17 @@ from tests.support.models import onnx_repository, torchscript_models
 from tests.support.triton import process as triton_process
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
+
+
+def cpu_config(count: int = 1, **parameters: str) -> dict[str, Any]:
+    """Return a configuration with instances on the CPU; `__` in a parameter's name is a dot."""
+    return {
+        "name": "m",
+        "instance_group": [{"count": count, "kind": "KIND_CPU"}],
+        "parameters": {
+            key.replace("__", "."): {"string_value": text} for key, text in parameters.items()
+        },
+    }
 
 
 @pytest.fixture(scope="session", autouse=True)

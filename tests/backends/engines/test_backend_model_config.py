@@ -272,7 +272,7 @@ def test_instances_are_counted_on_each_gpu(groups: list[dict[str, Any]], count: 
 
 
 @pytest.mark.parametrize(
-    ("told", "text", "asked"),
+    ("stated", "text", "asked"),
     [
         ("GPU", "instance_group [ { count: 2 kind: KIND_AUTO } ] # KIND_GPU", "AUTO"),
         ("GPU", "instance_group { count: 2 }", "AUTO"),
@@ -285,8 +285,8 @@ def test_instances_are_counted_on_each_gpu(groups: list[dict[str, Any]], count: 
     ],
 )
 def test_what_triton_calls_gpu_was_perhaps_left_to_it(
-    tmp_path: Path, told: str, text: str | None, asked: str
+    tmp_path: Path, stated: str, text: str | None, asked: str
 ) -> None:
     if text is not None:
         (tmp_path / "config.pbtxt").write_text(text)
-    assert read_kind(told, tmp_path) == asked
+    assert read_kind(stated, tmp_path) == asked

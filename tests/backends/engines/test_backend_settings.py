@@ -27,17 +27,8 @@ from backends.onnxruntime.session_settings import (
     warn_of_unread,
 )
 from backends.onnxruntime.unknown_ranks import unknown_ranks
+from tests.backends.conftest import cpu_config
 from tests.support.models import onnx_models
-
-
-def config(count: int = 1, **parameters: str) -> dict[str, Any]:
-    return {
-        "name": "m",
-        "instance_group": [{"count": count, "kind": "KIND_CPU"}],
-        "parameters": {
-            key.replace("__", "."): {"string_value": text} for key, text in parameters.items()
-        },
-    }
 
 
 class TestThreads:
@@ -56,16 +47,16 @@ class TestThreads:
 
     @pytest.mark.parametrize("given", [{}, {"intra_op_thread_count": "0"}])
     def test_the_default_is_a_share_that_does_not_spin(self, given: dict[str, str]) -> None:
-        settings = session_settings(config(2, **given), cpus=16)
+        settings = session_settings(cpu_config(2, **given), cpus=16)
         assert settings.intra_op_threads == 8
         assert settings.session_entries["session.intra_op.allow_spinning"] == "0"
 
     def test_a_given_number_counts(self) -> None:
-        settings = session_settings(config(2, intra_op_thread_count="3"), cpus=8)
+        settings = session_settings(cpu_config(2, intra_op_thread_count="3"), cpus=8)
         assert settings.intra_op_threads == 3
 
     def test_spinning_can_be_asked_for(self) -> None:
-        settings = session_settings(config(2, session__intra_op__allow_spinning="1"), cpus=8)
+        settings = session_settings(cpu_config(2, session__intra_op__allow_spinning="1"), cpus=8)
         assert settings.session_entries["session.intra_op.allow_spinning"] == "1"
 
     def test_affinity_limits_the_cpus(self, tmp_path: Path) -> None:
@@ -106,7 +97,7 @@ class TestThreads:
 
 class TestSessionSettings:
     def test_native_spellings(self) -> None:
-        given = config(
+        given = cpu_config(
             execution_mode="1",
             session__use_device_allocator_for_initializers="1",
             memory__enable_memory_arena_shrinkage="cpu:0",
@@ -132,7 +123,7 @@ class TestSessionSettings:
         [(0, "ENABLE_ALL"), (1, "ENABLE_EXTENDED"), (2, "DISABLE_ALL"), (-1, "ENABLE_BASIC")],
     )
     def test_graph_levels(self, level: int, name: str) -> None:
-        given = {**config(), "optimization": {"graph": {"level": level}}}
+        given = {**cpu_config(), "optimization": {"graph": {"level": level}}}
         assert session_settings(given, cpus=1).graph_level == f"ORT_{name}"
 
     @pytest.mark.parametrize(
@@ -145,10 +136,10 @@ class TestSessionSettings:
     def test_a_bad_value_names_its_key(self, key: str, text: str) -> None:
         said = f"parameter '{key.replace('__', '.')}' is '{text}', but expected is"
         with pytest.raises(ModelConfigError, match=said):
-            session_settings(config(**{key: text}), cpus=1)
+            session_settings(cpu_config(**{key: text}), cpus=1)
 
     def test_those_that_no_other_engine_knows_are_named(self) -> None:
-        given = config(session__set_denormal_as_zero="1")
+        given = cpu_config(session__set_denormal_as_zero="1")
         assert own_settings(given) == "session.set_denormal_as_zero"
 
     @pytest.mark.parametrize(
@@ -161,11 +152,11 @@ class TestSessionSettings:
         ],
     )
     def test_so_are_those_beside_the_parameters(self, given: dict[str, Any], key: str) -> None:
-        assert own_settings({**config(2, intra_op_thread_count="2"), **given}) == key
+        assert own_settings({**cpu_config(2, intra_op_thread_count="2"), **given}) == key
 
     def test_onnx_runtime_gets_them(self) -> None:
         options = session.session_options(
-            session_settings(config(intra_op_thread_count="2"), cpus=1)
+            session_settings(cpu_config(intra_op_thread_count="2"), cpus=1)
         )
         assert options.intra_op_num_threads == 2
         assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
@@ -177,22 +168,22 @@ class TestProviders:
     def accelerated(self, kind: str, name: str, **parameters: str) -> dict[str, Any]:
         accelerator = {"name": name, "parameters": parameters}
         field = {f"{kind}_execution_accelerator": [accelerator]}
-        return {**config(), "optimization": {"execution_accelerators": field}}
+        return {**cpu_config(), "optimization": {"execution_accelerators": field}}
 
     def test_a_cpu_instance_runs_on_the_cpu(self) -> None:
-        assert execution_providers(config(), "CPU", 0, self.ALL) == ([(CPU, {})], [])
+        assert execution_providers(cpu_config(), "CPU", 0, self.ALL) == ([(CPU, {})], [])
 
     def test_a_gpu_instance_runs_on_its_device(self) -> None:
-        providers, _ = execution_providers(config(), "GPU", 3, self.ALL)
+        providers, _ = execution_providers(cpu_config(), "GPU", 3, self.ALL)
         assert providers == [(CUDA, {"device_id": "3"}), (CPU, {})]
 
     def test_a_gpu_instance_needs_cuda(self) -> None:
         with pytest.raises(ModelConfigError, match=r"KIND_GPU, but .* has no CUDA.* only CPUExec"):
-            execution_providers(config(), "GPU", 0, [CPU])
+            execution_providers(cpu_config(), "GPU", 0, [CPU])
 
     def test_an_automatic_instance_takes_what_is_there(self) -> None:
-        assert execution_providers(config(), "AUTO", 0, [CPU])[0] == [(CPU, {})]
-        assert execution_providers(config(), "AUTO", 0, self.ALL)[0][0][0] == CUDA
+        assert execution_providers(cpu_config(), "AUTO", 0, [CPU])[0] == [(CPU, {})]
+        assert execution_providers(cpu_config(), "AUTO", 0, self.ALL)[0][0][0] == CUDA
 
     def test_tensorrt_comes_first_with_its_parameters(self) -> None:
         given = self.accelerated(

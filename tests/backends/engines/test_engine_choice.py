@@ -23,6 +23,7 @@ from backends.engine_choice import (
 )
 from backends.model_config import FileSignature, FileTensor, ModelConfigError
 from backends.openvino.properties import properties
+from tests.backends.conftest import cpu_config
 from tests.support.models import onnx_models
 
 SIGNATURE = FileSignature(
@@ -30,14 +31,6 @@ SIGNATURE = FileSignature(
 )
 DEFAULT = EnginePreference()
 FOUND = EngineChoice(OPENVINO, BF16, "", 1.9, "`y` differs by 0.002 of its range", SIGNATURE)
-
-
-def config(**parameters: str) -> dict[str, Any]:
-    return {
-        "name": "m",
-        "instance_group": [{"count": 1, "kind": "KIND_CPU"}],
-        "parameters": {key: {"string_value": text} for key, text in parameters.items()},
-    }
 
 
 class TestWishes:
@@ -54,11 +47,11 @@ class TestWishes:
     def test_the_configuration_counts_more_than_the_environment(
         self, given: dict[str, str], environment: dict[str, str], expected: EnginePreference
     ) -> None:
-        assert engine_choice.preference(config(**given), environment) == expected
+        assert engine_choice.preference(cpu_config(**given), environment) == expected
 
     def test_the_accelerator_is_the_engine(self) -> None:
         accelerators = {"cpu_execution_accelerator": [{"name": "openvino"}]}
-        given = {**config(), "optimization": {"execution_accelerators": accelerators}}
+        given = {**cpu_config(), "optimization": {"execution_accelerators": accelerators}}
         assert engine_choice.preference(given, {}).engine == OPENVINO
 
     @pytest.mark.parametrize(
@@ -70,7 +63,7 @@ class TestWishes:
     )
     def test_others_are_refused(self, given: dict[str, str], said: str) -> None:
         with pytest.raises(ModelConfigError, match=said):
-            engine_choice.preference(config(**given), {})
+            engine_choice.preference(cpu_config(**given), {})
 
     @pytest.mark.parametrize(
         ("precision", "flags", "expected"),
@@ -102,7 +95,7 @@ class TestProperties:
             "ENABLE_CPU_PINNING": False,
             "NUM_STREAMS": 2,
         }
-        assert properties(config(), cpus=8) == expected
+        assert properties(cpu_config(), cpus=8) == expected
 
     @pytest.mark.parametrize(
         ("given", "key", "expected"),
@@ -117,7 +110,7 @@ class TestProperties:
         ],
     )
     def test_parameters_are_nvidias(self, given: dict[str, str], key: str, expected: Any) -> None:
-        assert properties(config(**given), cpus=2)[key] == expected
+        assert properties(cpu_config(**given), cpus=2)[key] == expected
 
     @pytest.mark.parametrize(
         ("key", "text", "expected"),
@@ -133,7 +126,7 @@ class TestProperties:
     def test_a_wrong_one_is_named(self, key: str, text: str, expected: str) -> None:
         said = f"'{key}' is '{text}', but expected is (?i:{expected})"
         with pytest.raises(ModelConfigError, match=said):
-            properties(config(**{key: text}), cpus=2)
+            properties(cpu_config(**{key: text}), cpus=2)
 
 
 @pytest.fixture

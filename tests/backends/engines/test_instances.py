@@ -19,19 +19,12 @@ from backends.onnxruntime.session import OnnxSession
 from backends.onnxruntime.session_settings import session_settings
 from backends.openvino.properties import properties
 from backends.openvino.session import OpenVinoSession
+from tests.backends.conftest import cpu_config
 from tests.support.models import onnx_models, openvino_models
 
 CPU = [("CPUExecutionProvider", {})]
 X = np.random.default_rng(1).normal(size=(2, openvino_models.WIDTH)).astype(np.float32)
 EXPECTED = np.maximum(X @ openvino_models.FIRST, 0) @ openvino_models.SECOND
-
-
-def config(count: int = 2, **parameters: str) -> dict[str, Any]:
-    return {
-        "name": "m",
-        "instance_group": [{"count": count, "kind": "KIND_CPU"}],
-        "parameters": {key: {"string_value": text} for key, text in parameters.items()},
-    }
 
 
 @pytest.fixture
@@ -74,7 +67,7 @@ def at_once(
 def test_a_lone_run_has_all_cores_and_others_their_share(
     model: Path, monkeypatch: pytest.MonkeyPatch, widths: list[int]
 ) -> None:
-    session = OnnxSession(model, session_settings(config(1), cpus=4), CPU, {})
+    session = OnnxSession(model, session_settings(cpu_config(1), cpus=4), CPU, {})
     assert session.at_once == 4
     np.testing.assert_allclose(session.run({"x": X}, ["y"])["y"], EXPECTED, atol=1e-4)
     for answer in at_once(session, monkeypatch, 3):
@@ -108,14 +101,14 @@ def test_an_answer_that_depends_on_the_threads_is_the_same_under_load(
     (other,) = onnxruntime.InferenceSession(file, options).run(None, {"x": x})
     assert np.abs(other - expected).max() > 1e-3, "ONNX Runtime has mended it"
 
-    session = OnnxSession(file, session_settings(config(1), cpus=4), CPU, {})
+    session = OnnxSession(file, session_settings(cpu_config(1), cpus=4), CPU, {})
     answers = [session.run({"x": x}, ["y"])["y"], *at_once(session, monkeypatch, 3, x)]
     np.testing.assert_array_equal(answers, [expected] * 4)
     assert widths[2:] == [1] * 4
 
 
 def test_one_that_fails_is_no_longer_counted(model: Path, widths: list[int]) -> None:
-    session = OnnxSession(model, session_settings(config(1), cpus=4), CPU, {})
+    session = OnnxSession(model, session_settings(cpu_config(1), cpus=4), CPU, {})
     for _ in range(3):
         with pytest.raises(Exception, match="Got invalid dimensions"):
             session.run({"x": X[:, :5]}, ["y"])
@@ -125,7 +118,7 @@ def test_one_that_fails_is_no_longer_counted(model: Path, widths: list[int]) -> 
 
 def test_a_large_model_has_one_run_at_a_time(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SMALL", model.stat().st_size - 1)
-    session = OnnxSession(model, session_settings(config(1), cpus=4), CPU, {})
+    session = OnnxSession(model, session_settings(cpu_config(1), cpus=4), CPU, {})
     assert session.at_once == 1
     np.testing.assert_allclose(session.run({"x": X}, ["y"])["y"], EXPECTED, atol=1e-4)
 
@@ -133,10 +126,10 @@ def test_a_large_model_has_one_run_at_a_time(model: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     "alone",
     [
-        {**config(), "dynamic_batching": {}},
-        {**config(), "sequence_batching": {}},
-        config(intra_op_thread_count="4"),
-        config(**{"session.intra_op.allow_spinning": "1"}),
+        {**cpu_config(2), "dynamic_batching": {}},
+        {**cpu_config(2), "sequence_batching": {}},
+        cpu_config(2, intra_op_thread_count="4"),
+        cpu_config(2, **{"session.intra_op.allow_spinning": "1"}),
     ],
     ids=[
         "Triton makes the batches",
@@ -150,7 +143,7 @@ def test_where_others_see_to_the_cores_there_is_one_run_at_a_time(alone: dict[st
 
 
 def test_on_a_gpu_too() -> None:
-    assert session_settings(config(2), cpus=8, on_cpu=False).at_once == 1
+    assert session_settings(cpu_config(2), cpus=8, on_cpu=False).at_once == 1
 
 
 @pytest.mark.parametrize(
@@ -160,7 +153,7 @@ def test_on_a_gpu_too() -> None:
 def test_otherwise_there_are_as_many_as_cores_and_eight_at_most(
     count: int, cpus: int, at_once: int, threads: int
 ) -> None:
-    settings = session_settings(config(count), cpus=cpus)
+    settings = session_settings(cpu_config(count), cpus=cpus)
     assert (settings.at_once, settings.intra_op_threads) == (at_once, threads)
 
 
@@ -184,9 +177,9 @@ def test_what_larger_runs_need_is_given_back(engine: str, larger: int, tmp_path:
     file = tmp_path / "m" / "model.onnx"
     onnx_models.save(file, nodes, *sides, weights=weights)
     session = (
-        OnnxSession(file, session_settings(config(1), cpus=2), CPU, {})
+        OnnxSession(file, session_settings(cpu_config(1), cpus=2), CPU, {})
         if engine == "onnxruntime"
-        else OpenVinoSession(file, properties(config(1), cpus=2), {})
+        else OpenVinoSession(file, properties(cpu_config(1), cpus=2), {})
     )
 
     def run(side: int) -> None:

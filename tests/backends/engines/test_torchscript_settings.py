@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from backends.model_config import ModelConfigError
@@ -14,28 +12,19 @@ from backends.pytorch.torchscript_settings import (
     thread_counts,
     warn_of_unread,
 )
-
-
-def config(count: int = 1, **parameters: str) -> dict[str, Any]:
-    return {
-        "name": "m",
-        "instance_group": [{"count": count, "kind": "KIND_CPU"}],
-        "parameters": {
-            key.replace("__", "."): {"string_value": text} for key, text in parameters.items()
-        },
-    }
+from tests.backends.conftest import cpu_config
 
 
 class TestTorchScript:
     def test_native_spellings(self) -> None:
-        its = config(2, INTRA_OP_THREAD_COUNT="3", DISABLE_CUDNN="true")
+        its = cpu_config(2, INTRA_OP_THREAD_COUNT="3", DISABLE_CUDNN="true")
         assert thread_counts(its, cpus=8) == (3, 4)
         (warning,) = warn_of_unread(its)
         assert "'DISABLE_CUDNN'" in warning
 
     def test_a_bad_value_names_its_key(self) -> None:
         with pytest.raises(ModelConfigError, match="parameter 'INTER_OP_THREAD_COUNT' is 'two'"):
-            thread_counts(config(INTER_OP_THREAD_COUNT="two"), cpus=1)
+            thread_counts(cpu_config(INTER_OP_THREAD_COUNT="two"), cpus=1)
 
     @pytest.mark.parametrize(
         ("names", "order"),
