@@ -22,7 +22,7 @@ from clients.families.base.dispatch_toml import (
     one_of,
 )
 from clients.families.base.family import Family, show_spec
-from clients.families.base.picture_input import FileInput, PictureInput, picture_input
+from clients.families.base.picture_input import PictureInput, picture_input
 from clients.images.boxes import (
     LAYOUTS,
     MOST_QUERIES,
@@ -85,9 +85,8 @@ class DetectionKeys(Keys):
 class DetectorPlan:
     """How a model takes pictures and answers boxes."""
 
-    input: PictureInput | FileInput  # the input tensor
-    # Height and width of the letterboxed picture, in pixels; 0 for those of each picture
-    size: tuple[int, int]
+    input: PictureInput  # the input tensor
+    size: tuple[int, int]  # height and width of the letterboxed picture, in pixels
     output: TensorSpec  # the tensor with the boxes
     masks: int  # the count of coefficients of a box if another output has masks; else 0
     turned: bool  # whether rows and columns of the output are swapped
@@ -130,7 +129,7 @@ class Detection(Family[DetectionKeys, DetectorPlan]):
             return plan
         return replace(plan, extra=self.behind(sizes, plan))
 
-    def table(self, signature: Signature, taken: PictureInput | FileInput) -> TensorSpec:
+    def table(self, signature: Signature, taken: PictureInput) -> TensorSpec:
         """Return the output with the boxes: the one that is named, or the only table."""
         tables = [one for one in signature.outputs if len(taken.rest_of(one)) == 2]
         there = ", ".join(map(show_spec, signature.outputs))
@@ -227,11 +226,6 @@ class Detection(Family[DetectionKeys, DetectorPlan]):
     ) -> tuple[Tensors, list[Letterbox]]:
         """Return the input tensor, and where each picture is in the model's rectangle."""
         taken = plan.input
-        if isinstance(taken, FileInput):
-            files = self.each(payloads, self.picture_file)
-            place = Letterbox.filling if self.layout.shares else Letterbox.inside
-            places = [place(one.size, plan.size if any(plan.size) else one.size) for one in files]
-            return taken.tensor(files), places
         around = Letterbox.stretched if self.layout.shares else Letterbox.around
         boxed = self.each(payloads, lambda payload: around(self.picture(payload), plan.size))
         pixels = [box.pixels for box in boxed]
@@ -241,8 +235,6 @@ class Detection(Family[DetectionKeys, DetectorPlan]):
 
     def objects(self, output: Array, box: Letterbox, plan: DetectorPlan) -> list[Any]:
         """Return the answer's rows for one picture; `output` is as the layout has it."""
-        if not any(plan.size):
-            plan = replace(plan, size=(box.height, box.width))
         settings = self.request.parameters
         classes, scores, corners = self.found(output, plan)
         corners = right_way_round(corners)

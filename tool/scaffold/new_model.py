@@ -184,9 +184,7 @@ def say(options: argparse.Namespace, plan: FamilyPlan, notes: list[str]) -> None
 
 
 ASK = {
-    **dict.fromkeys(
-        ("classification", "detection", "picture-file"), "invoke {name} --img PICTURE.jpg"
-    ),
+    **dict.fromkeys(("classification", "detection"), "invoke {name} --img PICTURE.jpg"),
     **dict.fromkeys(("embedding", "text-classification"), 'invoke {name} --text "some words"'),
     "fill-mask": 'invoke {name} --text "a sentence with a mask"',
     TENSORS: "invoke {name} --json '{{\"inputs\": […]}}'",
