@@ -146,7 +146,6 @@ ARROWS = {
     "backends/machine": "backends/model_config.py",
     "backends/onnxruntime": ("backends backends/batching backends/machine backends/openvino"),
     "backends/openvino": ("backends backends/batching backends/machine"),
-    "backends/pytorch": ("backends backends/batching backends/machine"),
     # The tool looks at what the others would do; none of them imports it.
     "tool": "container/trouble.py dispatcher/version.py",
     "tool/checks": (

@@ -2,6 +2,5 @@
 
 from tests.support.mistakes.configuration import CONFIGURATION
 from tests.support.mistakes.engines import ENGINES
-from tests.support.mistakes.ensembles import ENSEMBLES
 
-MISTAKES = [*CONFIGURATION, *ENSEMBLES, *ENGINES]
+MISTAKES = [*CONFIGURATION, *ENGINES]

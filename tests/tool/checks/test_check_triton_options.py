@@ -24,15 +24,26 @@ def test_what_asks_for_a_gpu_is_warned_of_where_none_is(tmp_path: Path, check: C
     assert "KIND_AUTO" in one["fix"]
 
 
-@pytest.mark.parametrize("file", ["model.plan", "model.graphdef"])
+@pytest.mark.parametrize(
+    ("file", "config", "fix"),
+    [
+        ("model.plan", "", "the ONNX file"),
+        ("model.graphdef", "", "the ONNX file"),
+        ("model.pt", "", "torch.onnx.export"),
+        ("model.pt", 'platform: "pytorch_libtorch"', "torch.onnx.export"),
+    ],
+)
 def test_a_file_that_only_nvidia_s_image_runs_is_warned_of(
-    tmp_path: Path, check: Check, file: str
+    tmp_path: Path, check: Check, file: str, config: str, fix: str
 ) -> None:
     (tmp_path / "engine" / "1").mkdir(parents=True)
     (tmp_path / "engine" / "1" / file).write_bytes(b"x")
+    (tmp_path / "engine" / "config.pbtxt").write_text(config)
     code, (one,) = check(tmp_path)
-    assert (code, one["level"], one["file"]) == (0, "warning", f"engine/1/{file}")
+    where = "engine/config.pbtxt" if config else f"engine/1/{file}"
+    assert (code, one["level"], one["file"]) == (0, "warning", where)
     assert "which only NVIDIA's image of Triton can run" in one["message"]
+    assert fix in one["fix"]
 
 
 def test_a_decoupled_step_of_an_ensemble_is_a_warning(tmp_path: Path, check: Check) -> None:
