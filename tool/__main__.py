@@ -50,7 +50,7 @@ COMMANDS = {  # the module of each, and what it does
         "serve the models and classes of a folder, with Triton and NGINX",
     ),
     "engines": (
-        "backends.engines.command",
+        "tool.engines.command",
         "say which engine runs each model on this machine, how fast and how exactly",
     ),
     "emulate": (

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from backends.engines.offline import settings_here
 from clients.model_files.findings import Findings
 from clients.model_files.model_folders import can_be_read, models_in
 from clients.plugins.discovery import client_files
@@ -19,6 +18,7 @@ from container.model_check.models import CHMOD, CODE, check_models, note_unreada
 from container.trouble import Trouble
 from tool.checks.archive import unpack
 from tool.checks.client import check_clients, check_requirements, has_client
+from tool.engines.offline import settings_here
 
 CLIENTS = Path(CODE, "clients")
 

@@ -11,13 +11,6 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from backends.engines.offline import (
-    Offline,
-    compose_links,
-    load_offline,
-    settings_here,
-    silence,
-)
 from clients.base import Client
 from clients.families.base.dispatch_toml import FILE
 from clients.model_files.files import is_litter
@@ -29,6 +22,13 @@ from clients.plugins.discovery import sources
 from clients.plugins.registry import Loaded
 from container.model_check.model import BUILT_IN
 from dispatcher.status.checks import LOGGED, failures
+from tool.engines.offline import (
+    Offline,
+    compose_links,
+    load_offline,
+    settings_here,
+    silence,
+)
 
 OLDER = re.compile(r"^[ \t]+def inference\(self, (img|text)\b", re.MULTILINE)
 MISTAKES = ("AttributeError", "IndexError", "KeyError", "NameError", "TypeError", "ValueError")
