@@ -251,8 +251,8 @@ def test_what_does_not_fit_is_a_finding_beside_a_dispatch_toml_as_well(
 
 
 ARRAY = (
-    "on its own examples[0]: the model's client answered what JSON cannot represent: a value of "
-    "the type ndarray, in "
+    "on its own examples[0]: the model's client answered what JSON cannot represent: Object of "
+    "type ndarray is not JSON serializable"
 )
 
 ANSWERS = """
