@@ -10,16 +10,17 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextvars import copy_context
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 
 from flask import Response
 from werkzeug.datastructures import MIMEAccept
+from werkzeug.http import parse_accept_header
 
 from clients.base import Client
 from clients.tensors.client import TensorClient
 from clients.tensors.scores import NotFinite
-from dispatcher.errors import BadHeader, NotAcceptable, NotJson
+from dispatcher.errors import NotAcceptable, NotJson
 from dispatcher.model_request import ModelRequest
 
 JSON: Final = "application/json"
@@ -32,10 +33,7 @@ NON_FINITE_HEADER: Final = "X-Non-Finite-Values"
 
 OK: Final = 200
 
-# Parts of an Accept header with the separators before them, outside of quotes.
-PARTS = re.compile(r'([,;]|^)((?:[^,;"]|"(?:[^"\\]|\\.)*"?)*)')
-MEDIA_RANGE = re.compile(r"\*|[^\s/]+/[^\s/]+")
-QUALITY = re.compile(r"0(\.[0-9]*)?|1(\.0*)?|\.[0-9]+")  # as in RFC 9110, and Java's
+POINT_ALONE = re.compile(r"q=\.", re.IGNORECASE)  # of a quality of Java's
 
 
 def available_types(model_request: ModelRequest, client: Client) -> tuple[str, ...]:
@@ -52,8 +50,6 @@ def negotiate(header: str, offered: tuple[str, ...]) -> str:
 
     A picture beside text/html does not count where JSON is accepted too: such headers are the
     defaults of Java and of browsers' forms.
-
-    Raises BadHeader: the header cannot be read.
     """
     if not header.strip():
         return offered[0]
@@ -68,32 +64,16 @@ def negotiate(header: str, offered: tuple[str, ...]) -> str:
     )
 
 
+@lru_cache(100)
 def media_ranges(header: str) -> MIMEAccept:
-    """Parse an Accept header (RFC 9110, 12.5.1).
+    """Parse an Accept header (RFC 9110, 12.5.1); what cannot be read is skipped.
 
-    Java's default is `text/html, *; q=.2`. Other parameters than `q` are ignored.
+    Java's default is `text/html, *; q=.2`.
     """
-    types = [""]
-    qualities: dict[int, float] = {}
-    for separator, text in PARTS.findall(header):
-        part = text.strip()
-        name, equals, value = map(str.strip, part.partition("="))
-        if separator != ";":
-            fits = not part or MEDIA_RANGE.fullmatch(part) is not None
-            types.append("*/*" if part == "*" else part)
-        elif name in {"q", "Q"}:
-            fits = bool(types[-1] and QUALITY.fullmatch(value)) and len(types) not in qualities
-            qualities[len(types)] = float(value) if fits else 0.0
-        else:
-            fits = not part or bool(types[-1] and equals)
-        if not fits:
-            raise BadHeader(
-                f"the header Accept has {part[:60]!r}, which is neither a type nor a quality",
-                hint="separate types by commas, and write qualities from 0 to 1 with a point: "
-                "application/json;q=0.9, image/png;q=0.1",
-            )
-    ranges = [(one, qualities.get(n, 1.0)) for n, one in enumerate(types, 1) if one]
-    return MIMEAccept(ranges)
+    found = parse_accept_header(POINT_ALONE.sub("q=0.", header), MIMEAccept)
+    return MIMEAccept(
+        [("*/*" if name == "*" else name.partition(";")[0], quality) for name, quality in found]
+    )
 
 
 def negotiate_lines(header: str) -> str:
