@@ -116,7 +116,6 @@ def test_an_older_class_is_asked_for_a_bgr_picture(tmp_path: Path) -> None:
     assert answer(client, client.example, OnnxModels(tmp_path)) == bgr[0, 0].tolist()
 
 
-
 def test_the_entry_point_is_of_the_group_that_is_looked_at() -> None:
     (group,) = tomllib.loads(block("entry-points", "toml"))["project"]["entry-points"]
     assert group == ENTRY_POINTS
