@@ -138,7 +138,7 @@ def test_a_classifier_that_is_not_as_the_file_says(
 @pytest.mark.parametrize(
     ("layout", "tensors", "words"),
     [
-        ("yolov5", signature({"x": (3, 8, 8)}, {"y": (7, 10)}), ['"yolov5"', "8 numbers", "has 10"]),
+        ("yolov5", signature({"x": (3, 8, 8)}, {"y": (7, 10)}), ["yolov5", "8 numbers", "has 10"]),
         ("yolov8", signature({"x": (3, 8, 8)}, {"y": (9, 10)}), ["7 numbers", "3 lines", "has 9"]),
         ("yolov8", signature({"x": (3, 8, 8)}, {"y": (3, 80, 80, 85), "z": (9,)}),
          ["`family`", "no table of boxes"]),
