@@ -316,40 +316,6 @@ def test_a_folder_may_have_classes_alone(
     assert "it lacks the method inference" in one["message"]
 
 
-OLD = """
-class Old:
-    def inference(self, text):
-        return ANSWER
-"""
-ADAPTER = """
-from clients.older_class import OlderClass
-from .inference import Old
-
-class OldText(OlderClass):
-    modelname = "old"
-    older = Old
-"""
-
-
-def test_an_older_class_is_asked(tmp_path: Path, check: Check) -> None:
-    write_right(tmp_path, "right")
-    adapter = write_class(tmp_path, ADAPTER, "old/__init__.py")
-    old = write_class(tmp_path, OLD.replace("ANSWER", "text"), "old/inference.py")
-    assert check(tmp_path) == (0, [])
-    old.write_text(OLD.replace("ANSWER", "text.length"))
-    code, (one,) = check(tmp_path)
-    assert (code, one["level"]) == (1, "error")
-    assert "AttributeError: 'str' object has no attribute 'length'" in one["message"]
-    assert "old/inference.py:4)" in one["message"]
-    old.write_text(f"import socket\n{OLD.replace('ANSWER', 'socket.create_connection((text, 1))')}")
-    assert check(tmp_path) == (0, [])  # its own Triton is not there
-    adapter.unlink()
-    old.rename(adapter.parent.parent / "inference.py")
-    code, (one,) = check(tmp_path)
-    assert (code, one["message"]) == (0, "has no client")
-    assert "is served by clients.older_class.OlderClass" in one["fix"]
-
-
 @pytest.mark.parametrize("shape", [(), (1,)])
 def test_a_class_that_sends_a_scalar_without_its_dimension_is_named(
     tmp_path: Path, check: Check, shape: tuple[int, ...]
