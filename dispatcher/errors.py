@@ -100,7 +100,7 @@ class ClientBug(InferenceError):
 
 
 class NotJson(InferenceError):
-    """A client's result cannot be encoded as JSON; the message says what in it."""
+    """A client's result cannot be encoded as JSON; the message says where."""
 
 
 class ObjectForbidden(InferenceError):

@@ -1,25 +1,16 @@
-"""`python -m backends.engines FOLDER FILE ENGINE PRECISION`: print the choice for a model, in JSON.
-
-In a process of its own: an engine may crash on a model, and the memory that the comparison needs is
-given back at its end.
-"""
+"""`python -m backends.engines`: `dispatcher engines`, where the tool is not."""
 
 from __future__ import annotations
 
-import json
-import logging
+import argparse
 import sys
-from dataclasses import asdict
-from pathlib import Path
 
-from backends.engine_choice import EnginePreference
-from backends.engines.selection import select_engine
+from backends.engines.command import arguments, run
 from container.trouble import Trouble
 
-folder, file, *asked = sys.argv[1:]
-logging.disable(logging.CRITICAL)
+parser = argparse.ArgumentParser(prog="engines")
+arguments(parser)
 try:
-    found = select_engine(Path(folder), Path(file), EnginePreference(*asked))
+    sys.exit(run(parser.parse_args()))
 except Trouble as error:
-    sys.exit(str(error))
-sys.stdout.write(f"{json.dumps(asdict(found))}\n")
+    sys.exit(f"engines: {error}")

@@ -14,16 +14,15 @@ from tests.support.front import front
 from tests.support.sequences import ask, container, lay_out
 from tool.commands.new_client import contents
 
+BERT = {"modelname": "bert_base", "payload": {"text": "The world has [MASK] people."}}
+
 
 @pytest.fixture
 def small_repository(tmp_path: Path, models: None) -> Path:
-    return write_small_repository(tmp_path)
-
-
-def write_small_repository(folder: Path) -> Path:
-    name = "bert_base"
-    shutil.copytree(PROJECT / "model_repository" / name, folder / "repository" / name)
-    return folder / "repository"
+    """A copy of bert_base alone."""
+    folder = tmp_path / "repository"
+    shutil.copytree(PROJECT / "model_repository" / "bert_base", folder / "bert_base")
+    return folder
 
 
 def write_own_client(folder: Path, repository: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,16 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from container.serving import OWN
-from container.supervisor.http_probe import UnixConnection, ask
-from tests.conftest import Endpoint, running, start, stop, wait_for
-from tests.conftest import wait_until_announced as announced
+from tests.conftest import Endpoint, running, wait_for
 from tests.support.chaos import (
     CRASH,
-    HANG,
     HOLD,
     KILL,
-    LONGEST_S,
     RAISE,
     STOP,
     Load,
@@ -33,7 +27,6 @@ from tests.support.chaos import (
     ping,
     soak,
 )
-from tests.support.telemetry import scraped, value
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +53,8 @@ QUICK = [
 ]
 LONG = [
     ("Triton", STOP, True),
-    ("a model's process", STOP, False),  # it alone is ended and loaded again
+    ("a model's process", KILL, False),  # it alone is loaded again
+    ("a model's process", STOP, False),  # and ended before
     ("gunicorn's worker", STOP, True),
     ("NGINX's master", KILL, True),
 ]
@@ -115,64 +109,6 @@ def test_an_optional_model_that_dies_is_503_by_itself(chaos: Endpoint) -> None:
     # Mended together with the others, whenever Triton is restarted.
     hit(chaos, "Triton", KILL)
     wait_for(lambda: Load(chaos).one("frail", [1.0]) == "right", 40, "the optional model")
-
-
-@pytest.mark.slow
-def test_a_required_model_that_hangs_at_some_request_is_back_by_itself(tmp_path: Path) -> None:
-    settings = lay_out(tmp_path, "steady", "frail")
-    with running(tmp_path, **settings) as endpoint:
-        bad = Load(endpoint)
-        poison = threading.Thread(
-            target=lambda: [bad.one("frail", [float(HANG)]) for _ in range(6)]
-        )
-        with Load(endpoint).going_on() as load:
-            poison.start()
-            # One that hangs may be busy with a request for as long as that may take.
-            seen = outage(endpoint, within=90)
-            poison.join()
-        load.check()
-        assert seen
-        assert seen[0] < 80
-        assert seen[1] < 110
-        assert restarts(endpoint, "Triton") == 0, "the model alone was loaded again"
-        assert bad.slowest < LONGEST_S
-
-
-# Shutdown
-
-
-@pytest.mark.slow
-def test_a_request_in_flight_is_answered_and_ping_is_503_meanwhile(tmp_path: Path) -> None:
-    settings = lay_out(tmp_path, "steady")
-    model = tmp_path / "repository" / "steady" / "1" / "model.py"
-    model.write_text(model.read_text().replace("asked == -3", "time.sleep(max(0, asked - 900))"))
-    endpoint = start(tmp_path, RUN_DIR=str(tmp_path / "run"), **settings)
-    announced(endpoint)
-    load = Load(endpoint)
-    outcome: list[str] = []
-    caller = threading.Thread(target=lambda: outcome.append(load.one("steady", [908.0])))
-    caller.start()
-    taken_in(endpoint)
-    statuses: set[int] = set()
-    lookout = threading.Timer(3, lambda: statuses.add(of_worker(tmp_path / "run" / OWN)))
-    lookout.start()
-    began = time.monotonic()
-    assert stop(endpoint) == 0
-    assert 5 < time.monotonic() - began < 30
-    caller.join()
-    assert outcome == ["right"]
-    assert statuses == {503}
-
-
-def taken_in(endpoint: Endpoint) -> None:
-    """Wait until a request is in flight, besides the one that asks."""
-    metric = "dispatcher_requests_in_flight"
-    wait_for(lambda: value(scraped(endpoint), metric) > 1, 20, "the request")
-
-
-def of_worker(run_dir: Path) -> int:
-    """Return the status of /ping where nobody can be refused."""
-    return ask(UnixConnection(run_dir / "gunicorn.sock"), "/ping").status
 
 
 # No room

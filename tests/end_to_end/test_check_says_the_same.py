@@ -15,27 +15,42 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import PROJECT, Answer, Endpoint, running, wait_for
+from tests.conftest import PROJECT, Endpoint, running, wait_for
+from tests.support.check import write_classes
 from tests.support.mistakes import MISTAKES
-from tests.support.mistakes.authored import (
-    IN_CLASS,
-    IN_TOML,
-    RIGHT_CLASS,
-    write_classifier,
-)
-from tests.support.mistakes.mistake import (
-    config,
-    write_mistake,
-    write_right,
-)
+from tests.support.mistakes.mistake import config, write_mistake, write_right
 
 pytestmark = pytest.mark.slow
 
-IN_FOLDER = {
-    one.name: one
-    for one in MISTAKES
-    if one.name in {"misspelt", "renamed", "lfs", "other_dims", "no_version", "v1"}
+CLASSIFIER = """backend: "onnxruntime"
+max_batch_size: 8
+instance_group { count: 1 }
+parameters { key: "engine" value { string_value: "onnxruntime" } }
+"""
+# A `dispatch.toml` beside a classifier of pictures, and words of what is said of it.
+IN_TOML = {
+    "family": (
+        'family = "clasification"',
+        '`family` is "clasification"; did you mean `classification`?',
+    ),
+    "example": (
+        'family = "classification"\nexample = { image = "x" }',
+        "the client of 'example' fails on its own example: `img` is missing; the payload has",
+    ),
 }
+IN_FOLDER = {one.name: one for one in MISTAKES if one.name in {"misspelt", "lfs", "other_dims"}}
+RIGHT_CLASS = """
+from clients.base import Client
+
+class Mine(Client):
+    modelname = "works"
+    examples = [{"x": [0, 1, 2]}, {"x": [0, 0, 0]}]
+
+    def inference(self, payload):
+        found = self.infer({"INPUT": self.numbers(payload, "x")[None]}, model="right")["OUTPUT"][0]
+        boxes = found[found > 0]
+        return {"first": float(boxes.sum()), "boxes": boxes.tolist()}
+"""
 
 
 @dataclass(frozen=True)
@@ -51,14 +66,14 @@ class Place:
         files = (f"{name}/", f"code/clients/{name}.py")
         return [one for one in self.found if f"{one['file']}/".startswith(files)]
 
-    def log(self) -> str:
-        """Return the container's log, with paths as check has them."""
-        text = self.endpoint.log.read_text()
-        return text.replace(f"{self.root}/code/clients/", "").replace(f"{self.root}/", "")
+    def logs(self, message: str) -> None:
+        """Wait for a message in the container's log, with paths as check has them."""
 
-    def post(self, name: str) -> Answer:
-        body = {"model_name": f"{name}_posted", "url": str(self.root / name)}
-        return self.endpoint.call("/models", json.dumps(body))
+        def log() -> str:
+            text = self.endpoint.log.read_text()
+            return text.replace(f"{self.root}/code/clients/", "").replace(f"{self.root}/", "")
+
+        wait_for(lambda: message in log(), 60, lambda: f"{message!r} in the log\n{log()}")
 
 
 @pytest.fixture(scope="module")
@@ -68,12 +83,20 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     pinned(write_right(root, "right"))
     for mistake in IN_FOLDER.values():
         write_mistake(root, mistake)
-    for name, (change, _) in IN_TOML.items():
-        change(write_classifier(root / name))
+    for name, (toml, _) in IN_TOML.items():
+        write_classes(root / name / "1", 3)
+        for file, text in (
+            ("config.pbtxt", CLASSIFIER),
+            ("labels.txt", "a\nb\nc\n"),
+            ("dispatch.toml", toml),
+        ):
+            (root / name / file).write_text(text)
     classes = root / "code" / "clients"
     classes.mkdir(parents=True)
-    for name, (source, _) in {**IN_CLASS, "works": (RIGHT_CLASS, "")}.items():
-        (classes / f"{name}.py").write_text(source.replace("NAME", name))
+    (classes / "works.py").write_text(RIGHT_CLASS)
+    (classes / "no_box.py").write_text(
+        RIGHT_CLASS.replace("works", "no_box").replace("boxes.sum()", "boxes.max()")
+    )
     (root.parent / "empty").mkdir(exist_ok=True)
     checked = subprocess.run(
         (sys.executable, "-m", "tool", "check", "--json", str(root)),
@@ -88,11 +111,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         yield Place(root, endpoint, found)
 
 
-def said(answer: Answer) -> str:
-    error = answer.json["error"]
-    return f"{error['message']}\n{error['hint']}"
-
-
 @pytest.mark.parametrize("name", [*IN_TOML, *IN_FOLDER])
 def test_a_mistake_in_a_model_is_told_alike(place: Place, name: str) -> None:
     words = IN_TOML[name][1] if name in IN_TOML else IN_FOLDER[name].words
@@ -100,31 +118,25 @@ def test_a_mistake_in_a_model_is_told_alike(place: Place, name: str) -> None:
     message = one["message"]
     assert one["level"] == "error"
     assert words in f"`{one['key']}` {message}"
-    wait_for(lambda: message in place.log(), 60, lambda: f"{message!r} in the log\n{place.log()}")
-    answer = place.post(name)
+    place.logs(message)
+    posted = json.dumps({"model_name": f"{name}_posted", "url": str(place.root / name)})
+    answer = place.endpoint.call("/models", posted)
     assert (answer.status, answer.json["error"]["code"]) == (400, "bad_model")
-    text = said(answer)
+    text = "{message}\n{hint}".format(**answer.json["error"])
     assert message in text.replace(f"{name}_posted", name).replace(f"{place.root}/", "")
     assert one["fix"] in text
     assert str(place.root / name) in text  # the author's own path
     assert "triton-dispatcher-" not in text  # and no other
-    assert f"{name}_posted" not in {
-        one["modelName"] for one in place.endpoint.call("/models").json["models"]
-    }
+    assert f"{name}_posted" not in place.endpoint.call("/models").body.decode()
 
 
-@pytest.mark.parametrize("name", IN_CLASS)
-def test_a_mistake_in_a_class_is_told_alike(place: Place, name: str) -> None:
-    (one,) = place.checked(name)
-    message = one["message"]
+def test_a_mistake_in_a_class_is_told_alike_and_one_that_works_is_fine(place: Place) -> None:
+    (one,) = place.checked("no_box")
     assert one["level"] == "error"
-    assert IN_CLASS[name][1] in message
-    message = message.replace("code/clients/", "")  # as in `log`
-    wait_for(lambda: message in place.log(), 60, lambda: f"{message!r} in the log\n{place.log()}")
-
-
-def test_a_class_that_works_is_fine(place: Place) -> None:
+    message = one["message"]
+    assert "the client of 'no_box' fails on its own examples[1]: ValueError: zero-size" in message
+    place.logs(message.replace("code/clients/", ""))
     assert place.checked("works") == []
     answer = place.endpoint.ask(modelname="works", payload={"x": [1, 0, 3]})
     assert answer.json["result"] == {"first": 8.0, "boxes": [2.0, 6.0]}
-    assert "the client of 'works'" not in place.log()
+    assert "the client of 'works'" not in place.endpoint.log.read_text()

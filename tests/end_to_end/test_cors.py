@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -118,15 +117,3 @@ def test_a_star_allows_every_site_and_sends_no_credentials(opened: Endpoint) -> 
         assert (first.status, allowed(first)["allow-origin"]) == (204, "*")
     # No page asks so.
     assert opened.call("/nowhere", None, "OPTIONS", ASKS).status == 404
-
-
-def test_without_web_workers_a_page_can_still_read_why(tmp_path: Path) -> None:
-    with front(tmp_path, CORS_ORIGINS=SHOP) as endpoint:
-        endpoint.process.terminate()
-        endpoint.process.wait(30)
-        answer = endpoint.call("/invocations", DOUBLE, headers={"Origin": SHOP})
-        assert (answer.status, answer.json["error"]["code"]) == (503, "unavailable")
-        assert allowed(answer)["allow-origin"] == SHOP
-        assert answer.headers["Retry-After"] == "5"
-        first = endpoint.call("/invocations", None, "OPTIONS", {"Origin": SHOP, **ASKS})
-        assert first.status == 204

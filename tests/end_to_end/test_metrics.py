@@ -1,4 +1,4 @@
-"""What /metrics counts, over all web workers."""
+"""What is on /metrics, over all web workers, and what hostile callers and full disks do to it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import errno
 import json
 import logging
 import os
+import re
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -15,25 +18,41 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
+from flask.testing import FlaskClient
 
 from bench.servers.processes import kilobytes
-from clients.base import Environment
+from clients.base import Client, Environment
 from clients.plugins.registry import Registry
 from dispatcher.gunicorn import hooks as gunicorn_hooks
+from dispatcher.routes import metrics as route
 from dispatcher.settings import read_settings
 from dispatcher.status.status import Readiness, Status, SupervisorStatus
 from dispatcher.telemetry.multiprocess import free_seat
+from dispatcher.telemetry.request_log import RequestRecord
+from dispatcher.telemetry.telemetry import MAX_MODELS, Metrics
 from dispatcher.version import VERSION
 from tests.conftest import PROJECT, Endpoint, alive, descendants, wait_for
 from tests.support.application import make_app
 from tests.support.fake_triton import FakeTriton
 from tests.support.probing import triton
-from tests.support.telemetry import Samples, difference, scraped, settled, value
+from tests.support.telemetry import difference, parse_page, scraped, settled, value
 
 
 def ask(endpoint: Endpoint, modelname: str, **more: Any) -> int:
     return endpoint.ask(modelname=modelname, payload={"numbers": [1]}, **more).status
+
+
+def one_worker(
+    *clients: type[Client],
+    repository: Path = PROJECT / "model_repository",
+    supervisor: SupervisorStatus = SupervisorStatus(),  # noqa: B008  it is immutable
+) -> FlaskClient:
+    """Return a web worker without others, in this process."""
+    environment = Environment(FakeTriton({one.modelname: dict for one in clients}), repository)
+    registry = Registry({one.modelname: one(environment) for one in clients})
+    settings = read_settings({"SAGEMAKER_SAFE_PORT_RANGE": "1-3"})  # nobody is there
+    readiness = Readiness(lambda: supervisor, Status)
+    return make_app(settings, registry, environment, readiness).test_client()
 
 
 def test_counts_are_those_of_the_requests_sent(seen: Endpoint) -> None:
@@ -127,36 +146,23 @@ def test_a_worker_that_is_killed_takes_only_its_requests_in_flight_along(seen: E
     assert all(now[key] >= number for key, number in kept.items()), "what was counted stays"
 
 
-def test_triton_s_own_metrics_stand_beside_them(endpoint: Endpoint) -> None:
-    def answered(samples: Samples) -> float:
-        # The parser gives a counter the ending that Triton leaves out.
-        return value(samples, "nv_inference_request_success_total", model="bert_base")
+def test_saturation_is_the_mean_of_the_workers(seen: Endpoint) -> None:
+    settled(seen)
 
-    before = scraped(endpoint)
-    text = {"text": "The world has [MASK] people."}
-    for _ in range(3):
-        assert endpoint.ask(modelname="bert_base", payload=text).status == 200
-    counted = answered(before) + 3
-    wait_for(
-        lambda: answered(scraped(endpoint)) >= counted, 5, "Triton's count: it follows the answer"
-    )
-    now = settled(endpoint)
-    assert answered(now) >= counted
-    assert value(now, "dispatcher_triton_up") == 1
-    assert value(now, "dispatcher_ready") == 1
-    assert value(now, "dispatcher_canary_ok") == 3
-    ours = difference(now, before)
-    assert value(ours, "dispatcher_requests_total", model="bert_base", status="200") == 3
-    assert value(ours, "dispatcher_request_seconds_sum", model="bert_base", status="200") > 0
+    def saturation() -> float:
+        return value(scraped(seen), "dispatcher_saturation_ratio")
+
+    wait_for(lambda: saturation() == 0, 5, "an idle server")
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(4):
+            pool.submit(seen.ask, modelname="sleeps", payload={"seconds": [1.5]})
+        # Each of the two workers has 16 turns for one model.
+        wait_for(lambda: saturation() == 4 / 32, 5, "four turns of 32")
+    wait_for(lambda: saturation() == 0, 5, "an idle server")
 
 
 def test_restarts_and_a_container_that_is_not_ready_are_told() -> None:
-    registry, server = Registry(), FakeTriton()
-    readiness = Readiness(lambda: triton("waiting", 3, "SIGKILL"), Status)
-    environment = Environment(server, PROJECT / "model_repository")
-    settings = read_settings({"SAGEMAKER_SAFE_PORT_RANGE": "1-3"})  # nobody is there
-    app = make_app(settings, registry, environment, readiness)
-    page = app.test_client().get("/metrics")
+    page = one_worker(supervisor=triton("waiting", 3, "SIGKILL")).get("/metrics")
     assert page.status_code == 200
     assert 'dispatcher_restarts_total{program="triton"} 2.0' in page.text
     assert "dispatcher_ready 0.0" in page.text
@@ -167,36 +173,25 @@ def test_a_model_that_is_loaded_at_run_time_is_counted_by_its_name(tmp_path: Pat
     for name in ("repository", "elsewhere"):
         (tmp_path / name).mkdir()
     (tmp_path / "elsewhere" / "model.onnx").touch()
-    registry, server = Registry(), FakeTriton()
-    readiness = Readiness(SupervisorStatus, Status)
-    environment = Environment(server, tmp_path / "repository")
-    settings = read_settings({"SAGEMAKER_SAFE_PORT_RANGE": "1-3"})  # nobody is there
-    client = make_app(settings, registry, environment, readiness).test_client()
+    client = one_worker(repository=tmp_path / "repository")
     since = {"X-Request-Start": str(time.time())}
     body = {"model_name": "new", "url": str(tmp_path / "elsewhere")}
-    for method, path, status in (
-        ("DELETE", "/models/new", 404),
-        ("POST", "/models", 200),
-        ("POST", "/models", 409),
-        ("POST", "/load_model/new", 400),  # DELETE it first
-        ("DELETE", "/models/new", 200),
-    ):
+    asked = [
+        ("DELETE", "/models/new", 404, "other"),
+        ("POST", "/models", 200, "new"),
+        ("POST", "/models", 409, "new"),
+        ("POST", "/load_model/new", 400, "new"),  # DELETE it first
+        ("DELETE", "/models/new", 200, "new"),
+    ]
+    for method, path, status, _ in asked:
         answer = client.open(path, method=method, json=body, headers=since, buffered=True)
         assert answer.status_code == status
         answer.close()
-    counted = [
-        (sample.labels["method"], sample.labels["model"], sample.labels["status"])
-        for family in text_string_to_metric_families(client.get("/metrics").text)
-        for sample in family.samples
-        if sample.name == "dispatcher_requests_total"
-    ]
-    assert sorted(counted) == [
-        ("DELETE", "new", "200"),
-        ("DELETE", "other", "404"),
-        ("POST", "new", "200"),
-        ("POST", "new", "400"),
-        ("POST", "new", "409"),
-    ]
+    counted = parse_page(client.get("/metrics").text)
+    labels = [dict(found) for name, found in counted if name == "dispatcher_requests_total"]
+    assert sorted((one["method"], one["status"], one["model"]) for one in labels) == sorted(
+        (method, str(status), model) for method, _, status, model in asked
+    )
 
 
 def test_a_worker_has_the_room_for_its_counts_before_it_counts(seen: Endpoint) -> None:
@@ -226,3 +221,93 @@ def test_without_room_a_worker_counts_for_itself(
     monkeypatch.setenv(gunicorn_hooks.SEAT_VARIABLE, "")  # which it sets
     gunicorn_hooks.post_fork(SimpleNamespace(log=logging.getLogger()), worker)
     assert gunicorn_hooks.DIR_VARIABLE not in os.environ
+
+
+def test_a_histogram_of_counts_by_size() -> None:
+    buckets, total = route.histogram(route.Counter({1: 5, 3: 2, 200: 1}))
+    below = dict(buckets)
+    assert [below[end] for end in ("1.0", "2.0", "4.0", "128.0", "+Inf")] == [5, 5, 7, 7, 8]
+    assert total == 5 + 6 + 200
+
+
+def record(model: str, status: int = 200) -> RequestRecord:
+    made = RequestRecord(0.0, "", "POST", "/invocations", "/invocations", 0)
+    made.models, made.known, made.status = [model], True, status
+    return made
+
+
+def test_ten_thousand_models_that_exist_have_few_names_of_their_own() -> None:
+    metrics = Metrics(["first"])
+    for number in range(10_000):
+        metrics.request(record(f"model-{number}"))
+    page = parse_page(metrics.page().decode())
+    named = [labels for name, labels in page if name == "dispatcher_requests_total"]
+    assert len(named) == MAX_MODELS, "without `first`, and with `other`"
+    others = value(page, "dispatcher_requests_total", model="other")
+    assert others == 10_000 - (MAX_MODELS - 1)
+
+
+COUNTING = """
+import os, resource, sys
+from pathlib import Path
+
+folder = Path(sys.argv[1])
+os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
+from dispatcher.telemetry import multiprocess
+
+multiprocess.allocate(folder, 0)
+from dispatcher.telemetry.telemetry import Metrics
+from tests.end_to_end.test_metrics import record
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (2**21, 2**21))
+metrics = Metrics(environment=os.environ)
+for status in (200, 400, 500, 503):
+    for number in range(150):
+        metrics.request(record(f"model-{number}", status))
+metrics.request(record("model-0"))
+sys.stdout.write(metrics.page().decode())
+"""
+
+
+def test_a_worker_whose_files_may_not_grow_lives_on(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", COUNTING, str(tmp_path)]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"it died: {done.returncode}, {done.stderr}"
+    assert done.stderr.count("some counts will be missing from /metrics") == 1
+    page, name = parse_page(done.stdout), "dispatcher_request_seconds_count"
+    assert value(page, name, model="model-0", status="200") == 2, "what was counted before goes on"
+    assert 100 < sum(found == name for found, _ in page) < 600
+
+
+class Jumps(Client):
+    """Moves the clock by some hours."""
+
+    modelname = "jumps"
+    example: Any = {}
+    ahead = 0.0
+
+    def inference(self, payload: Any) -> Any:
+        Jumps.ahead += 3600 * payload["hours"]
+        return "later"
+
+
+@pytest.mark.parametrize("hours", [1, -1])
+def test_a_clock_that_jumps_is_no_time_that_passed(
+    monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + Jumps.ahead)
+    client = one_worker(Jumps)
+    for _ in range(2):
+        # NGINX has noted the time of the second request before the clock jumped again.
+        since = {"X-Request-Start": str(time.time())}
+        Jumps.ahead += 3600 * hours
+        answer = client.post("/infer/jumps", json={"payload": {"hours": hours}}, headers=since)
+        assert answer.status_code == 200
+        (queued,) = re.findall(r"queue;dur=([\d.]+)", answer.headers["Server-Timing"])
+        assert float(queued) < 60_000
+        answer.close()
+    page = parse_page(client.get("/metrics").text)
+    for name in ("dispatcher_request_seconds_sum", "dispatcher_queue_seconds_sum"):
+        (seconds,) = (v for (n, labels), v in page.items() if n == name)
+        assert 0 <= seconds < 60

@@ -17,9 +17,13 @@ def scraped(endpoint: Endpoint) -> Samples:
     answer = endpoint.call("/metrics")
     assert answer.status == 200
     assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    return parse_page(answer.body.decode())
+
+
+def parse_page(page: str) -> Samples:
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
-        for family in text_string_to_metric_families(answer.body.decode())
+        for family in text_string_to_metric_families(page)
         for sample in family.samples
     }
 

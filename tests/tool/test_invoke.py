@@ -6,12 +6,11 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import PICTURES, PROJECT, Endpoint, picture
+from tests.conftest import PICTURES, PROJECT, picture
 from tool.__main__ import main
 
 COFFEE = PICTURES / "coffee.png"
@@ -152,24 +151,3 @@ def test_invoke_says_what_is_wrong_before_it_asks(
 ) -> None:
     assert main(["invoke", "x", *arguments]) == 2
     assert words in capsys.readouterr().err
-
-
-def test_invoke_asks_a_real_endpoint(
-    endpoint: Endpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    url = ["--url", f"http://127.0.0.1:{endpoint.port}"]
-    text = ["--text", "The world has [MASK] people.", "--parameter", "top_k=1"]
-    assert main(["invoke", "bert_base", *text, *url]) == 0
-    (best,) = json.loads(capsys.readouterr().out)["result"]
-    assert best["token"] == "The world has many people."
-    drawn = tmp_path / "boxes.jpg"
-    img = ["--img", str(PICTURES / "coffee.png"), "--draw", str(drawn)]
-    assert main(["invoke", "yolov5", *img, *url]) == 0
-    assert drawn.read_bytes().startswith(b"\xff\xd8")
-    capsys.readouterr()
-    assert main(["invoke", "yolov5", "--example", *url]) == 0
-    assert len(json.loads(capsys.readouterr().out)["result"]) == 1  # a cup
-    assert main(["invoke", "restnet", "--example", *url]) == 1
-    assert "404 unknown_model" in capsys.readouterr().err
-    assert main(["invoke", "restnet", "--text", "a", *url]) == 1
-    assert "404 unknown_model" in capsys.readouterr().err

@@ -27,12 +27,13 @@ def tensors(source: ModelSource) -> Iterator[FamilyPlan]:
 FAMILIES: Mapping[str, Callable[[ModelSource], Iterator[FamilyPlan]]] = {
     "classification": pictures.classification,
     "detection": pictures.detection,
+    "picture-file": pictures.picture_file,
     "fill-mask": texts.fill_mask,
     "embedding": texts.embedding,
     "text-classification": texts.text_classification,
     TENSORS: tensors,
 }
-OF_PICTURES = ("detection", "classification")
+OF_PICTURES = ("detection", "classification", "picture-file")
 
 
 def plans(source: ModelSource, family: str) -> list[FamilyPlan]:

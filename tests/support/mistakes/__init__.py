@@ -1,6 +1,221 @@
 """Mistakes that people make in a model folder, each made in a copy of one that is right."""
 
-from tests.support.mistakes.configuration import CONFIGURATION
-from tests.support.mistakes.engines import ENGINES
+from __future__ import annotations
 
-MISTAKES = [*CONFIGURATION, *ENGINES]
+from tests.support.mistakes.mistake import (
+    Mistake,
+    accelerated_by,
+    all_of,
+    config,
+    ir,
+    model,
+    move,
+    parameter,
+    torchscript,
+)
+
+MISTAKES = [
+    # In folders, files and fields.
+    Mistake(
+        "misspelt",
+        config("max_batch_size", "max_batchsize"),
+        "config.pbtxt:3",
+        'no field named "max_batchsize"',
+        "write `max_batch_size` for `max_batchsize`",
+    ),
+    Mistake(
+        "unclosed",
+        config('labels.txt" } ]', 'labels.txt" }'),
+        "config.pbtxt:6",
+        "cannot be read",
+        "close every bracket",
+    ),
+    Mistake(
+        "no_such_type",
+        config("TYPE_FP32 dims: [ 3 ]", "FP32 dims: [ 3 ]"),
+        "config.pbtxt:4",
+        "FP32",
+        "write `TYPE_FP32` for `FP32`",
+    ),
+    Mistake(
+        "other_name",
+        config('name: "other_name"', 'name: "different"'),
+        "config.pbtxt:1",
+        "`name` is \"different\", but the folder is 'other_name'",
+        'write name: "other_name"',
+    ),
+    Mistake(
+        "in_the_version",
+        move("config.pbtxt", "1/config.pbtxt"),
+        "1/config.pbtxt",
+        "Triton does not read it",
+        "move it up",
+        refused=False,
+    ),
+    Mistake(
+        "no_version",
+        move("1/model.onnx", "model.onnx"),
+        "1",
+        "has no model.onnx",
+        "put the model's file there",
+    ),
+    Mistake("v1", move("1", "v1"), "v1", "is no version", "rename it to 1"),
+    Mistake("zero_before", move("1", "01"), "01", "is no version", "rename it to 1"),
+    Mistake(
+        "renamed",
+        move("1/model.onnx", "1/resnet50.onnx"),
+        "1",
+        "has no model.onnx; it has resnet50.onnx",
+        "rename resnet50.onnx to model.onnx",
+    ),
+    Mistake(
+        "lfs",
+        model(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"),
+        "1/model.onnx",
+        "is a pointer of Git LFS",
+        "git lfs pull",
+    ),
+    Mistake("no_graph", model(b"no graph"), "1/model.onnx", "cannot be served", "again"),
+    Mistake("empty", model(b""), "1/model.onnx", "is empty", "fetch it again"),
+    Mistake(
+        "page",
+        model(b"\n<!DOCTYPE html><html>not found"),
+        "1/model.onnx",
+        "is a page of HTML",
+        "fetch it again",
+    ),
+    Mistake(
+        "other_dims",
+        config("dims: [ 3 ]", "dims: [ 3, 3 ]"),
+        "config.pbtxt",
+        "input 'INPUT' has dims [3, 3]",
+        "as the file has it",
+    ),
+    Mistake(
+        "no_labels",
+        lambda folder: (folder / "labels.txt").unlink(),
+        "config.pbtxt:5",
+        'is "labels.txt", which is not there',
+        "a label in each line",
+    ),
+    Mistake(
+        "label_too_long",
+        config("labels.txt", "x" * 300),
+        "config.pbtxt:5",
+        f'is "{"x" * 300}", which is not there',
+        "a label in each line",
+    ),
+    Mistake(
+        "file_too_long",
+        config("dynamic", f'default_model_filename: "{"x" * 300}"\ndynamic'),
+        "1",
+        f"has no {'x' * 300}",
+        "put the model's file there",
+    ),
+    Mistake(
+        "label_too_many",
+        config("dims: [ -1 ]", "dims: [ 2 ]"),
+        "labels.txt",
+        "has 3 lines, but the output `OUTPUT` has 2 classes",
+        "give it 2 lines",  # it is refused because the file's output has any number
+    ),
+    Mistake(
+        "parameter",
+        parameter("intra_op_thread_count", "abc"),
+        "config.pbtxt:6",
+        "'intra_op_thread_count' is 'abc', but expected is a whole number",
+        "",
+    ),
+    # In TorchScript, which Triton refuses.
+    Mistake(
+        "torchscript_bare",
+        torchscript(None),
+        "1/model.pt",
+        "is TorchScript, which holds no shapes, and no input is configured",
+        "list every input",
+    ),
+    Mistake(
+        "torchscript_unlisted",
+        torchscript('backend: "pytorch"\nmax_batch_size: 8\n'),
+        "1/model.pt",
+        "is TorchScript, which holds no shapes, and no input is configured",
+        "list every input",
+    ),
+    # In what the engines read.
+    Mistake(
+        "unknown_engine",
+        parameter("engine", "openvin"),
+        "config.pbtxt:6",
+        "parameter 'engine' is 'openvin', but expected is one of auto, openvino, onnxruntime",
+        "leave it out",
+    ),
+    Mistake(
+        "unknown_accelerator",
+        accelerated_by("opnvino"),
+        "config.pbtxt",
+        "the CPU execution accelerator 'opnvino' is unknown, but expected is 'openvino'",
+        "write that",
+    ),
+    Mistake(
+        "streams_of_onnx",
+        parameter("NUM_STREAMS", "many"),
+        "config.pbtxt:6",
+        "parameter 'NUM_STREAMS' is 'many', but expected is a whole number",
+        "",
+    ),
+    Mistake(
+        "ir_hint",
+        all_of(ir(), parameter("PERFORMANCE_HINT", "fast")),
+        "config.pbtxt:6",
+        "parameter 'PERFORMANCE_HINT' is 'fast', but expected is LATENCY or THROUGHPUT",
+        "write that",
+    ),
+    Mistake(
+        "ir_without_weights",
+        ir("model.xml"),
+        "1/model.xml",
+        "model.bin', but there is no such file",
+        "put it there",
+    ),
+    Mistake(
+        "ir_cut",
+        ir("model.xml", "model.bin", cut=300),
+        "1/model.xml",
+        "cannot be served: OpenVINO cannot open",
+        "save it again with openvino.save_model",
+    ),
+    Mistake(
+        "ir_weights_cut",
+        ir("model.bin", "model.xml", cut=8),
+        "1/model.xml",
+        "Incorrect weights in bin file",
+        "copy 'model.bin' again",
+    ),
+    Mistake(
+        "ir_of_text",
+        all_of(ir(), lambda folder: (folder / "1" / "model.xml").write_text("hello")),
+        "1/model.xml",
+        "is no XML, as a model of OpenVINO is",
+        "fetch it again",
+    ),
+    Mistake(
+        "ir_without_file",
+        all_of(ir(), move("1/model.xml", "1/net.xml")),
+        "1",
+        "has no model.xml or model.onnx; it has model.bin, net.xml",
+        "rename net.xml to model.xml",
+    ),
+    Mistake(
+        "ir_pointer",
+        all_of(
+            ir(),
+            lambda folder: (folder / "1" / "model.bin").write_bytes(
+                b"version https://git-lfs.github.com/spec/v1\n"
+            ),
+        ),
+        "1/model.bin",
+        "is a pointer of Git LFS",
+        "git lfs pull",
+        refused=False,  # it has as many bytes as the weights
+    ),
+]

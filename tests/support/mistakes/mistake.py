@@ -28,10 +28,14 @@ class Mistake:
 
     name: str  # of the model that has it
     make: Callable[[Path], object]  # makes it in a right model folder
-    where: str  # the file, and the line where there is one
+    at: str  # the file in it, and the line where there is one
     words: str  # of the message
     fix: str  # words of the fix
     refused: bool = True  # whether Triton itself refuses the model
+
+    @property
+    def where(self) -> str:
+        return f"{self.name}/{self.at}"
 
 
 def write_right(repository: Path, name: str) -> Path:
@@ -121,6 +125,19 @@ def warmed_up_with(
 ) -> Callable[[Path], object]:
     sample = f'inputs {{ key: "{name}" value {{ data_type: {type_} {tensor} }} }}'
     return config("dynamic", f"model_warmup [ {{ batch_size: {batch_size} {sample} }} ]\ndynamic")
+
+
+def torchscript(text: str | None) -> Callable[[Path], object]:
+    """Make it a model of TorchScript, with this configuration or none."""
+
+    def change(folder: Path) -> None:
+        (folder / "1" / "model.onnx").unlink()
+        (folder / "1" / "model.pt").write_bytes(b"PK\3\4")
+        (folder / "config.pbtxt").unlink()
+        if text is not None:
+            (folder / "config.pbtxt").write_text(text)
+
+    return change
 
 
 STEP = (
