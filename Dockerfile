@@ -85,6 +85,19 @@ RUN .venv/bin/python -m compileall -q -j 0 backends clients container dispatcher
  && chmod -R a+rX .
 
 
+# Selects the engine of each model for a machine like this one; on others the first start does so.
+# (NVIDIA's image has engines of its own.) The author's command stays behind here.
+FROM project AS engines
+COPY --from=models /opt/triton-dispatcher/model_repository model_repository
+COPY tool tool
+RUN mkdir -p .venv/engines \
+ && .venv/bin/python -m container.image.distribution \
+ && if .venv/bin/python -c 'import openvino' 2>/dev/null; then \
+      .venv/bin/python -m tool engines --precision exact \
+       && .venv/bin/python -m tool engines --precision auto; \
+    fi
+
+
 # The front alone, for AWS Lambda or beside a Triton elsewhere: no Triton, NGINX, engines or weights.
 #
 #   docker build -t front --target lambda --build-arg ADAPTER=IMAGE_OF_THE_LAMBDA_WEB_ADAPTER .
@@ -177,15 +190,11 @@ COPY --from=project /opt/triton-dispatcher/dispatcher dispatcher
 COPY --from=project /opt/triton-dispatcher/container container
 COPY --from=project /opt/triton-dispatcher/backends backends
 COPY --from=project /opt/triton-dispatcher/triton_dispatcher triton_dispatcher
-# Reads the tokenizers, and selects the engine of each model for a machine like this one; on others
-# the first start does so. (NVIDIA's image has engines of its own.) Only what is kept of this, and of
-# models in S3, may be written to by the user below, and by any user of group 0, as on OpenShift.
+COPY --from=engines /opt/triton-dispatcher/.venv/engines .venv/engines
+# Reads the tokenizers. Only what is kept of this, of the engines, and of models in S3, may be written
+# to by the user below, and by any user of group 0, as on OpenShift.
 RUN .venv/bin/python -m container.image.distribution \
  && find model_repository -name tokenizer -exec .venv/bin/python -m clients.text.tokenizer {} + \
- && if .venv/bin/python -c 'import openvino' 2>/dev/null; then \
-      .venv/bin/python -m backends.engines --precision exact \
-       && .venv/bin/python -m backends.engines --precision auto; \
-    fi \
  && mkdir -p .venv/engines .venv/models .venv/tokenizers \
  && chown -R 1000:0 .venv/engines .venv/models .venv/tokenizers \
  && chmod -R a+rX,g+w .venv/engines .venv/models .venv/tokenizers

@@ -59,7 +59,7 @@ format: $(VENV)/.dev
 # Selects the engine of each model now, not at the first start.
 weights: $(VENV)/.serve
 	$(RUN) weights
-	$(RUN) backends.engines || true
+	$(RUN) tool engines || true
 
 bench: weights $(VENV)/.dev
 	$(RUN) bench

@@ -1,13 +1,27 @@
-"""Complete a configuration from the file; decide whether requests share runs."""
+"""Complete a configuration from the file; decide whether requests share runs.
+
+The rules are those of NVIDIA's native backends, so that a model repository which loads here
+loads there too: `AutoCompleteMaxBatch` and `AutoCompleteIO` of the onnxruntime backend.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from backends import model_config
 from backends.batching.row_independence import find_dependence, row_dependence
-from backends.model_config import FileSignature
+from backends.config_check import check_batching
+from backends.model_config import (
+    DYNAMIC,
+    DYNAMIC_BATCHING,
+    FileSignature,
+    FileTensor,
+    dims_of,
+    files_of,
+    has_operator,
+    max_batch_size,
+    needs_completion,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,6 +31,11 @@ if TYPE_CHECKING:
 
     from backends.batching.item import Tensors
     from clients.model_files.config_text import Message
+
+DEFAULT_MAX_BATCH_SIZE = 4
+"""The native onnxruntime backend's default for a model that can batch and does not say how far."""
+
+SCHEDULERS = ("sequence_batching", DYNAMIC_BATCHING, "ensemble_scheduling")
 
 HOW_TO_SAY = (
     "`max_batch_size: 0` in config.pbtxt keeps it so; where each row is an item of its own, a "
@@ -28,7 +47,7 @@ DYNAMIC_QUANTIZATION = (b"DynamicQuantize", b"MatMulIntegerToFloat")
 """What the operators are called, or begin with. If the model returns only the best class, a test
 would have to hit the one number that is rounded to another."""
 
-TRIED = "in a test each row had the same answer as alone"
+TRIED = "requests share runs: in a test each row had the same answer as alone"
 
 
 @dataclass(frozen=True)
@@ -60,32 +79,79 @@ def complete(
 ) -> Completion:
     """Return what a file adds to a configuration without inputs or outputs.
 
-    `written` is the configuration as its author wrote it, which may have a `max_batch_size` of 0;
-    `trials` is a folder that keeps the results of tests.
+    Where nothing is written, every input and output begins with a dynamic dimension, and a trial
+    shows that each row is answered as if it were alone, the model batches up to
+    `DEFAULT_MAX_BATCH_SIZE`. Dynamic batching is turned on where the maximum is above 1, no
+    scheduler is chosen, and the trial shows it. The native backends ask for the dynamic dimension
+    alone; it may be an axis that is no batch.
+
+    `written` is the configuration as its author wrote it, which may have a `max_batch_size` of 0:
+    Triton hands over 0 in either case. `trials` is a folder that keeps the results of trials.
 
     Raises ModelConfigError: the file contradicts `max_batch_size`.
     """
-    stated = bool(written.all("max_batch_size")) or model_config.lists_all_dims(
-        config, opened.signature
+    if not needs_completion(config):
+        return Completion({})
+    signature = opened.signature
+    left_out = _count_dims_left_out(config, signature)
+    is_stated = bool(written.all("max_batch_size")) or 0 in left_out
+    is_scheduled = any(name in config for name in SCHEDULERS)
+    can_batch = all(
+        spec.shape[:1] == (DYNAMIC,) for spec in (*signature.inputs, *signature.outputs)
     )
-    if not model_config.may_be_tried(config, opened.signature, stated=stated):
-        return Completion(
-            model_config.completion(config, opened.signature, stated=stated, independent=False)
-        )
-    most = model_config.max_batch_size(config) or model_config.DEFAULT_MAX_BATCH_SIZE
-    against = (
-        QUANTIZES
-        if model_config.has_operator(opened.path, DYNAMIC_QUANTIZATION)
-        else find_dependence(
-            trials,
-            model_config.files_of(opened.path) if trials else (),
-            f"{opened.runtime}, {most} rows",
-            lambda: row_dependence(opened.signature, opened.run, most),
-        )
+    limit = max_batch_size(config)
+    is_tried = can_batch and not is_scheduled and (limit > 1 or not is_stated)
+    most = limit or DEFAULT_MAX_BATCH_SIZE
+    against = _find_against(opened, most, trials) if is_tried else ""
+    is_independent = is_tried and not against
+    fields: dict[str, Any] = {}
+    if limit > 0:
+        check_batching(config, signature)
+    elif can_batch and not is_stated:
+        is_for_a_batch = config.get("model_warmup") or any(count > 0 for count in left_out)
+        if is_independent or is_scheduled or is_for_a_batch:
+            limit = fields["max_batch_size"] = most
+    if limit > 1 and is_independent:
+        fields[DYNAMIC_BATCHING] = {}
+    for field, specs in (("input", signature.inputs), ("output", signature.outputs)):
+        if not config.get(field):
+            fields[field] = [_describe(spec, field, batched=limit > 0) for spec in specs]
+    if against:
+        return Completion(fields, warning=(f"requests are run one by one: {against}", HOW_TO_SAY))
+    return Completion(fields, TRIED if is_tried else "")
+
+
+def _find_against(opened: ModelFile, most: int, trials: Path | None) -> str:
+    """Return why requests may not share runs of `most` rows; empty where they may."""
+    if has_operator(opened.path, DYNAMIC_QUANTIZATION):
+        return QUANTIZES
+    return find_dependence(
+        trials,
+        files_of(opened.path) if trials else (),
+        f"{opened.runtime}, {most} rows",
+        lambda: row_dependence(opened.signature, opened.run, most),
     )
-    fields = model_config.completion(
-        config, opened.signature, stated=stated, independent=not against
-    )
-    if not against:
-        return Completion(fields, f"requests share runs: {TRIED}")
-    return Completion(fields, warning=(f"requests are run one by one: {against}", HOW_TO_SAY))
+
+
+def _count_dims_left_out(config: Mapping[str, Any], signature: FileSignature) -> list[int]:
+    """Return how many dimensions of the file each listed tensor leaves out."""
+    specs = (*signature.inputs, *signature.outputs)
+    ranks = {spec.name: len(spec.shape) for spec in specs if spec.shape}
+    listed = [*(config.get("input") or []), *(config.get("output") or [])]
+    return [
+        ranks[tensor["name"]] - len(dims_of(tensor)) for tensor in listed if tensor["name"] in ranks
+    ]
+
+
+def _describe(spec: FileTensor, field: str, *, batched: bool) -> dict[str, Any]:
+    dims = list(spec.shape[1:] if batched else spec.shape)
+    tensor: dict[str, Any] = {"name": spec.name, "data_type": spec.data_type, "dims": dims}
+    if dims:
+        return tensor
+    # Triton accepts no tensor without dimensions: it is declared as [1], and where there is a
+    # batch dimension besides, reshaped to nothing. An output's own shape, which the file may leave
+    # open, is passed on whatever is listed.
+    tensor["dims"] = [1] if spec.shape or field == "input" else [DYNAMIC]
+    if batched and spec.shape:
+        tensor["reshape"] = {"shape": []}
+    return tensor

@@ -14,7 +14,6 @@ from backends.model_config import (
     FileSignature,
     FileTensor,
     ModelConfigError,
-    check_batching,
     dims_of,
     max_batch_size,
     unable,
@@ -25,7 +24,13 @@ if TYPE_CHECKING:
 
 
 AS_IN_THE_FILE = "write it as the file has it, or leave input and output out of config.pbtxt"
-_UNSUPPORTED_FIELDS = ("batch_input", "batch_output")
+RAGGED = "ragged batches are expected only by the native backends."
+CONTROLS = {
+    "int32_false_true": "TYPE_INT32",
+    "fp32_false_true": "TYPE_FP32",
+    "bool_false_true": "TYPE_BOOL",
+}
+"""The types of a sequence's control inputs, by what has their values."""
 
 
 def check(config: Mapping[str, Any], signature: FileSignature) -> None:
@@ -47,16 +52,16 @@ def check(config: Mapping[str, Any], signature: FileSignature) -> None:
                     "configuration, but that is expected only where max_batch_size is 0.",
                     "leave `optional` out; or write max_batch_size: 0, and -1 before all dims",
                 )
-    known = {spec.name: spec for spec in (*signature.inputs, *signature.optional)}
-    for tensor in inputs:
-        _compare(config, "input", tensor, known)
-    controls = _sequence_controls(config)
-    for tensor in controls:
-        _compare(config, "input", tensor, known)
-    outputs = {spec.name: spec for spec in signature.outputs}
-    for tensor in config.get("output") or []:
-        _compare(config, "output", tensor, outputs)
-    _check_all_given(config, signature, [*inputs, *controls])
+    inputs = [*inputs, *_sequence_controls(config)]
+    outputs = config.get("output") or []
+    for kind, tensors, specs in (
+        ("input", inputs, (*signature.inputs, *signature.optional)),
+        ("output", outputs, signature.outputs),
+    ):
+        known = {spec.name: spec for spec in specs}
+        for tensor in tensors:
+            _compare(config, kind, tensor, known)
+    _check_all_given(config, signature, inputs)
 
 
 def take_every_shape(config: Mapping[str, Any]) -> None:
@@ -80,33 +85,50 @@ def refuse_ragged(config: Mapping[str, Any]) -> None:
     for tensor in config.get("input") or []:
         if tensor.get("allow_ragged_batch"):
             raise ModelConfigError(
-                f"{unable(config)}: input '{tensor['name']}' has allow_ragged_batch, but ragged "
-                "batches are expected only by the native backends.",
+                f"{unable(config)}: input '{tensor['name']}' has allow_ragged_batch, but {RAGGED}",
                 f"leave allow_ragged_batch out, or {NATIVE}",
             )
 
 
 def refuse_unsupported(config: Mapping[str, Any]) -> None:
     """Raise ModelConfigError for what Triton's Python-based backends cannot do."""
-    for field in _UNSUPPORTED_FIELDS:
-        if config.get(field):
+    policy, sequence = (
+        config.get(name) or {} for name in ("model_transaction_policy", "sequence_batching")
+    )
+    for has_it, what, why, fix in (
+        (config.get("batch_input"), "the configuration has batch_input", RAGGED, NATIVE),
+        (config.get("batch_output"), "the configuration has batch_output", RAGGED, NATIVE),
+        (
+            policy.get("decoupled"),
+            "the configuration has model_transaction_policy.decoupled",
+            "a file gives one answer to each request.",
+            'write a model.py with backend: "python", which can give several',
+        ),
+        (
+            sequence.get("state"),
+            "sequence_batching has state",
+            "implicit state is expected only by the native backends.",
+            NATIVE,
+        ),
+    ):
+        if has_it:
             raise ModelConfigError(
-                f"{unable(config)}: the configuration has {field}, but ragged batches are "
-                "expected only by the native backends.",
-                f"leave {field} out, or {NATIVE}",
+                f"{unable(config)}: {what}, but {why}", f"leave it out, or {fix}"
             )
-    if (config.get("model_transaction_policy") or {}).get("decoupled"):
-        raise ModelConfigError(
-            f"{unable(config)}: the configuration has model_transaction_policy.decoupled, but a "
-            "file gives one answer to each request.",
-            'leave it out; a model.py with backend: "python" can give several',
-        )
-    if (config.get("sequence_batching") or {}).get("state"):
-        raise ModelConfigError(
-            f"{unable(config)}: sequence_batching has state, but implicit state is expected only "
-            "by the native backends.",
-            f"leave it out, or {NATIVE}",
-        )
+
+
+def check_batching(config: Mapping[str, Any], signature: FileSignature) -> None:
+    """Raise ModelConfigError where a tensor has no batch; none is refused of an unknown shape."""
+    for kind, specs in (("input", signature.inputs), ("output", signature.outputs)):
+        for spec in specs:
+            if spec.shape and spec.shape[0] != DYNAMIC:
+                raise ModelConfigError(
+                    f"{unable(config)}: max_batch_size is {max_batch_size(config)} in the "
+                    f"configuration, but {kind} '{spec.name}' has shape {list(spec.shape)} in the "
+                    "file, where batching expects a dynamic (-1) first dimension.",
+                    "write max_batch_size: 0, and all dims that are listed as the file has them; "
+                    "or export the model with a first dimension of any size",
+                )
 
 
 def _compare(
@@ -115,42 +137,32 @@ def _compare(
     tensor: Mapping[str, Any],
     known: Mapping[str, FileTensor],
 ) -> None:
-    name = tensor["name"]
+    name, data_type, dims = tensor["name"], tensor["data_type"], dims_of(tensor)
     spec = known.get(name)
+    is_batched = max_batch_size(config) > 0
     if spec is None:
-        raise ModelConfigError(
-            f"{unable(config)}: the configuration has {kind} '{name}', but the file's {kind}s are "
-            f"{join_names(known)}.",
-            AS_IN_THE_FILE,
+        names = ", ".join(f"'{one}'" for one in known) or "none"
+        what = f"the configuration has {kind} '{name}', but the file's {kind}s are {names}."
+    elif data_type != spec.data_type:
+        what = (
+            f"{kind} '{name}' is {data_type} in the configuration, but {spec.data_type} in the "
+            "file."
         )
-    if tensor["data_type"] != spec.data_type:
-        raise ModelConfigError(
-            f"{unable(config)}: {kind} '{name}' is {tensor['data_type']} in the configuration, "
-            f"but {spec.data_type} in the file.",
-            AS_IN_THE_FILE,
+    elif spec.shape and not _fits(
+        [DYNAMIC, *dims] if is_batched else dims, spec.shape, exact=kind == "output"
+    ):
+        batch = " behind the batch dimension" if is_batched else ""
+        what = (
+            f"{kind} '{name}' has dims {dims}{batch} in the configuration, but shape "
+            f"{list(spec.shape)} in the file."
         )
-    dims = dims_of(tensor)
-    if spec.unshaped:
-        fits = True  # the configuration knows better
-    elif not spec.shape:
-        fits = all(size == 1 for size in dims)
-    else:
-        full = [DYNAMIC, *dims] if max_batch_size(config) > 0 else dims
-        fits = _same_shape(full, spec.shape, exact=kind == "output")
-    if not fits:
-        shape = list(spec.shape)
-        batch = " behind the batch dimension" if max_batch_size(config) > 0 else ""
-        raise ModelConfigError(
-            f"{unable(config)}: {kind} '{name}' has dims {dims}{batch} in the configuration, but "
-            f"shape {shape} in the file.",
-            AS_IN_THE_FILE,
-        )
+    else:  # where the file has no shape, the configuration knows better
+        return
+    raise ModelConfigError(f"{unable(config)}: {what}", AS_IN_THE_FILE)
 
 
-def _same_shape(configured: Sequence[int], actual: Sequence[int], *, exact: bool) -> bool:
-    if len(configured) != len(actual):
-        return False
-    return all(
+def _fits(configured: Sequence[int], actual: Sequence[int], *, exact: bool) -> bool:
+    return len(configured) == len(actual) and all(
         one == other or (not exact and DYNAMIC in (one, other))
         for one, other in zip(configured, actual, strict=True)
     )
@@ -158,19 +170,17 @@ def _same_shape(configured: Sequence[int], actual: Sequence[int], *, exact: bool
 
 def _sequence_controls(config: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the control inputs that Triton adds to requests of a sequence."""
-    controls = []
-    for tensor in (config.get("sequence_batching") or {}).get("control_input") or []:
-        for control in tensor.get("control") or []:
-            data_type = control.get("data_type")
-            for filled, its_type in (
-                ("int32_false_true", "TYPE_INT32"),
-                ("fp32_false_true", "TYPE_FP32"),
-                ("bool_false_true", "TYPE_BOOL"),
-            ):
-                if control.get(filled):
-                    data_type = its_type
-            controls.append({"name": tensor["name"], "data_type": data_type, "dims": [1]})
-    return controls
+    return [
+        {
+            "name": tensor["name"],
+            "data_type": next(
+                (its for key, its in CONTROLS.items() if control.get(key)), control.get("data_type")
+            ),
+            "dims": [1],
+        }
+        for tensor in (config.get("sequence_batching") or {}).get("control_input") or []
+        for control in tensor.get("control") or []
+    ]
 
 
 def _check_all_given(
@@ -178,19 +188,17 @@ def _check_all_given(
 ) -> None:
     given = {tensor["name"]: bool(tensor.get("optional")) for tensor in tensors}
     for spec in signature.inputs:
-        if spec.name not in given:
-            raise ModelConfigError(
-                f"{unable(config)}: input '{spec.name}' is missing from the configuration, but "
-                f"the file expects it as {spec.data_type} with shape {list(spec.shape)}.",
-                "list it beside the others, or leave input and output out of config.pbtxt",
-            )
-        if given[spec.name]:
-            raise ModelConfigError(
-                f"{unable(config)}: input '{spec.name}' is optional in the configuration, but the "
-                "file has no default for it.",
-                "leave `optional` out",
-            )
-
-
-def join_names(names: Iterable[str]) -> str:
-    return ", ".join(f"'{name}'" for name in names) or "none"
+        if given.get(spec.name) is False:
+            continue
+        what = (
+            "is optional in the configuration, but the file has no default for it."
+            if spec.name in given
+            else "is missing from the configuration, but the file expects it as "
+            f"{spec.data_type} with shape {list(spec.shape)}."
+        )
+        fix = (
+            "leave `optional` out"
+            if spec.name in given
+            else "list it beside the others, or leave input and output out of config.pbtxt"
+        )
+        raise ModelConfigError(f"{unable(config)}: input '{spec.name}' {what}", fix)

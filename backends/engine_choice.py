@@ -1,6 +1,6 @@
 """Choose the engine and the precision of a model, and cache the choice.
 
-`dispatcher engines` makes the comparison: it runs the model with every engine on samples, compares
+`backends.engines` makes the comparison: it runs the model with every engine on samples, compares
 the answers and measures the time. Its result is cached here under the model's files, the processor
 and the versions of the engines.
 """
@@ -182,9 +182,8 @@ def measure_choice(folder: Path, file: Path, asked: EnginePreference, limit: flo
     """Compare engines in a process of its own, because an engine may crash on a model."""
     # Inside Triton the former is empty, or what is first on PATH, too.
     python = sys.executable or shutil.which("python3") or "python3"
-    command = [python, "-m", "backends.engines"]
-    command += ["--select", str(folder.absolute()), str(file.absolute())]
-    command += [f"--engine={asked.engine}", f"--precision={asked.precision}"]
+    command = [python, "-m", "backends.engines", str(folder.absolute()), str(file.absolute())]
+    command += [asked.engine, asked.precision]
     try:
         done = subprocess.run(
             command, cwd=_HOME, capture_output=True, encoding="utf-8", check=False, timeout=limit

@@ -1,7 +1,5 @@
-"""What a model's configuration says, completed from what its file holds.
+"""What a model's configuration says, and what its file holds.
 
-The rules are those of NVIDIA's native backends, so that a model repository which loads here
-loads there too: `AutoCompleteMaxBatch` and `AutoCompleteIO` of the onnxruntime backend.
 A configuration is the dictionary that Triton makes of `config.pbtxt`.
 """
 
@@ -28,11 +26,7 @@ NUMPY_TYPES = {
 }
 """The element types that Triton's Python backend can carry besides texts, by numpy's names."""
 
-DEFAULT_MAX_BATCH_SIZE = 4
-"""The native onnxruntime backend's default for a model that can batch and does not say how far."""
-
 DYNAMIC_BATCHING = "dynamic_batching"
-_SCHEDULERS = ("sequence_batching", DYNAMIC_BATCHING, "ensemble_scheduling")
 
 NATIVE = "build the image on NVIDIA's, which has these"
 TO_MEND = " To mend it: "
@@ -56,19 +50,13 @@ class FileTensor:
     """An input or output of a model file.
 
     `data_type` is spelled as in the configuration (`TYPE_FP32`); `shape` includes the batch
-    dimension, has -1 where any size is accepted, and is empty for a scalar. `unshaped` is whether
-    the file has no shape: it is empty then, too, or what the runtime makes out.
+    dimension, has -1 where any size is accepted, and is empty for a scalar, or where the file does
+    not say how many dimensions there are.
     """
 
     name: str
     data_type: str
     shape: tuple[int, ...]
-    unshaped: bool = False
-
-    @property
-    def any_rank(self) -> bool:
-        """Whether the number of dimensions is unknown."""
-        return self.unshaped and not self.shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +81,8 @@ def is_cached(config: Mapping[str, Any]) -> bool:
 def instance_count(config: Mapping[str, Any]) -> int:
     """Return how many instances Triton starts; a count is for each GPU."""
     groups = config.get("instance_group") or []
-    return max(
-        1,
-        sum(
-            int(group.get("count") or 1) * max(1, len(group.get("gpus") or [])) for group in groups
-        ),
-    )
+    counts = (int(one.get("count") or 1) * max(1, len(one.get("gpus") or [])) for one in groups)
+    return max(1, sum(counts))
 
 
 def files_of(file: Path) -> list[Path]:
@@ -129,131 +113,8 @@ def needs_completion(config: Mapping[str, Any]) -> bool:
     return not ((config.get("input") or config.get("batch_input")) and config.get("output"))
 
 
-def may_be_tried(config: Mapping[str, Any], signature: FileSignature, *, stated: bool) -> bool:
-    """Whether `row_independence` can tell if requests may share runs.
-
-    `stated` is whether `max_batch_size` is written; Triton hands over 0 in either case.
-    """
-    return (
-        needs_completion(config)
-        and (max_batch_size(config) > 1 or not stated)
-        and not any(name in config for name in _SCHEDULERS)
-        and all(_can_batch(spec) for spec in (*signature.inputs, *signature.outputs))
-    )
-
-
-def lists_all_dims(config: Mapping[str, Any], signature: FileSignature) -> bool:
-    """Whether a tensor is listed with all dimensions of the file, without batch."""
-    return 0 in _dims_left_out(config, signature)
-
-
-def completion(
-    config: Mapping[str, Any], signature: FileSignature, *, stated: bool, independent: bool
-) -> dict[str, Any]:
-    """Return the fields that a file adds to an incomplete configuration.
-
-    Where nothing is written, every input and output begins with a dynamic dimension, and rows are
-    known to be independent, the model batches up to `DEFAULT_MAX_BATCH_SIZE`. Dynamic batching is
-    turned on where the maximum is above 1, no scheduler is chosen, and rows are independent. The
-    native backends ask for the dynamic dimension alone; it may be an axis that is no batch.
-
-    `stated` is whether `max_batch_size` is written, `independent` whether a trial has shown that
-    each row is answered as if it were alone.
-
-    Raises ModelConfigError: `max_batch_size` is set, but a tensor has no dynamic first dimension;
-    or the file does not say how many dimensions an input has.
-    """
-    if not needs_completion(config):
-        return {}
-    _refuse_unknown_ranks(config, signature)
-    fields: dict[str, Any] = {}
-    limit = max_batch_size(config)
-    is_scheduled = any(name in config for name in _SCHEDULERS)
-    if limit > 0:
-        check_batching(config, signature)
-    elif (
-        not stated
-        and (independent or is_scheduled or _is_written_for_a_batch(config, signature))
-        and all(_can_batch(spec) for spec in (*signature.inputs, *signature.outputs))
-    ):
-        limit = fields["max_batch_size"] = DEFAULT_MAX_BATCH_SIZE
-    if limit > 1 and independent and not is_scheduled:
-        fields[DYNAMIC_BATCHING] = {}
-    for field, specs in (("input", signature.inputs), ("output", signature.outputs)):
-        if not config.get(field):
-            fields[field] = [_describe(spec, batched=limit > 0) for spec in specs]
-    return fields
-
-
 def unable(config: Mapping[str, Any]) -> str:
     return f"unable to load model '{config.get('name', '')}'"
-
-
-def _can_batch(spec: FileTensor) -> bool:
-    return bool(spec.shape) and spec.shape[0] == DYNAMIC
-
-
-def _is_written_for_a_batch(config: Mapping[str, Any], signature: FileSignature) -> bool:
-    """Whether the written configuration implies a batch dimension."""
-    left_out = _dims_left_out(config, signature)
-    return bool(config.get("model_warmup")) or any(count > 0 for count in left_out)
-
-
-def _dims_left_out(config: Mapping[str, Any], signature: FileSignature) -> list[int]:
-    """Return how many dimensions of the file each listed tensor leaves out."""
-    specs = (*signature.inputs, *signature.outputs)
-    ranks = {spec.name: len(spec.shape) for spec in specs if spec.shape}
-    listed = [*(config.get("input") or []), *(config.get("output") or [])]
-    return [
-        ranks[tensor["name"]] - len(dims_of(tensor)) for tensor in listed if tensor["name"] in ranks
-    ]
-
-
-def _refuse_unknown_ranks(config: Mapping[str, Any], signature: FileSignature) -> None:
-    """Raise ModelConfigError where the rank of an input is not known."""
-    unknown = [spec for spec in signature.inputs if spec.any_rank]
-    if not unknown or config.get("input"):
-        return
-    batched = max_batch_size(config) > 0
-    lines = ", ".join(
-        f'{{ name: "{spec.name}" data_type: {spec.data_type} dims: {sizes} }}'
-        for spec in signature.inputs
-        if (sizes := [DYNAMIC] if spec.any_rank else _describe(spec, batched=batched)["dims"])
-    )
-    dims = " and ".join(f"of '{spec.name}'" for spec in unknown)
-    raise ModelConfigError(
-        f"{unable(config)}: the file does not say how many dimensions the input "
-        f"'{unknown[0].name}' has, which Triton has to know.",
-        f"write into config.pbtxt: input [ {lines} ], but with a number in the dims {dims} for "
-        f"each dimension{' behind the batch' if batched else ''}, -1 where its size varies",
-    )
-
-
-def check_batching(config: Mapping[str, Any], signature: FileSignature) -> None:
-    for kind, specs in (("input", signature.inputs), ("output", signature.outputs)):
-        for spec in specs:
-            if not (_can_batch(spec) or spec.any_rank):
-                raise ModelConfigError(
-                    f"{unable(config)}: max_batch_size is {max_batch_size(config)} in the "
-                    f"configuration, but {kind} '{spec.name}' has shape {list(spec.shape)} in the "
-                    "file, where batching expects a dynamic (-1) first dimension.",
-                    "write max_batch_size: 0, and all dims that are listed as the file has them; "
-                    "or export the model with a first dimension of any size",
-                )
-
-
-def _describe(spec: FileTensor, *, batched: bool) -> dict[str, Any]:
-    dims = list(spec.shape[1:] if batched else spec.shape)
-    tensor: dict[str, Any] = {"name": spec.name, "data_type": spec.data_type, "dims": dims}
-    if spec.any_rank:
-        tensor["dims"] = [DYNAMIC]  # Triton passes on an output's own shape, whatever is listed
-    elif not dims:
-        # Triton accepts no tensor without dimensions: it is declared as [1], and where there is
-        # a batch dimension besides, reshaped to nothing.
-        tensor["dims"] = [1]
-        if batched:
-            tensor["reshape"] = {"shape": []}
-    return tensor
 
 
 def dims_of(tensor: Mapping[str, Any]) -> list[int]:

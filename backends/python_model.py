@@ -36,8 +36,8 @@ class Session(Protocol):
     on_cpu: bool
 
     @property
-    def signature(self) -> model_config.FileSignature | None:
-        """What the file says of its tensors, if anything."""
+    def signature(self) -> model_config.FileSignature:
+        """What the file says of its tensors."""
 
     @property
     def by_rows(self) -> ByRows | None:
@@ -79,8 +79,8 @@ class PythonModel(ABC):
     @abstractmethod
     def open(
         self, config: Mapping[str, Any], file: Path, args: Mapping[str, str]
-    ) -> tuple[EngineChoice | None, Session]:
-        """Return which engine was chosen, where there are several, and the open model.
+    ) -> tuple[EngineChoice, Session]:
+        """Return which engine was chosen, and the open model.
 
         Raises ModelConfigError: with one sentence on what does not fit.
         """
@@ -122,12 +122,10 @@ class PythonModel(ABC):
         config = json.loads(args["model_config"])
         config_check.refuse_unsupported(config)
         found, session = self.open(config, self._file(config), args)
-        if found:
-            pb_utils.Logger.log_info(f"model '{config['name']}': {found.sentence()}")
+        pb_utils.Logger.log_info(f"model '{config['name']}': {found.sentence()}")
         with ExitStack() as failing:
             failing.callback(session.close)
-            if session.signature:
-                config_check.check(config, session.signature)
+            config_check.check(config, session.signature)
             share = Share.of(config, os.environ)
             failing.pop_all()
         self._answering = triton_requests.RequestHandler(
@@ -145,7 +143,7 @@ class PythonModel(ABC):
             self._threads = ThreadPoolExecutor(session.at_once)
         self._free = Semaphore(session.at_once)
         self._session = session
-        if found and session.on_cpu:
+        if session.on_cpu:
             shared = find_shared_folder(os.environ)
             self._shown = show(found, shared, config["name"], args["model_version"])
         allocator.give_back()

@@ -28,7 +28,6 @@ import numpy.typing as npt
 from clients.asking import ask
 from clients.environment import Environment
 from clients.errors import BadPayload, InferenceError, UnknownModel, UnsupportedMedia, place_error
-from clients.images.picture_file import PictureFile, check_file
 from clients.images.pictures import (
     EXPECTED,
     EXPECTED_BYTES,
@@ -333,18 +332,6 @@ class Client(ABC):
         once = self.request.once
         with self.request.timings.decoding():
             return once(payload.get(name), decode) if once else decode()
-
-    def picture_file(self, payload: Payload, name: str = "img") -> PictureFile:
-        """Return a picture of the payload as it came, for a model that decodes by itself.
-
-        Returns:
-            the bytes of the file in `data`, and `height` and `width` of the upright picture.
-
-        Raises:
-            BadPayload: as of `picture`; of damage only a missing end is noticed.
-
-        """
-        return check_file(*self._encoded_picture(payload, name))
 
     def _encoded_picture(self, payload: Payload, name: str) -> tuple[Any, str, int, str]:
         """Return the arguments of `decode_picture` for a field."""

@@ -37,7 +37,6 @@ from container.programs.triton_options import has_cache, refuse_unknown, triton_
 from container.repository.compose import compose, without_backend
 from container.repository.fetch import repository_folders
 from container.repository.shared_memory_plan import lower
-from container.repository.tensorrt_engines import NoEngine, provide
 from container.supervisor.log import ERROR, WARNING, Finish, Log, Say
 from container.supervisor.posix import Machine
 from container.supervisor.program import Policy
@@ -151,7 +150,7 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
         nginx = find_nginx(settings)
         triton = None if settings.triton_url else prepare_triton(settings, run_dir, say)
         plan = plan_shared_memory(settings, triton, run_dir, say)
-    except (NoNginx, NoTriton, NoEngine, NoSharedMemory) as error:
+    except (NoNginx, NoTriton, NoSharedMemory) as error:
         say(str(error), ERROR)
         return 1
     where = triton.kind if triton else f"at {settings.triton_url}; none is started here"
@@ -194,8 +193,7 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
 def prepare_triton(settings: Settings, run_dir: Path, say: Say) -> TritonProgram:
     """Find Triton, and make what it needs for the settings.
 
-    Raises NoTriton, NoEngine: there is none, or no engine can be built. Raises SettingError: it
-    lacks one of TRITON_OPTIONS.
+    Raises NoTriton: there is none. Raises SettingError: it lacks one of TRITON_OPTIONS.
     """
     triton = find_triton(NVIDIAS, os.environ.get("PATH", os.defpath), run_dir)
     refuse_unknown(triton, settings)
@@ -209,8 +207,6 @@ def prepare_triton(settings: Settings, run_dir: Path, say: Say) -> TritonProgram
             "Triton itself checks what comes there, and one request can end it; see SECURITY.md",
             WARNING,
         )
-    if settings.tensorrt_engines is not None:
-        provide(settings.tensorrt_engines, settings.model_repository, say)
     return triton
 
 

@@ -100,7 +100,7 @@ class ClientBug(InferenceError):
 
 
 class NotJson(InferenceError):
-    """A client's result cannot be encoded as JSON; the message says where."""
+    """A client's result cannot be encoded as JSON; the message says what in it."""
 
 
 class ObjectForbidden(InferenceError):

@@ -137,43 +137,42 @@ ARROWS = {
     "backends/batching": ("clients/triton/server.py backends/machine backends/model_config.py"),
     # Compares the engines before a model is loaded, in a process of its own.
     "backends/engines": (
-        "clients clients/families/base clients/plugins clients/model_files clients/tensors"
-        " clients/triton container/model_check container/repository/compose.py"
-        " backends backends/batching"
+        "clients clients/families/base clients/plugins clients/tensors"
+        " container/model_check backends backends/batching"
         " backends/onnxruntime backends/openvino"
         " container/trouble.py dispatcher/settings"
     ),
     "backends/machine": "backends/model_config.py",
     "backends/onnxruntime": ("backends backends/batching backends/machine backends/openvino"),
     "backends/openvino": ("backends backends/batching backends/machine"),
-    "backends/pytorch": ("backends backends/batching backends/machine"),
     # The tool looks at what the others would do; none of them imports it.
     "tool": "container/trouble.py dispatcher/version.py",
     "tool/checks": (
         "clients clients/families/base clients/plugins clients/model_files container/model_check"
-        " backends/engines container/trouble.py dispatcher/status/checks.py"
+        " container/trouble.py dispatcher/status/checks.py tool/engines"
     ),
     "tool/commands": (
         "clients/families/base clients/plugins clients/model_files"
-        " backends/engines container/trouble.py dispatcher/auth/api_keys.py"
-        " dispatcher/settings tool tool/scaffold"
+        " container/trouble.py dispatcher/auth/api_keys.py"
+        " dispatcher/settings tool tool/engines tool/scaffold"
     ),
     # Writes what an author begins with, by what a model's files show.
     "tool/scaffold": (
         "clients clients/families/base clients/images clients/model_files clients/tensors"
         " clients/text clients/triton container/model_check backends"
-        " backends/engines backends/onnxruntime"
-        " container/trouble.py dispatcher/settings tool tool/tokenizer"
+        " backends/onnxruntime"
+        " container/trouble.py dispatcher/settings tool tool/engines tool/tokenizer"
     ),
     "tool/tokenizer": "clients/model_files clients/text container/trouble.py tool",
     # The server, as its author's folder changes.
     "tool/dev": (
-        "clients/model_files container/supervisor backends/engines"
-        " container/trouble.py dispatcher/settings tool"
+        "clients/model_files container/supervisor"
+        " container/trouble.py dispatcher/settings tool tool/engines"
     ),
     "tool/pack": "clients/model_files container/model_check container/trouble.py tool tool/checks",
     "tool/engines": (
-        "clients clients/model_files clients/tensors container/model_check"
+        "clients clients/model_files clients/plugins clients/tensors clients/triton"
+        " container/model_check container/repository/compose.py"
         " backends backends/engines container/trouble.py"
         " dispatcher/settings tool"
     ),
@@ -305,9 +304,12 @@ def test_no_module_imports_one_that_imports_it() -> None:
 
 def test_the_server_does_without_the_tool() -> None:
     """The image contains neither the author's command nor the emulator; nothing starts them."""
-    assert not re.findall(
-        r"(?m)^COPY.* (?:tool|emulator)\b.*", (PROJECT / "Dockerfile").read_text()
-    )
+    stages = (PROJECT / "Dockerfile").read_text().split("\nFROM ")
+    with_tool = [one for one in stages if re.search(r"(?m)^COPY.* (?:tool|emulator)\b", one)]
+    assert [one.split("\n")[0] for one in with_tool] == ["project AS engines"]
+    assert re.findall("--from=engines (.*)", stages[-1]) == [
+        "/opt/triton-dispatcher/.venv/engines .venv/engines"
+    ]
     started = re.compile(r"-m\W+(?:tool|sagemaker_emulator)\b")
     server = [path for folder in SERVER for path in files(folder)]
     assert not [path for path in server if started.search((PROJECT / path).read_text())]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import shlex
 import tomllib
@@ -9,11 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 
 from clients.base import Payload
-from clients.errors import BadPayload
+from clients.images.pictures import EXAMPLE
 from clients.plugins.discovery import ENTRY_POINTS
 from clients.testing import OnnxModels, answer, clients_in
 from tests.conftest import PROJECT
@@ -102,31 +104,16 @@ def test_the_class_that_asks_two_models_does_what_is_said(tmp_path: Path) -> Non
     assert [given for _, given in asked] == [{"format": "objects"}, *[{"top_k": 1}] * 2]
 
 
-def test_the_older_class_is_asked_for_a_bgr_picture(tmp_path: Path) -> None:
+def test_an_older_class_is_asked_for_a_bgr_picture(tmp_path: Path) -> None:
     package = tmp_path / "old"
     package.mkdir()
-    (package / "__init__.py").write_text(block("OlderClass"))
+    (package / "__init__.py").write_text(block("class OldResnet"))
     (package / "inference.py").write_text(
-        "class Resnet:\n    def inference(self, img):\n        return img.shape, img.dtype.name\n"
+        "class Resnet:\n    def inference(self, img):\n        return img[0, 0]\n"
     )
     (client,) = clients_in(package)
-    assert answer(client, client.example, OnnxModels(tmp_path)) == [
-        [119, 176, 3],
-        np.dtype("u1").name,
-    ]
-
-
-def test_an_older_class_may_take_a_text(tmp_path: Path) -> None:
-    (tmp_path / "old").mkdir()
-    (tmp_path / "old" / "__init__.py").write_text(block("OlderClass"))
-    (tmp_path / "old" / "inference.py").write_text(
-        "class Resnet:\n    def inference(self, text):\n        return text.upper()\n"
-    )
-    (client,) = clients_in(tmp_path / "old")
-    assert answer(client, None, OnnxModels(tmp_path)) == "A TEXT."
-    assert answer(client, {"text": "words"}, OnnxModels(tmp_path)) == "WORDS"
-    with pytest.raises(BadPayload, match="`text` is missing"):
-        answer(client, {"img": ""}, OnnxModels(tmp_path))
+    bgr = cv2.imdecode(np.frombuffer(base64.b64decode(EXAMPLE), np.uint8), cv2.IMREAD_COLOR)
+    assert answer(client, client.example, OnnxModels(tmp_path)) == bgr[0, 0].tolist()
 
 
 def test_the_entry_point_is_of_the_group_that_is_looked_at() -> None:

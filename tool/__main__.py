@@ -31,7 +31,7 @@ COMMANDS = {  # the module of each, and what it does
     ),
     "check": (
         "tool.checks.check",
-        "look for mistakes in a model repository or a model.tar.gz, and say how to mend them",
+        "look for mistakes in a model repository, and say how to mend them",
     ),
     "dev": (
         "tool.dev.command",
@@ -39,7 +39,7 @@ COMMANDS = {  # the module of each, and what it does
     ),
     "pack": (
         "tool.pack.command",
-        "pack a model repository as a model.tar.gz, or as an image with the models inside",
+        "pack a model repository as a model.tar.gz",
     ),
     "models": (
         "tool.commands.models",
@@ -50,7 +50,7 @@ COMMANDS = {  # the module of each, and what it does
         "serve the models and classes of a folder, with Triton and NGINX",
     ),
     "engines": (
-        "backends.engines.command",
+        "tool.engines.command",
         "say which engine runs each model on this machine, how fast and how exactly",
     ),
     "emulate": (

@@ -35,9 +35,9 @@ def conform(inputs: Tensors, specs: Mapping[str, FileTensor]) -> dict[str, NDArr
         is_like_spec = array.ndim == len(spec.shape) and all(
             want in (DYNAMIC, got) for got, want in zip(array.shape, spec.shape, strict=True)
         )
-        if not (is_like_spec or spec.any_rank) and not spec.shape and array.size == 1:
+        if not spec.shape and array.shape == (1,):
             array = array.reshape(())  # noqa: PLW2901  as the file has it
-        elif not (is_like_spec or spec.any_rank):
+        elif spec.shape and not is_like_spec:
             raise RequestError(
                 f"input '{name}' has shape {list(array.shape)}, but the model expects "
                 f"{list(spec.shape)}."

@@ -1,16 +1,25 @@
-"""`python -m backends.engines`: `dispatcher engines`, where the tool is not."""
+"""`python -m backends.engines FOLDER FILE ENGINE PRECISION`: print the choice for a model, in JSON.
+
+In a process of its own: an engine may crash on a model, and the memory that the comparison needs is
+given back at its end.
+"""
 
 from __future__ import annotations
 
-import argparse
+import json
+import logging
 import sys
+from dataclasses import asdict
+from pathlib import Path
 
-from backends.engines.command import arguments, run
+from backends.engine_choice import EnginePreference
+from backends.engines.selection import select_engine
 from container.trouble import Trouble
 
-parser = argparse.ArgumentParser(prog="engines")
-arguments(parser)
+folder, file, *asked = sys.argv[1:]
+logging.disable(logging.CRITICAL)
 try:
-    sys.exit(run(parser.parse_args()))
+    found = select_engine(Path(folder), Path(file), EnginePreference(*asked))
 except Trouble as error:
-    sys.exit(f"engines: {error}")
+    sys.exit(str(error))
+sys.stdout.write(f"{json.dumps(asdict(found))}\n")

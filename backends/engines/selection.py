@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,7 +28,6 @@ from backends.engine_choice import (
     EnginePreference,
 )
 from backends.engines.compare import difference, parameters
-from backends.engines.offline import load_offline, settings_here
 from backends.engines.runs import (
     Arrays,
     RecordedModels,
@@ -41,10 +42,12 @@ from backends.model_config import FileSignature, ModelConfigError
 from backends.onnxruntime.session import OnnxFile
 from backends.openvino import session as openvino
 from clients.base import Client, Environment
+from clients.plugins.registry import load_clients
 from clients.tensors.agreement import SPREAD, Agreement, says_nothing, tensors, worst_of
 from clients.tensors.client import name_examples
 from container.model_check.samples import Sample, ask, samples_in
 from container.trouble import Trouble
+from dispatcher.settings import read_settings
 
 LIMIT = 1e-3
 """Of an output's range: how far it may be from ONNX Runtime's in f32, to be the same."""
@@ -230,12 +233,16 @@ def client_of(folder: Path, tap: RecordingSession) -> Client:
     with tempfile.TemporaryDirectory(prefix="dispatcher-") as beside:
         repository = Path(beside).resolve()
         (repository / folder.name).symlink_to(folder.resolve())
-        registry = load_offline(repository, settings_here().client_folders)
+        server = RecordedModels(repository, folder.name, tap)
+        with redirect_stdout(sys.stderr):  # standard output is for the choice
+            registry = load_clients(
+                Environment(server, repository), read_settings(os.environ).client_folders
+            )
         found = [one for one in registry.clients.values() if one.served_by == folder.name]
         if not found:
             raise Trouble(f"{folder.name} has no client that works")
-        server = RecordedModels(repository, folder.name, tap)
-        return type(found[0])(Environment(server, repository))
+        tap.emptied()  # a class may ask its model as it is made
+        return found[0]
 
 
 def compare_with(known: Reference, run: Run, file: Path, *, is_exact: bool) -> Agreement:

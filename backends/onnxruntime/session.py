@@ -21,10 +21,9 @@ from backends.model_config import (
     has_operator,
 )
 from backends.onnxruntime.execution_providers import CPU, TENSORRT
-from backends.onnxruntime.unknown_ranks import unknown_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -119,7 +118,7 @@ class OnnxFile:
         self._session = _open(file, options, [(CPU, {})])
         self.path = file
         self.runtime = f"onnxruntime {onnxruntime.__version__}"
-        self.signature = _signature(_infer_shapes(self._session, file), file)
+        self.signature = _signature(_infer_shapes(self._session, file))
         self.metadata: Mapping[str, str] = self._session.get_modelmeta().custom_metadata_map
 
     def run(self, inputs: Tensors, outputs: Sequence[str]) -> dict[str, NDArray[Any]]:
@@ -170,7 +169,7 @@ class OnnxSession:
         self._shrinking = _import_onnxruntime().RunOptions()
         self._shrinking.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
         self._sizes = {id(one): allocator.Sizes() for one in (self._alone, self._beside)}
-        self.signature = _signature(self._alone, file)
+        self.signature = _signature(self._alone)
         self._scalars = Scalars(self.signature, dims)
         specs = (*self.signature.inputs, *self.signature.optional)
         self.prepare = partial(conform, specs={spec.name: spec for spec in specs})
@@ -268,19 +267,16 @@ def _fix(reason: str) -> str:
     return next((fix for said, fix in _FIXES if said in reason), "")
 
 
-def _signature(session: Any, file: Path) -> FileSignature:
+def _signature(session: Any) -> FileSignature:
     """Return the tensors as the model's own file has them."""
-    unshaped = unknown_ranks(file)
     return FileSignature(
-        _specs("input", session.get_inputs(), unshaped),
-        _specs("output", session.get_outputs(), unshaped),
-        _specs("input", session.get_overridable_initializers(), unshaped),
+        _specs("input", session.get_inputs()),
+        _specs("output", session.get_outputs()),
+        _specs("input", session.get_overridable_initializers()),
     )
 
 
-def _specs(
-    kind: str, nodes: Iterable[Any], unshaped: Collection[str] = ()
-) -> tuple[FileTensor, ...]:
+def _specs(kind: str, nodes: Iterable[Any]) -> tuple[FileTensor, ...]:
     specs = []
     for node in nodes:
         data_type = DATA_TYPES.get(node.type)
@@ -288,7 +284,7 @@ def _specs(
             raise _not_carried(kind, node)
         # A named dimension, or one without name or size, is dynamic.
         shape = tuple(size if isinstance(size, int) else DYNAMIC for size in node.shape)
-        specs.append(FileTensor(node.name, data_type, shape, node.name in unshaped))
+        specs.append(FileTensor(node.name, data_type, shape))
     return tuple(specs)
 
 

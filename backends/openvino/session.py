@@ -278,7 +278,7 @@ def _spec(kind: str, port: Any, file: Path) -> FileTensor:
         )
     shape = port.partial_shape
     if shape.rank.is_dynamic:
-        return FileTensor(port.any_name, _DATA_TYPES[its_type], (), unshaped=True)
+        return FileTensor(port.any_name, _DATA_TYPES[its_type], ())
     sizes = tuple(DYNAMIC if size.is_dynamic else size.get_length() for size in shape)
     return FileTensor(port.any_name, _DATA_TYPES[its_type], sizes)
 

@@ -23,7 +23,7 @@ from clients.families.base.dispatch_toml import (
     one_of,
 )
 from clients.families.base.family import Family, show_spec
-from clients.families.base.picture_input import FileInput, PictureInput, both, picture_input
+from clients.families.base.picture_input import PictureInput, both, picture_input
 from clients.images.pictures import EXAMPLE, Picture
 from clients.images.resizing import FILTERS, planes, resized
 from clients.tensors.scores import best, class_text, likeliest
@@ -60,9 +60,9 @@ class ClassificationKeys(Keys):
 class ClassifierPlan:
     """How a model takes pictures."""
 
-    input: PictureInput | FileInput  # the input tensor
-    resize: int | tuple[int, int]  # see `resized`; 0 where the input takes files
-    crop: tuple[int, int]  # height and width, in pixels; likewise
+    input: PictureInput  # the input tensor
+    resize: int | tuple[int, int]  # see `resized`
+    crop: tuple[int, int]  # height and width, in pixels
     output: str  # the tensor with the scores
 
 
@@ -92,7 +92,7 @@ class Classification(Family[ClassificationKeys, ClassifierPlan]):
 
     def fit(self, signature: Signature) -> ClassifierPlan:
         taken = picture_input(self, signature, self.keys.layout, (3, 1))
-        resize, crop = (0, (0, 0)) if isinstance(taken, FileInput) else self.sizes(taken)
+        resize, crop = self.sizes(taken)
         output = self.tensor(signature.outputs, "output")
         sizes = taken.rest_of(output)
         if sum(size not in (1, -1) for size in sizes) > 1:
@@ -130,12 +130,9 @@ class Classification(Family[ClassificationKeys, ClassifierPlan]):
     def inference_batch(self, payloads: Sequence[Payload]) -> list[Any]:
         plan = self.fitted()
         taken = plan.input
-        if isinstance(taken, FileInput):
-            inputs = taken.tensor(self.each(payloads, self.picture_file))
-        else:
-            inputs = taken.tensor(
-                self.each(payloads, lambda payload: self.pixels(self.picture(payload), plan, taken))
-            )
+        inputs = taken.tensor(
+            self.each(payloads, lambda payload: self.pixels(self.picture(payload), plan, taken))
+        )
         answer = self.infer(inputs, outputs=[plan.output])[plan.output]
         rows = answer.reshape(len(payloads), -1)
         self.count_labels(self.labels, rows.shape[1], f"`{plan.output}`")

@@ -10,7 +10,6 @@ import cv2
 import numpy as np
 
 from clients.base import FORMAT, Environment, Parameter, Payload
-from clients.errors import ClientDisabled, ModelFailed
 from clients.families.base.dispatch_toml import (
     COUNT,
     FLAG,
@@ -22,19 +21,15 @@ from clients.families.base.dispatch_toml import (
     one_of,
 )
 from clients.families.base.family import Family, show_spec
-from clients.families.base.picture_input import FileInput, PictureInput, picture_input
+from clients.families.base.picture_input import PictureInput, picture_input
 from clients.images.boxes import (
     LAYOUTS,
-    MOST_QUERIES,
     MOST_SHARE,
     NOT_THIS_HEAD,
     Array,
     Objects,
-    OutputLayout,
     best_first,
     best_objects,
-    is_end2end,
-    is_likely,
     is_turned,
     not_this_head,
     sure_objects,
@@ -54,10 +49,6 @@ cv2.setNumThreads(1)
 
 PIXEL = 1.0  # the error of a box's side in half precision
 INSIDE_OUT = "the right side of a box is left of its left side, or its lower above"
-ROTATED = (
-    "rotated boxes (OBB) are not served: leave `family` out, with its keys, to serve plain "
-    "tensors, or write a class"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,9 +76,8 @@ class DetectionKeys(Keys):
 class DetectorPlan:
     """How a model takes pictures and answers boxes."""
 
-    input: PictureInput | FileInput  # the input tensor
-    # Height and width of the letterboxed picture, in pixels; 0 for those of each picture
-    size: tuple[int, int]
+    input: PictureInput  # the input tensor
+    size: tuple[int, int]  # height and width of the letterboxed picture, in pixels
     output: TensorSpec  # the tensor with the boxes
     masks: int  # the count of coefficients of a box if another output has masks; else 0
     turned: bool  # whether rows and columns of the output are swapped
@@ -116,7 +106,8 @@ class Detection(Family[DetectionKeys, DetectorPlan]):
         self.labels = self.read_labels()
         self.layout = LAYOUTS[self.keys.output_layout]
         if self.keys.extra_columns == 1:
-            raise self.mistake("extra_columns", "is 1, as for an angle", ROTATED)
+            fix = "rotated boxes (OBB) are not served: leave `family` out, or write a class"
+            raise self.mistake("extra_columns", "is 1, as for an angle", fix)
 
     def fit(self, signature: Signature) -> DetectorPlan:
         taken = picture_input(self, signature)
@@ -126,88 +117,40 @@ class Detection(Family[DetectionKeys, DetectorPlan]):
         sizes = taken.rest_of(output)
         turned = is_turned(self.layout, sizes, len(self.labels))
         plan = DetectorPlan(taken, taken.size(self, "size"), output, masks, turned)
-        if self.laid(self.layout, sizes)[self.layout.axis] == -1:
-            return plan
-        return replace(plan, extra=self.behind(sizes, plan))
+        sizes = sizes[::-1] if turned else sizes
+        return (
+            plan if sizes[self.layout.axis] == -1 else replace(plan, extra=self.behind(sizes, plan))
+        )
 
-    def table(self, signature: Signature, taken: PictureInput | FileInput) -> TensorSpec:
+    def table(self, signature: Signature, taken: PictureInput) -> TensorSpec:
         """Return the output with the boxes: the one that is named, or the only table."""
         tables = [one for one in signature.outputs if len(taken.rest_of(one)) == 2]
-        there = ", ".join(map(show_spec, signature.outputs))
         if not tables:
+            there = ", ".join(map(show_spec, signature.outputs))
             raise self.misfit(f"{there} is no table of boxes")
-        if self.keys.output:
-            output = self.tensor(signature.outputs, "output")
-            if output not in tables:
-                raise self.misfit(f"{show_spec(output)} is no table of boxes")
-            sizes = taken.rest_of(output)
-            places = [one for one in tables if list(taken.rest_of(one)) == [sizes[0], 4]]
-            extra = self.keys.extra_columns or 0
-            is_open = self.laid(self.layout, sizes)[self.layout.axis] == -1
-            # A table that matches the file may have another one beside it.
-            if output in places or not places or is_open or self.left(self.layout, sizes) == extra:
-                return output
-            raise self.misfit(f"it has no table of boxes with their scores, but {there}")
-        if len(tables) > 1 and any(one.shape[-1] == 4 for one in tables):
-            raise self.misfit(f"it has no table of boxes with their scores, but {there}")
         return self.tensor(tables, "output")
 
     def behind(self, sizes: Sequence[int], plan: DetectorPlan) -> int:
-        """Return the count of numbers behind the classes of a box.
+        """Return the count of numbers behind the classes of a box, in an output of these sizes.
 
         Raises ClientDisabled: it does not match `labels`, or is another layout's.
         """
-        left = self.left(self.layout, sizes)
-        extra = self.keys.extra_columns
+        layout, lines = self.layout, len(self.labels)
+        wanted = layout.before + layout.classes * lines
+        left, extra = sizes[layout.axis] - wanted, self.keys.extra_columns
         if extra is None:
             extra = plan.masks if left == plan.masks else 0
-        if left == extra and not is_end2end(self.layout, self.laid(self.layout, sizes)):
-            return extra
-        raise self.other_numbers(sizes, plan)
-
-    def left(self, layout: OutputLayout, sizes: Sequence[int]) -> int:
-        """Return the count of numbers of a box besides its place and its classes."""
-        numbers = self.laid(layout, sizes)[layout.axis]
-        return numbers - layout.before - layout.classes * len(self.labels)
-
-    def laid(self, layout: OutputLayout, sizes: Sequence[int]) -> Sequence[int]:
-        """Return the sizes of an output in the order of a layout."""
-        return sizes[::-1] if is_turned(layout, sizes, len(self.labels)) else sizes
-
-    def other_numbers(self, sizes: Sequence[int], plan: DetectorPlan) -> ClientDisabled:
-        """Return the error for boxes of other numbers than the file says, with what would suit."""
-        output, lines = show_spec(plan.output), len(self.labels)
-        known = {0, plan.masks, self.keys.extra_columns}
-        fixes = []
-        for name, one in LAYOUTS.items():
-            fits = self.left(one, sizes) in known or (
-                one.queries and is_end2end(self.layout, sizes)
+        if left != extra:
+            raise self.mistake(
+                "output_layout",
+                f'is "{self.keys.output_layout}", where a box is {layout.box}: {wanted + extra} '
+                f"numbers, as `labels` has {lines} lines; but {show_spec(plan.output)} has "
+                f"{sizes[layout.axis]}",
+                "write another one, give `labels` a line for each class, or write `extra_columns` "
+                "for what is behind the classes, such as a pose; rotated boxes (OBB) are not "
+                "served",
             )
-            if one is not self.layout and fits and is_likely(one, self.laid(one, sizes)):
-                fixes.append(f'"{name}" where a box is {one.box}')
-        if fixes:
-            what = (
-                f'is "{self.keys.output_layout}", but `labels` has {lines} lines and it is {output}'
-            )
-            return self.mistake("output_layout", what, f"write {', or '.join(fixes)}")
-        laid, left = self.laid(self.layout, sizes), self.left(self.layout, sizes)
-        numbers = laid[self.layout.axis] - self.layout.before
-        classes = numbers - (self.keys.extra_columns or (plan.masks < numbers) * plan.masks)
-        if numbers < self.layout.classes or not is_likely(self.layout, laid):
-            return self.misfit(f"{output} has no boxes with a score for each class")
-        if left == 0:
-            return self.mistake("extra_columns", f"is too many for {output}", "leave it out")
-        if self.layout.classes:
-            fixes.append(f"give it {max(1, classes)} lines, one for each class")
-        if left > plan.masks and not self.keys.extra_columns:
-            fixes.append(
-                f"write `extra_columns = {left}` where the last {left} are no classes but the "
-                "keypoints of a pose or the coefficients of a mask"
-            )
-        if left == 1:
-            fixes[-1] = ROTATED
-        what = f"names a file of {lines} lines, but a box of {output} has {numbers} numbers behind"
-        return self.mistake("labels", f"{what} its place", ", or ".join(fixes) or "leave it out")
+        return extra
 
     def inference_batch(self, payloads: Sequence[Payload]) -> list[Any]:
         plan = self.fitted()
@@ -227,11 +170,6 @@ class Detection(Family[DetectionKeys, DetectorPlan]):
     ) -> tuple[Tensors, list[Letterbox]]:
         """Return the input tensor, and where each picture is in the model's rectangle."""
         taken = plan.input
-        if isinstance(taken, FileInput):
-            files = self.each(payloads, self.picture_file)
-            place = Letterbox.filling if self.layout.shares else Letterbox.inside
-            places = [place(one.size, plan.size if any(plan.size) else one.size) for one in files]
-            return taken.tensor(files), places
         around = Letterbox.stretched if self.layout.shares else Letterbox.around
         boxed = self.each(payloads, lambda payload: around(self.picture(payload), plan.size))
         pixels = [box.pixels for box in boxed]
@@ -241,8 +179,6 @@ class Detection(Family[DetectionKeys, DetectorPlan]):
 
     def objects(self, output: Array, box: Letterbox, plan: DetectorPlan) -> list[Any]:
         """Return the answer's rows for one picture; `output` is as the layout has it."""
-        if not any(plan.size):
-            plan = replace(plan, size=(box.height, box.width))
         settings = self.request.parameters
         classes, scores, corners = self.found(output, plan)
         corners = right_way_round(corners)
@@ -299,25 +235,12 @@ class Detection(Family[DetectionKeys, DetectorPlan]):
             raise not_this_head(INSIDE_OUT)
         shares = self.layout.shares or self.keys.normalised
         if (np.abs(boxes).max() <= MOST_SHARE) != shares:
-            raise self.other_unit(plan, shares=shares)
+            unit = ("parts of the picture's sides", "pixels")
+            came, said = unit[::-1] if shares else unit
+            fix = "change `normalised`, or the layout, in dispatch.toml: rtdetr has parts"
+            raise not_this_head(f"the boxes are {came}, no {said}", fix)
         height, width = plan.size
         return boxes.astype(np.float32) * (width, height, width, height) if shares else boxes
-
-    def other_unit(self, plan: DetectorPlan, *, shares: bool) -> ModelFailed:
-        """Return the error for boxes in pixels instead of shares, or the reverse.
-
-        An output of some hundreds of boxes is RT-DETR's: YOLOv8's numbers in YOLOv5's order.
-        """
-        if shares:
-            fix = (
-                "write another `output_layout`" if self.layout.shares else "leave `normalised` out"
-            )
-            what = "the boxes are pixels, no parts of the picture's sides"
-        else:
-            few = self.layout.objectness is not None and plan.output.shape[-2] <= MOST_QUERIES
-            fix = 'write `output_layout = "rtdetr"`' if few else "write `normalised = true`"
-            what = "the boxes are parts of the picture's sides, no pixels"
-        return not_this_head(what, f"{fix} in dispatch.toml")
 
     def draw(self, payload: Payload, result: Any, media_type: str) -> bytes:
         if self.request.parameters["format"] == "objects":

@@ -147,17 +147,6 @@ def not_this_head(what: str, hint: str = NOT_THIS_HEAD) -> ModelFailed:
     return ModelFailed(what, hint=hint)
 
 
-def is_likely(layout: OutputLayout, sizes: Sequence[int]) -> bool:
-    """Whether an output's sizes suit this layout: more boxes than numbers per box."""
-    boxes, numbers = sizes[1 - layout.axis], sizes[layout.axis]
-    return -1 in sizes or (numbers <= boxes and not (layout.queries and boxes > MOST_QUERIES))
-
-
-def is_end2end(layout: OutputLayout, sizes: Sequence[int]) -> bool:
-    """Whether an output has the sizes of "end2end" rather than of this layout."""
-    return layout.axis == 0 and sizes[1] == LAYOUTS["end2end"].before
-
-
 def is_turned(layout: OutputLayout, sizes: Sequence[int], classes: int) -> bool:
     """Whether rows and columns are swapped, as in some exports of YOLOv8.
 

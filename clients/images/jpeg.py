@@ -89,11 +89,3 @@ def scans(data: bytes) -> int:
             found = AFTER_SCAN.search(data, place)
             place = found.start() if found else len(data)
     return most
-
-
-def has_its_end(data: bytes) -> bool:
-    """Whether a JPEG has an end marker behind its first scan; one of a thumbnail does not count."""
-    place = 2
-    while data[place : place + 1] == b"\xff" and data[place : place + 2] != SCAN:
-        place = behind(data, place)
-    return data.find(END, place) > place and data[place : place + 2] == SCAN

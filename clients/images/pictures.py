@@ -20,7 +20,6 @@ import simplejpeg
 from PIL import Image, ImageChops
 
 from clients.errors import BadPayload, InferenceError, TooManyRequests
-from clients.images.arrays import check_pixels
 from clients.images.jpeg import (
     MOST_SCANS,
     SCANS_OF_LARGEST,
@@ -163,6 +162,18 @@ def decode_picture(
         raise BadPayload(
             f"`{name}` is a damaged {header.format} picture: {error}", hint=expected
         ) from error
+
+
+def check_pixels(array: Picture, name: str, max_pixels: int) -> Picture:
+    """Return the pixels that a class has decoded, and asks another model about."""
+    height, width, channels = array.shape if array.ndim == 3 else (0, 0, 0)
+    if array.dtype != np.uint8 or channels != 3 or not 0 < height * width <= max_pixels:
+        raise BadPayload(
+            f"`{name}` is an array of {array.dtype} and shape {list(array.shape)}",
+            hint="expected uint8 of shape [height, width, 3], RGB, with 1 to "
+            f"{max_pixels / 1e6:g} million pixels",
+        )
+    return np.ascontiguousarray(array)
 
 
 def check_header(data: bytes, name: str, max_pixels: int, expected: str) -> Header:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import cv2
@@ -27,7 +27,6 @@ FILTERS: Mapping[str, ResizeAlg] = {
 REACH = 3  # pixels of the smaller picture that Lanczos, the widest filter, reads on each side
 BAND = 2**20  # bytes that are copied at a time, to stay in a core's cache
 FILL = 114  # the grey around a letterboxed picture that YOLO was trained with
-NO_PIXELS = np.empty(0, np.float32)
 LEAST_ROWS = 32  # of a band, because the filter is computed again for each band
 
 # Left, top, width and height, in pixels, which need not be whole.
@@ -121,8 +120,7 @@ class Letterbox:
     """A picture in the rectangle of a model, with the way back to its own pixels.
 
     Args:
-        pixels: float32 [3, height, width] of the rectangle, RGB, 0 to 1; empty where only
-            the place is wanted.
+        pixels: float32 [3, height, width] of the rectangle, RGB, 0 to 1.
         width: of the picture, in pixels.
         height: of the picture, in pixels.
         scale: pixels of the rectangle per pixel of the picture, vertically.
@@ -150,14 +148,14 @@ class Letterbox:
 
         """
         height, width = picture.shape[:2]
-        box = cls.inside((height, width), size)
-        left, top = box.left, box.top
-        inner_width, inner_height = inner(width, box.scale), inner(height, box.scale)
+        scale = min(size[0] / height, size[1] / width)
+        wide, high = inner(width, scale), inner(height, scale)
+        left, top = (size[1] - wide) // 2, (size[0] - high) // 2
         whole = np.full((*size, 3), FILL, np.uint8)
-        whole[top : top + inner_height, left : left + inner_width] = cv2.resize(
-            picture, (inner_width, inner_height), interpolation=cv2.INTER_LINEAR
+        whole[top : top + high, left : left + wide] = cv2.resize(
+            picture, (wide, high), interpolation=cv2.INTER_LINEAR
         )
-        return replace(box, pixels=planes(whole) / np.float32(255))
+        return cls(planes(whole) / np.float32(255), width, height, scale, left, top)
 
     @classmethod
     def stretched(cls, picture: Picture, size: tuple[int, int]) -> Letterbox:
@@ -168,27 +166,9 @@ class Letterbox:
         whole = np.empty((*size, 3), np.uint8)
         cv2.resize(picture, size[::-1], whole, interpolation=cv2.INTER_LINEAR)
         height, width = picture.shape[:2]
-        return replace(cls.filling((height, width), size), pixels=planes(whole) / np.float32(255))
-
-    @classmethod
-    def filling(cls, own: tuple[int, int], size: tuple[int, int]) -> Letterbox:
-        """Return the place of a picture as `stretched`; the arguments are those of `inside`."""
-        scale = size[0] / own[0]
-        return cls(NO_PIXELS, own[1], own[0], scale, 0, 0, size[1] / own[1] / scale)
-
-    @classmethod
-    def inside(cls, own: tuple[int, int], size: tuple[int, int]) -> Letterbox:
-        """Return the place of a picture as `around`, without its pixels.
-
-        Args:
-            own: height and width of the picture, in pixels.
-            size: of the rectangle, likewise.
-
-        """
-        height, width = own
-        scale = min(size[0] / height, size[1] / width)
-        left, top = (size[1] - inner(width, scale)) // 2, (size[0] - inner(height, scale)) // 2
-        return cls(NO_PIXELS, width, height, scale, left, top)
+        scale = size[0] / height
+        pixels = planes(whole) / np.float32(255)
+        return cls(pixels, width, height, scale, 0, 0, size[1] / width / scale)
 
     def back(self, corners: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         """Return corners in pixels of the picture, clipped to the picture.

@@ -1,53 +1,30 @@
 """Finds the client classes.
 
-They come from four places: files that were added to `clients/`, the `dispatch.toml` of each model,
-the entry points of installed packages, and the files of other folders. Of a folder every Python
-file and every package is imported, and each `Client` class defined there counts.
+They come from three places: the `dispatch.toml` of each model, the entry points of installed
+packages, and the files of folders, of which every Python file and every package is imported, and
+each `Client` class defined there counts.
 """
 
 from __future__ import annotations
 
 import importlib
 import logging
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import TypeAlias
 
-import clients
 from clients.base import Client
-from clients.errors import ClientDisabled
-from clients.families.base.dispatch_toml import FILE, is_inside, read_table
+from clients.families.base.dispatch_toml import FILE
 from clients.families.base.family import client_class
 from clients.model_files.files import is_file, is_litter
 from clients.plugins import imports as beside
-
-OWN_FOLDER = Path(clients.__file__).parent
-LIBRARY = frozenset(
-    {
-        "asking",
-        "base",
-        "environment",
-        "errors",
-        "families",
-        "images",
-        "model_files",
-        "older_class",
-        "parameters",
-        "plugins",
-        "request",
-        "tensors",
-        "testing",
-        "text",
-        "triton",
-    }
-)
-"""The modules and packages of `clients/` that belong to this project, and hold no clients."""
 
 ENTRY_POINTS = "triton_dispatcher.clients"
 DECLARED = re.compile(r"""^[ \t]+modelname\b[^=\n]*=\s*["']([^"'\n]+)""", re.MULTILINE)
@@ -66,7 +43,7 @@ class Source:
     mark: Mark  # the state of its files when it was found
     # Imports it; returns the classes, or raises whatever the import raises
     classes: Callable[[], list[type[Client]]]
-    foreign: bool = False  # it is not in `clients/`, and is tried in a process of its own first
+    foreign: bool = True  # it has code of its own, and is tried in a process of its own first
     # It belongs to an installed package, of which a process sees one state only
     installed: bool = False
     model: str = ""  # the model that it serves, where that is known before the import
@@ -74,16 +51,13 @@ class Source:
 
 def sources(repository: Path, folders: Iterable[Path] = ()) -> Iterator[Source]:
     """Yield all sources; of two clients with one name the first counts."""
-    for path in client_files(OWN_FOLDER):
-        if stem(path) not in LIBRARY:
-            yield file_source(path, foreign=False)
     for path in sorted(repository.glob(f"*/{FILE}")):
         yield model_source(path)
     found = entry_points(group=ENTRY_POINTS)
     yield from map(entry_source, sorted(found, key=lambda point: (point.name, point.value)))
     for folder in folders:
         for path in client_files(folder):
-            yield file_source(path, foreign=True)
+            yield file_source(path)
 
 
 def names_in(source: Source) -> list[str]:
@@ -115,39 +89,23 @@ def client_files(folder: Path) -> Iterator[Path]:
             yield path / "__init__.py"
 
 
-def file_source(path: Path, *, foreign: bool) -> Source:
+def file_source(path: Path) -> Source:
     files = [path] if path.name != "__init__.py" else path.parent.rglob("*")
     mark = mark_files([*files, *beside.imports_beside(path)])
-    return Source(str(path), mark, lambda: classes_of_file(path), foreign=foreign)
+    return Source(str(path), mark, lambda: classes_of_file(path))
 
 
 def model_source(path: Path) -> Source:
     """Return the source for a model with a `dispatch.toml`."""
-    mark = mark_files(model_files(path))
-    return Source(str(path), mark, lambda: [client_class(path)], model=path.parent.name)
+    mark, model = mark_files(model_files(path)), path.parent.name
+    return Source(str(path), mark, lambda: [client_class(path)], foreign=False, model=model)
 
 
 def model_files(path: Path) -> Iterator[Path]:
-    """Yield the files that a `dispatch.toml` may use: beside it, and named in it."""
-    try:
-        beside = [one for one in path.parent.iterdir() if not one.name.isdigit()]
-        inside = [one for folder in beside if folder.is_dir() for one in folder.iterdir()]
-    except OSError:  # the model is being unloaded
-        beside, inside = [path], []
-    yield from beside
-    yield from inside
-    with suppress(OSError, ValueError):  # a value that can be no path; or as above
-        yield from find_named(path)
-
-
-def find_named(path: Path) -> Iterator[Path]:
-    """Yield the files that a `dispatch.toml` names, anywhere in the model's folder."""
-    try:
-        values = read_table(path).values()
-    except ClientDisabled:  # loading it reports the mistake
-        return
-    for place in (path.parent / value for value in values if is_inside(value)):
-        yield from place.rglob("*") if place.is_dir() else [place]
+    """Yield the files below the folder of a `dispatch.toml`, but for those of versions."""
+    for folder, inner, names in os.walk(path.parent, followlinks=True):
+        inner[:] = [name for name in inner if not name.isdigit()]
+        yield from (Path(folder, name) for name in names if not name.isdigit())  # a broken link
 
 
 def mark_files(files: Iterable[Path]) -> Mark:
@@ -169,13 +127,7 @@ def entry_source(point: EntryPoint) -> Source:
     package = f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"
     where = f"the entry point {point.name!r} of {package.partition(' ')[0]}"
     mark = {where: f"{package} {point.value}"}
-    return Source(
-        where,
-        mark,
-        lambda: classes_of_entry_point(point),
-        foreign=True,
-        installed=True,
-    )
+    return Source(where, mark, lambda: classes_of_entry_point(point), installed=True)
 
 
 def classes_of_entry_point(point: EntryPoint) -> list[type[Client]]:
@@ -198,10 +150,6 @@ def classes_of_file(path: Path) -> list[type[Client]]:
     if not (found := client_classes(module)):
         log.warning("%s has no client: no class in it is built on clients.base.Client", path)
     return found
-
-
-def stem(path: Path) -> str:
-    return path.parent.name if path.name == "__init__.py" else path.stem
 
 
 @contextmanager

@@ -7,8 +7,6 @@ class that cannot be used is disabled, with the reason; the others are not affec
 from __future__ import annotations
 
 import logging
-import os
-import sys
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -225,26 +223,12 @@ def register(
 
 
 def may_lack(folder: Path, error: BaseException | None) -> bool:
-    """Whether a missing folder may be the reason of an error, or of its cause.
-
-    Libraries that do not name the missing file raise no more than these: `transformers` an
-    `OSError`, `tokenizers` an `Exception`, `onnxruntime` a `NoSuchFile`. A mistake in the class
-    raises an error of another class.
-    """
-    # ONNX Runtime is not imported for this: it is loaded if the error is its own.
-    library = sys.modules.get("onnxruntime.capi.onnxruntime_pybind11_state")
-    kinds = {Exception, OSError, FileNotFoundError, getattr(library, "NoSuchFile", None)}
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        file = getattr(error, "filename", None) if isinstance(error, OSError) else None
-        if isinstance(file, str | bytes):
-            if Path(os.fsdecode(file)).resolve().is_relative_to(folder.resolve()):
-                return True
-        elif type(error) in kinds:
-            return True
+    """Whether an error, or its cause, names a missing folder."""
+    chain: list[BaseException] = []  # in which one may come again
+    while error is not None and error not in chain:
+        chain.append(error)
         error = error.__cause__ or error.__context__
-    return False
+    return any(str(folder) in str(one) for one in chain)
 
 
 def name_fault(client: type[Client], environment: Environment, taken: Mapping[str, str]) -> str:

@@ -28,7 +28,7 @@ from clients.errors import (
 )
 from clients.triton.server import DIED_LOADING, ModelState, Signature
 
-BACKENDS = ("onnxruntime", "pytorch")
+BACKENDS = ("onnxruntime",)
 """The backends that the container brings itself (backends)."""
 
 TRANSLATION: Mapping[grpc.StatusCode, type[InferenceError]] = {

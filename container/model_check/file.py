@@ -133,14 +133,6 @@ class FileCheck:
         elif (begin.lstrip()[:1] == b"<" and file.suffix != ".xml") or not begin:
             what = "is empty" if not begin else "is a page of HTML"
             self.findings.error(file, f"{what}, not the model", "fetch it again")
-        elif is_torchscript(file, text):
-            for kind in [kind for kind in KINDS if not read(text).all(kind)]:
-                self.findings.error(
-                    file,
-                    f"is TorchScript, which holds no shapes, and no {kind} is configured; Triton "
-                    "refuses that",
-                    f"list every {kind} in {CONFIG}",
-                )
         elif file.suffix in {".onnx", ".xml"} and begin.strip(b"\0"):
             self.graph(file, text)
 
@@ -175,13 +167,6 @@ class FileCheck:
             return
         if warning:
             self.findings.warning(self.folder / CONFIG if text else file, *warning)
-
-
-def is_torchscript(file: Path, text: str) -> bool:
-    """Whether a model's file is for the PyTorch backend."""
-    message = read(text)
-    its = message.text("backend") or message.text("platform")
-    return its in {"pytorch", "pytorch_libtorch"} or (not its and file.name == "model.pt")
 
 
 def shorten_error(error: ModelConfigError) -> str:

@@ -38,11 +38,11 @@ from clients.triton.configuration import config_dictionary, config_fault
 from container.model_check import environment, samples
 from container.model_check import file as file_check
 from container.model_check.file import FileCheck
-from container.model_check.versions import VersionCheck, version_folders
+from container.model_check.versions import FROM_PYTORCH, VersionCheck, version_folders
 from container.trouble import Trouble
 from dispatcher.settings import ADAPT, PROJECT
 
-EMBEDDED = {"onnxruntime", "openvino", "pytorch", "python"}  # what the Triton of the wheel can run
+EMBEDDED = {"onnxruntime", "openvino", "python"}  # what the Triton of the wheel can run
 OTHERS = {"dali", "ensemble", "fil", "identity", "tensorflow", "tensorrt", "vllm"}
 BUILT_IN = PROJECT / "model_repository"
 
@@ -123,7 +123,7 @@ class ModelCheck:
                 )
         fields = [*message.all("backend"), *message.all("platform")]
         backend = message.text("backend") or message.text("platform")
-        if backend in EMBEDDED | {"", "ensemble", "onnxruntime_onnx", "pytorch_libtorch"}:
+        if backend in EMBEDDED | {"", "ensemble", "onnxruntime_onnx"}:
             return
         if backend in TENSORRT.values and not has_gpu():
             return  # `gpu_settings` says more
@@ -131,6 +131,8 @@ class ModelCheck:
         near = difflib.get_close_matches(backend, EMBEDDED | OTHERS, 1, cutoff=0.5)
         why = "only NVIDIA's image of Triton can run" if known else "Triton does not bring"
         fix = "build on that image" if known or not near else f'write backend: "{near[0]}"'
+        if backend in {"pytorch", "pytorch_libtorch"}:
+            fix = FROM_PYTORCH
         config.warning(fields[0].name, fields, f'is "{backend}", which {why}', fix)
 
     def batching(self, config: ConfigFindings, message: Message) -> None:

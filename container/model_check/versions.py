@@ -14,8 +14,11 @@ from clients.model_files.model_folders import CONFIG, MODEL_FILES, PLAIN_MODELS,
 from container.model_check.file import FileCheck
 
 VERSION = re.compile(r"0|[1-9][0-9]*")
+FROM_PYTORCH = "build on that image, or export it: torch.onnx.export(model, inputs, 'model.onnx')"
+FROM_ONNX = "build on that image, or serve the ONNX file that it was made from"
 OF_NVIDIA = {
     "model.plan": "TensorRT",
+    "model.pt": "PyTorch",
     "model.savedmodel": "TensorFlow",
     "model.graphdef": "TensorFlow",
 }
@@ -94,7 +97,7 @@ class VersionCheck:
             self.findings.warning(
                 file,
                 f"is for {OF_NVIDIA[wanted]}, which only NVIDIA's image of Triton can run",
-                "build on that image, or serve the ONNX file that it was made from",
+                FROM_PYTORCH if wanted == "model.pt" else FROM_ONNX,
             )
         if file.is_file():
             self.files.contents(file, text)

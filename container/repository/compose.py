@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from clients.model_files.config_text import read_folder
 from clients.model_files.gpu_config import gpu_settings_of, has_gpu
 from clients.model_files.model_folders import (
     available,
@@ -17,6 +18,12 @@ from clients.model_files.model_folders import (
     unservable,
 )
 from clients.model_files.response_cache import OFF, cache_warning
+
+TORCHSCRIPT = ("pytorch", "pytorch_libtorch")
+OF_PYTORCH = (
+    "is TorchScript, which only NVIDIA's image of Triton can run: build on that image, or export "
+    "the model: torch.onnx.export(model, inputs, 'model.onnx')"
+)
 
 
 def compose(
@@ -51,11 +58,15 @@ def compose(
 
 
 def without_backend(repository: Path) -> Iterator[str]:
-    """Yield a sentence for each model that the embedded Triton has no backend for, with a GPU.
+    """Yield a sentence for each model that the embedded Triton has no backend for.
 
-    Without a GPU `compose` says more.
+    Of TensorRT `compose` says more where there is no GPU.
     """
-    for folder in sorted(repository.iterdir()) if has_gpu() else ():
-        for one in gpu_settings_of(folder):
+    for folder in sorted(repository.iterdir()):
+        config = read_folder(folder)
+        named = config.text("backend") or config.text("platform")
+        if named in TORCHSCRIPT or (not named and any(folder.glob("*/model.pt"))):
+            yield f"{folder.name} {OF_PYTORCH}"
+        for one in gpu_settings_of(folder) if has_gpu() else ():
             if not one.change:
                 yield f"{folder.name}: {one}"

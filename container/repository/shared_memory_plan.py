@@ -36,7 +36,7 @@ from backends.machine.shared_memory import (
 from clients.model_files.config_text import Message, NotProtobufText, parse_integer, read
 from clients.model_files.files import text_of
 
-OURS = ("onnxruntime", "pytorch", "onnxruntime_onnx", "pytorch_libtorch")
+OURS = ("onnxruntime", "onnxruntime_onnx")
 
 ON_CPU = ("KIND_AUTO", "KIND_CPU")
 INSTANCES = {"onnxruntime": 2, "onnxruntime_onnx": 2}
@@ -219,12 +219,11 @@ def configurations(repository: Path) -> dict[str, str]:
             text = ""
         except (OSError, UnicodeDecodeError):
             continue  # Triton says what is wrong with it
-        for file, backend in (("model.onnx", "onnxruntime"), ("model.pt", "pytorch")):
-            with suppress(NotProtobufText):
-                message = read(text)
-                named = message.text("backend") or message.text("platform")
-                if not named and any(model.glob(f"*/{file}")):
-                    text += f'\nbackend: "{backend}"'
+        with suppress(NotProtobufText):
+            message = read(text)
+            named = message.text("backend") or message.text("platform")
+            if not named and any(model.glob("*/model.onnx")):
+                text += '\nbackend: "onnxruntime"'
         if text:
             found[model.name] = text
     return found

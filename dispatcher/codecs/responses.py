@@ -8,19 +8,19 @@ from __future__ import annotations
 import json
 import math
 import re
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextvars import copy_context
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 
 from flask import Response
 from werkzeug.datastructures import MIMEAccept
+from werkzeug.http import parse_accept_header
 
 from clients.base import Client
 from clients.tensors.client import TensorClient
 from clients.tensors.scores import NotFinite
-from dispatcher.errors import BadHeader, NotAcceptable, NotJson
+from dispatcher.errors import NotAcceptable, NotJson
 from dispatcher.model_request import ModelRequest
 
 JSON: Final = "application/json"
@@ -33,12 +33,7 @@ NON_FINITE_HEADER: Final = "X-Non-Finite-Values"
 
 OK: Final = 200
 
-MAX_DEPTH = 200  # lists in lists; the interpreter's own limit depends on the caller
-
-# Parts of an Accept header with the separators before them, outside of quotes.
-PARTS = re.compile(r'([,;]|^)((?:[^,;"]|"(?:[^"\\]|\\.)*"?)*)')
-MEDIA_RANGE = re.compile(r"\*|[^\s/]+/[^\s/]+")
-QUALITY = re.compile(r"0(\.[0-9]*)?|1(\.0*)?|\.[0-9]+")  # as in RFC 9110, and Java's
+POINT_ALONE = re.compile(r"q=\.", re.IGNORECASE)  # of a quality of Java's
 
 
 def available_types(model_request: ModelRequest, client: Client) -> tuple[str, ...]:
@@ -55,8 +50,6 @@ def negotiate(header: str, offered: tuple[str, ...]) -> str:
 
     A picture beside text/html does not count where JSON is accepted too: such headers are the
     defaults of Java and of browsers' forms.
-
-    Raises BadHeader: the header cannot be read.
     """
     if not header.strip():
         return offered[0]
@@ -71,32 +64,16 @@ def negotiate(header: str, offered: tuple[str, ...]) -> str:
     )
 
 
+@lru_cache(100)
 def media_ranges(header: str) -> MIMEAccept:
-    """Parse an Accept header (RFC 9110, 12.5.1).
+    """Parse an Accept header (RFC 9110, 12.5.1); what cannot be read is skipped.
 
-    Java's default is `text/html, *; q=.2`. Other parameters than `q` are ignored.
+    Java's default is `text/html, *; q=.2`.
     """
-    types = [""]
-    qualities: dict[int, float] = {}
-    for separator, text in PARTS.findall(header):
-        part = text.strip()
-        name, equals, value = map(str.strip, part.partition("="))
-        if separator != ";":
-            fits = not part or MEDIA_RANGE.fullmatch(part) is not None
-            types.append("*/*" if part == "*" else part)
-        elif name in {"q", "Q"}:
-            fits = bool(types[-1] and QUALITY.fullmatch(value)) and len(types) not in qualities
-            qualities[len(types)] = float(value) if fits else 0.0
-        else:
-            fits = not part or bool(types[-1] and equals)
-        if not fits:
-            raise BadHeader(
-                f"the header Accept has {part[:60]!r}, which is neither a type nor a quality",
-                hint="separate types by commas, and write qualities from 0 to 1 with a point: "
-                "application/json;q=0.9, image/png;q=0.1",
-            )
-    ranges = [(one, qualities.get(n, 1.0)) for n, one in enumerate(types, 1) if one]
-    return MIMEAccept(ranges)
+    found = parse_accept_header(POINT_ALONE.sub("q=0.", header), MIMEAccept)
+    return MIMEAccept(
+        [("*/*" if name == "*" else name.partition(";")[0], quality) for name, quality in found]
+    )
 
 
 def negotiate_lines(header: str) -> str:
@@ -181,7 +158,7 @@ def join_document(texts: Iterable[str]) -> Iterator[str]:
 def encode(document: Any) -> tuple[str, int]:
     """Encode a document; return the text and how many numbers became null.
 
-    Raises NotJson: JSON cannot represent something in it.
+    Raises NotJson: JSON cannot represent something in it; the message says what.
     """
     try:
         try:
@@ -192,7 +169,11 @@ def encode(document: Any) -> tuple[str, int]:
     except MemoryError:  # not the fault of the document
         raise
     except Exception as error:  # raised by an author's own kind of dictionary, too
-        raise not_json_error(document) from error
+        raise NotJson(
+            f"the model's client answered what JSON cannot represent: {error}",
+            hint="a client returns dictionaries, lists, texts and numbers of Python's own: "
+            "array.tolist(), float(number), data.decode()",
+        ) from error
 
 
 def dumps(document: Any) -> str:
@@ -210,54 +191,3 @@ def replace_non_finite(value: Any, non_finite: list[float]) -> Any:
     if isinstance(value, list | tuple):
         return [replace_non_finite(one, non_finite) for one in value]
     return value
-
-
-def not_json_error(document: Any) -> NotJson:
-    """Return the error for the first value in a document that JSON cannot represent."""
-    try:
-        where, what = find_culprit(document)
-    except Exception:  # raised by an author's own kind of dictionary
-        where, what = "", "an object that fails when it is read"
-    return NotJson(
-        "the model's client answered what JSON cannot represent: "
-        f"{what}, in {where or 'the answer'}",
-        hint="a client returns dictionaries, lists, texts and numbers of Python's own: "
-        "array.tolist(), float(number), data.decode()",
-    )
-
-
-def find_culprit(value: Any, where: str = "", depth: int = 0) -> tuple[str, str]:
-    """Return path and kind of the first value that JSON cannot represent.
-
-    A path looks like `result[0].box`. The kind is empty if there is no such value.
-    """
-    if depth > MAX_DEPTH:
-        return "", "lists or objects that hold themselves, or are too deep"
-    children: Iterable[tuple[str, Any]] = ()
-    if isinstance(value, dict):
-        for key in value:
-            if isinstance(key, float) and not math.isfinite(key):
-                return where, f"a key that is {float(key)}"
-            if what := describe_fault(key):
-                return where, f"a key of {what}"
-        children = ((f"{where}.{key}" if where else str(key), one) for key, one in value.items())
-    elif isinstance(value, list | tuple):
-        children = ((f"{where}[{place}]", one) for place, one in enumerate(value))
-    elif what := describe_fault(value):
-        return where, f"a value of {what}"
-    for place, one in children:
-        if (found := find_culprit(one, place, depth + 1))[1]:
-            return found
-    return where, ""
-
-
-def describe_fault(value: Any) -> str:
-    """Return why JSON cannot represent a key or a value; empty where it can."""
-    if value is not None and not isinstance(value, str | int | float):
-        return f"the type {type(value).__name__}"
-    if isinstance(value, int):
-        try:
-            int.__repr__(value)
-        except ValueError:
-            return f"more than {sys.get_int_max_str_digits()} digits"
-    return ""

@@ -23,20 +23,14 @@ from clients.triton.server import ModelServer
 from dispatcher.errors import AlreadyLoaded, BadModel, OutOfMemory
 from dispatcher.models.model_files import (
     MEND,
-    ModelFolders,
-    find_models,
+    find_model,
     load_error,
     read_config,
     refusals,
     refuse_other_name,
     refuse_wrong_client_file,
 )
-from dispatcher.models.repository import (
-    PARTS_FILE,
-    URL_FILE,
-    RepositoryFolder,
-    no_such_folder,
-)
+from dispatcher.models.repository import URL_FILE, RepositoryFolder, no_such_folder
 from dispatcher.settings import UNLOAD_S
 from dispatcher.telemetry.memory import free_memory
 
@@ -93,7 +87,7 @@ class ModelLoader(RepositoryFolder):
         self.findings = findings
 
     def load(self, name: str, url: str, fault: Callable[[], str] = str) -> None:
-        """Load the model in the folder `url` under `name`, with the models that it is made of.
+        """Load the model in the folder `url` under `name`.
 
         Args:
             name: the model's.
@@ -109,13 +103,12 @@ class ModelLoader(RepositoryFolder):
             raise BadModel(f"`model_name` is {name[:100]!r}", hint=NAMED)
         with ExitStack() as until_loaded:
             with refusals(url, self.findings):
-                models = find_models(self.allowed(url))
-                source, names = models.main, models.names(name)
+                source = find_model(self.allowed(url))
                 refuse_wrong_client_file(source)
-                self.refuse_too_large(source, *models.parts.values())
-                placed = until_loaded.enter_context(self.placed(source, name, url, names))
+                self.refuse_too_large(source)
+                placed = until_loaded.enter_context(self.placed(source, name, url))
             if placed:
-                self._load_placed(name, url, models, until_loaded)
+                self._load_placed(name, url, source)
                 with ExitStack() as undo:
                     undo.callback(self._give_back, name)
                     if reason := fault():
@@ -135,51 +128,11 @@ class ModelLoader(RepositoryFolder):
             )
         raise AlreadyLoaded(f"the model {name!r} is being loaded, or unloaded")
 
-    def _load_part(self, folder: Path, part: str, name: str, names: Mapping[str, str]) -> ExitStack:
-        """Place and load a model that `name` is made of; return what keeps it locked."""
-        if not NAME.fullmatch(part):
-            raise BadModel(f"{folder} would be loaded as {part[:100]!r}", hint=NAMED)
-        self.was_lost(part)
-        with ExitStack() as lock:
-            placed = self.placed(folder, part, str(folder), names)
-            if not lock.enter_context(placed):
-                raise AlreadyLoaded(
-                    f"there is a model {part!r}, and {folder} is another one",
-                    hint="rename one of the two, in its folder and in the code that asks it",
-                )
-            with (self.repository / name / PARTS_FILE).open("a", encoding="utf-8") as file:
-                file.write(f"{part}\n")
-            try:
-                self._load(part)
-            except ModelFailed as error:
-                raise type(error)(f"{folder.name}: {error.message}", hint=error.hint) from error
-            return lock.pop_all()
-
-    def remove(self, name: str) -> None:
-        """Remove a model's folder, and unload and remove the models that it is made of."""
-        try:
-            parts = (self.repository / name / PARTS_FILE).read_text(encoding="utf-8").split()
-        except OSError:
-            parts = []
-        super().remove(name)
-        for part in parts:
-            with suppress(InferenceError):
-                self._unload(part, self.unload_timeout)
-                super().remove(part)
-
-    def _load_placed(
-        self, name: str, url: str, models: ModelFolders, until_loaded: ExitStack
-    ) -> None:
-        names = models.names(name)
-        places = {self.repository / names[part]: its for part, its in models.parts.items()}
-        places[self.repository / name] = models.main
+    def _load_placed(self, name: str, url: str, source: Path) -> None:
         with ExitStack() as undo:
             undo.callback(self.remove, name)
             try:
-                with refusals(url, self.findings, places):
-                    for part, folder in models.parts.items():
-                        its = self._load_part(folder, names[part], name, names)
-                        until_loaded.enter_context(its)
+                with refusals(url, self.findings, {self.repository / name: source}):
                     self._load(name)
             except DeadlineExceeded:  # Triton goes on loading it
                 undo.pop_all()
@@ -356,14 +309,13 @@ class ModelLoader(RepositoryFolder):
     def needed_memory(self, url: str) -> int:
         """Return about how many bytes a model from elsewhere takes; 0 where it cannot be read."""
         try:
-            models = find_models(self.allowed(url))
-            return sum(map(estimate_memory, (models.main, *models.parts.values())))
+            return estimate_memory(find_model(self.allowed(url)))
         except (OSError, InferenceError):  # loading it says why
             return 0
 
-    def refuse_too_large(self, *sources: Path) -> None:
-        """Raise OutOfMemory where the models do not fit into the free memory."""
-        needed, free = sum(map(estimate_memory, sources)), free_memory()
+    def refuse_too_large(self, source: Path) -> None:
+        """Raise OutOfMemory where a model does not fit into the free memory."""
+        needed, free = estimate_memory(source), free_memory()
         if needed > free:
             raise OutOfMemory(
                 f"the model needs about {needed // 2**20} MiB; {free // 2**20} MiB are free",

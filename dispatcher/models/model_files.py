@@ -1,8 +1,4 @@
-"""Finds and checks a model's files, before Triton reads them.
-
-A folder that `POST /models` names has one model, or an ensemble with its steps, or a Python model
-with those that its code asks (business logic scripting).
-"""
+"""Finds and checks a model's files, before Triton reads them."""
 
 from __future__ import annotations
 
@@ -10,7 +6,6 @@ import errno
 import json
 import logging
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -24,14 +19,7 @@ from typing import Any
 from clients.errors import ClientDisabled, InferenceError, ModelFailed, TooLargeAtOnce
 from clients.families.base.dispatch_toml import FILE as CLIENT_FILE
 from clients.families.base.family import client_class
-from clients.model_files.config_text import (
-    Field,
-    Message,
-    ensemble_steps,
-    line_of,
-    read_folder,
-    read_if_right,
-)
+from clients.model_files.config_text import line_of, read_if_right
 from clients.model_files.files import is_litter, text_of
 from clients.model_files.model_folders import (
     CONFIG,
@@ -47,7 +35,6 @@ CHECK_S = 60.0  # it opens the model, which Triton has just failed to load
 MOST_FINDINGS = 3
 WELL = frozenset({"READY", "LOADING", "UNLOADING"})
 MEND = "mend it in {}, then load it again"
-MAX_CODE = 2**20  # bytes of a file in which names of models are looked for
 MAX_CLIENT_FILE = 2**20  # bytes of a dispatch.toml
 
 log = logging.getLogger(__name__)
@@ -212,83 +199,22 @@ def is_readable_folder(path: Path) -> bool:
         return False
 
 
-@dataclass(frozen=True)
-class ModelFolders:
-    """The folder of a model, and those of its parts."""
+def find_model(folder: Path) -> Path:
+    """Return the model's own folder: this one, or the only folder in it.
 
-    main: Path  # of the model that callers ask
-    # Of the other models, by their names there.
-    parts: Mapping[str, Path] = field(default_factory=dict)
-    called: frozenset[str] = frozenset()  # the parts that code asks by these names
-
-    def names(self, name: str) -> dict[str, str]:
-        """Return under which name each part is loaded, where the model itself is `name`.
-
-        Steps of an ensemble get names of their own, which its configuration can be changed to: two
-        folders may have steps of the same names. What code says stays as it is.
-        """
-        return {part: part if part in self.called else f"{name}.{part}" for part in self.parts}
-
-
-def find_models(folder: Path) -> ModelFolders:
-    """Return the model's own folder: this one, the only folder in it, or the one with parts.
-
-    Raises BadModel: it is neither a Triton model folder nor one with a plain model file, or has
-    several models that do not belong together.
+    Raises BadModel: it is neither a Triton model folder nor one with a plain model file.
     """
     inner = [path for path in sorted(folder.iterdir()) if path.is_dir() and not is_litter(path)]
     is_alone = (folder / CONFIG).exists() or (folder / CLIENT_FILE).exists()
     for candidate in (folder, *inner[:1]):
         plain = any((candidate / name).is_file() for name in PLAIN_MODELS)
         if has_versions(candidate) or plain or is_its_own_version(candidate):
-            return ModelFolders(candidate)
+            return candidate
         if len(inner) != 1 or is_alone:
             break
-    models = {path.name: path for path in inner if (path / CONFIG).is_file()}
-    if len(models) > 1 and not is_alone:
-        return with_parts(folder, models)
-    raise NoModel(f"{folder} is no model", hint=f"expected {EXPECTED_FILES}")
-
-
-def with_parts(folder: Path, models: Mapping[str, Path]) -> ModelFolders:
-    """Return which of several models is made of the others."""
-    named = {step.value for path in models.values() for step in steps_of(read_folder(path))}
-    called = frozenset(
-        name
-        for name in models
-        if any(is_named(name, path) for other, path in models.items() if other != name)
-    )
-    mains = models.keys() - named - called
-    if len(mains) != 1:
+    if not is_alone and len(several := [one.name for one in inner if (one / CONFIG).exists()]) > 1:
         raise BadModel(
-            f"{folder} has several models ({', '.join(models)}), and "
-            f"{'none' if not mains else ' and '.join(sorted(mains))} of them asks all others",
-            hint="expected one ensemble and its steps, or one Python model and those that its code "
-            "names; load other models by a request each",
+            f"{folder} has several models ({', '.join(several)})",
+            hint="load each by a request of its own, the steps of an ensemble before it",
         )
-    (main,) = mains
-    parts = {name: path for name, path in models.items() if name != main}
-    return ModelFolders(models[main], parts, called)
-
-
-def is_named(name: str, folder: Path) -> bool:
-    """Check whether the code of a model has another one's name in quotation marks."""
-    quoted = re.compile(rf"""(["']){re.escape(name)}\1""")
-    return any(
-        quoted.search(path.read_text(errors="replace", encoding="utf-8"))
-        for path in folder.glob("*/*.py")
-        if path.is_file() and path.stat().st_size <= MAX_CODE
-    )
-
-
-def steps_of(message: Message) -> list[Field]:
-    """Return the fields in which an ensemble's configuration names its steps."""
-    return [field for step in ensemble_steps(message) for field in step.all("model_name")]
-
-
-def with_step_names(text: str, names: Mapping[str, str]) -> str:
-    """Return a configuration with other names for the steps of an ensemble."""
-    for step in sorted(steps_of(read_if_right(text)), key=lambda step: step.start, reverse=True):
-        if isinstance(step.value, str) and (name := names.get(step.value)):
-            text = f'{text[: step.start]}model_name: "{name}"{text[step.end :]}'
-    return text
+    raise NoModel(f"{folder} is no model", hint=f"expected {EXPECTED_FILES}")

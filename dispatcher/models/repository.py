@@ -15,7 +15,6 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from types import MappingProxyType
 
 from clients.errors import UnknownModel
 from clients.families.base.dispatch_toml import COPIED
@@ -33,19 +32,12 @@ from clients.model_files.model_folders import (
 )
 from dispatcher.errors import BadModel
 from dispatcher.locks import Locked, hold_lock
-from dispatcher.models.model_files import (
-    is_readable_folder,
-    read_client_file,
-    read_config,
-    with_step_names,
-)
+from dispatcher.models.model_files import is_readable_folder, read_client_file, read_config
 from dispatcher.settings import ASIDE, MODELS, Settings
 
 log = logging.getLogger(__name__)
 
-# Beside the links of a model from elsewhere.
-URL_FILE = "model.url"  # the folder that it came from
-PARTS_FILE = "model.parts"  # the names of the models that it is made of
+URL_FILE = "model.url"  # beside the links of a model from elsewhere: the folder that it came from
 
 
 class RepositoryFolder:
@@ -67,13 +59,7 @@ class RepositoryFolder:
         self.folders = folders
 
     @contextmanager
-    def placed(
-        self,
-        source: Path,
-        name: str,
-        url: str,
-        parts: Mapping[str, str] = MappingProxyType({}),
-    ) -> Iterator[bool]:
+    def placed(self, source: Path, name: str, url: str) -> Iterator[bool]:
         """Add a model's folder and lock it; yield whether the name was free.
 
         The folder appears complete, by a rename: other processes list the repository meanwhile.
@@ -90,7 +76,7 @@ class RepositoryFolder:
             return
         made.mkdir()
         try:
-            self.link(source, made, name, parts)
+            self.link(source, made, name)
             (made / URL_FILE).write_text(url, encoding="utf-8")
             with (made / URL_FILE).open(encoding="utf-8") as address:
                 fcntl.flock(address, fcntl.LOCK_EX)
@@ -224,21 +210,18 @@ class RepositoryFolder:
                 hint=f"MODEL_URL_ROOTS allows {', '.join(map(str, self.roots))}",
             )
 
-    def config_of(self, source: Path, name: str, parts: Mapping[str, str]) -> str:
-        """Return the configuration for a model from elsewhere, under another name."""
-        text = with_step_names(self.renamed_config(read_config(source), name), parts)
-        return text_for_triton(text, source, adapt=self.adapt)
-
-    def link(self, source: Path, folder: Path, name: str, parts: Mapping[str, str]) -> None:
-        """Fill the model's folder in the repository."""
+    def link(self, source: Path, folder: Path, name: str) -> None:
+        """Fill the folder in the repository of a model from elsewhere, under another name."""
         if (source / CONFIG).is_file():
-            (folder / CONFIG).write_text(self.config_of(source, name, parts), encoding="utf-8")
+            text = self.renamed_config(read_config(source), name)
+            text = text_for_triton(text, source, adapt=self.adapt)
+            (folder / CONFIG).write_text(text, encoding="utf-8")
         if not has_versions(source):
             (folder / "1").symlink_to(source)
         for path in source.iterdir():
             if path.name == CLIENT_FILE and path.is_file():
                 (folder / CLIENT_FILE).write_bytes(read_client_file(path))
-            elif path.name not in {CONFIG, URL_FILE, PARTS_FILE, COPIED, *PLAIN_MODELS}:
+            elif path.name not in {CONFIG, URL_FILE, COPIED, *PLAIN_MODELS}:
                 (folder / path.name).symlink_to(path)
 
 

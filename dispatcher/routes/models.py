@@ -12,6 +12,7 @@ from flask import Blueprint, Response, g, request
 
 from clients.errors import DeadlineExceeded, UnknownModel
 from clients.families.base.dispatch_toml import authors, find_original, remedy
+from clients.plugins.registry import Registry
 from clients.tensors.quoting import brief
 from dispatcher.auth.api_keys import MANAGEMENT
 from dispatcher.auth.authorization import list_scopes
@@ -23,7 +24,6 @@ from dispatcher.execution.slots import Slots
 from dispatcher.models.control import ModelControl
 from dispatcher.models.listing import ModelListing
 from dispatcher.settings import Settings
-from dispatcher.status.health import health as state_of
 from dispatcher.status.status import Readiness
 
 READ, WRITE = "look", "change"  # the two kinds of routes, as models to their slots
@@ -50,7 +50,7 @@ def management_routes(  # noqa: C901  small functions that share them
     @routes.get("/health")
     def health() -> Response:
         """Show the reasons behind /ping and the state of each model."""
-        state = state_of(readiness, control.reloader.registry, settings.triton_url)
+        state = describe_health(readiness, control.reloader.registry, settings.triton_url)
         response = json_response(state)
         response.status_code = 200 if state["ready"] else 503
         return response
@@ -143,6 +143,35 @@ def ready_or_not(readiness: Readiness) -> Response:
         code = STUCK if readiness.restart_helps() else NOT_READY
         return error_response(503, code, "; ".join(reasons), "GET /health says more")
     return Response(status=200)
+
+
+def describe_health(
+    readiness: Readiness, registry: Registry, triton_url: str | None
+) -> dict[str, Any]:
+    """Return whether the container is ready, why not, and the states of its parts."""
+    reasons, status, supervisor = readiness.reasons(), readiness.prober(), readiness.supervisor()
+    restarts = supervisor.restarts()
+    return {
+        "ready": not reasons,
+        "reasons": reasons,
+        "triton": triton_url or "in this container",
+        "programs": {
+            name: {"state": one["state"], "restarts": restarts[name]}
+            for name, one in supervisor.programs.items()
+        },
+        "models": [
+            {
+                "model": state.name,
+                "version": state.version,
+                "state": state.state or "NOT LOADED",
+                "reason": state.why,
+                "required": state.name in status.required,
+                "canary": readiness.report(state.name),
+            }
+            for state in status.models
+        ],
+        "disabled": registry.broken,
+    }
 
 
 def limit_concurrency(

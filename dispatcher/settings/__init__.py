@@ -124,8 +124,6 @@ class Settings:
         "model for requests that name none")
     clients_path: tuple[Path, ...] = setting("CLIENTS_PATH", "", read.folders,
         "folders with your own client classes")
-    tensorrt_engines: Path | None = setting("TENSORRT_ENGINES", "", read.or_nothing(read.path),
-        "folder for TensorRT engines, built at the start for this GPU")
     triton_options: str = setting("TRITON_OPTIONS", "", read.words,
         "options of tritonserver, --name=value each")
     gpu_configs: str = setting("GPU_CONFIGS", "keep", read.one_of("keep", ADAPT),
@@ -399,6 +397,7 @@ GONE = {
     "SERVE_RESTART_WINDOW": "it is 600 s",
     "SHARED_MEMORY_MB": "it is what is free in /dev/shm",
     "TENSORS_SHARED_MEMORY_MB": "it is an eighth of /dev/shm, at most 512; none for TRITON_URL",
+    "TENSORRT_ENGINES": "build engines with trtexec, as examples/tensorrt does",
     "TRITON_BACKEND_CONFIG": "write TRITON_OPTIONS=--backend-config=BACKEND,SETTING=VALUE",
     "TRITON_CACHE_MB": "write TRITON_OPTIONS=--cache-config=local,size=BYTES",
     "TRITON_GRPC_PORT": PORTS,

@@ -30,10 +30,7 @@ NAME = re.compile(r"(?!grpc-)[a-z0-9_.-]+(?<!-bin)")
 VALUE = re.compile(r"[ -~]+")
 
 # What only a Triton of this container can do.
-REFUSED = (
-    *("public_grpc_port", "multi_model"),
-    *("tensorrt_engines", "gpu_configs", "triton_options"),
-)
+REFUSED = ("public_grpc_port", "multi_model", "gpu_configs", "triton_options")
 # What is set in some environments anyway.
 WITHOUT_EFFECT = (*("model_precision", "engine_cache", "model_url_roots"),)
 

@@ -37,7 +37,6 @@ from dispatcher.errors import NotJson
 from dispatcher.status.instances import WORD_S
 from dispatcher.status.status import Result
 
-BUSY_LOOK_S = 0.2
 LOGGED = "; the log has the traceback"
 
 log = logging.getLogger(__name__)
@@ -137,6 +136,8 @@ class ModelChecks:
     timeout: float
     classes: bool = True  # whether classes of other names than their models are asked too
     _logged: set[str] = field(default_factory=set)
+    # How many requests a model had answered when it was looked at, until it answers its example.
+    _seen: dict[str, int] = field(default_factory=dict)
     _fail_on_zeros: set[str] = field(default_factory=set)
 
     def names(self, ready: Collection[str], listed: Collection[str]) -> Iterator[tuple[str, str]]:
@@ -163,7 +164,7 @@ class ModelChecks:
             again: as for `ask`.
 
         """
-        before, until = self._answered(result.model), time.monotonic() + self.timeout
+        self._seen.setdefault(result.model, self._answered(result.model))
         most = 1 if result.answered_in == result.tried_in else None
         try:
             signature = self.server.signature(result.model, timeout=self.timeout) if knock else None
@@ -175,36 +176,31 @@ class ModelChecks:
                 # Triton's response cache must not answer in place of the model.
                 inputs = noise(signature) if signature.cached else zeros(signature)
                 self.server.knock(result.model, inputs, timeout=self.timeout)
-                return result
-            answers = self.ask(name, known=bool(result.answered_in), again=again, most=most)
+                answers = False
+            else:
+                answers = self.ask(name, known=bool(result.answered_in), again=again, most=most)
         except InferenceError as error:
-            is_late = isinstance(error, ModelBusy | DeadlineExceeded)
-            if is_late and self._may_be_occupied(error.model or result.model):
-                return result
-            return self._judged(error, result, before, until)
+            return self._judge(error, result)
+        self._seen.pop(result.model, None)
         return replace(result, answered_in=result.tried_in) if answers else result
 
-    def _judged(self, error: InferenceError, result: Result, before: int, until: float) -> Result:
-        """Return what an error says of a model that had answered `before` requests.
+    def _judge(self, error: InferenceError, result: Result) -> Result:
+        """Return what an error says of a model; one that is late is well while it answers others.
 
-        One that is busy answers others. A full queue may refuse at once, so that their answers are
-        waited for.
+        A full queue refuses at once: whether it moves shows at the next probe.
         """
-        part, is_late = "" if error.model == result.model else error.model, False
-        if isinstance(error, DeadlineExceeded | ModelBusy):
-            is_late = isinstance(error, DeadlineExceeded)
-            if part:
-                before = self._answered(part)
-            if is_late:
-                until = time.monotonic() + (WORD_S if part else 0.0)
-            if self._answers(part or result.model, before, until):
-                return replace(result, answered_in=result.tried_in)
-        failed = isinstance(error, ModelFailed) and not isinstance(error, TooLargeAtOnce)
+        part = "" if error.model == result.model else error.model
+        late = isinstance(error, DeadlineExceeded | ModelBusy)
+        if late and self._may_be_occupied(part or result.model):
+            return result
+        if late and self._progresses(part or result.model):
+            return replace(result, answered_in=result.tried_in)
+        failed = isinstance(error, ModelFailed | DeadlineExceeded)
         return replace(
             result,
             reason=f"the model {part!r}, which it asks too: " * bool(part) + error.message,
-            model_failed=is_late or failed,
-            late=is_late,
+            model_failed=failed and not isinstance(error, TooLargeAtOnce),
+            late=late,
             part=part,
         )
 
@@ -313,8 +309,8 @@ class ModelChecks:
         except InferenceError:
             return 0
 
-    def _answers(self, model: str, before: int, until: float) -> bool:
-        """Wait until a model has answered more than `before` requests; return whether it has."""
-        while not (more := self._answered(model) > before) and time.monotonic() < until:
-            time.sleep(BUSY_LOOK_S)
-        return more
+    def _progresses(self, model: str) -> bool:
+        """Whether a model has answered any request since the last look at one that was not well."""
+        now = self._answered(model)
+        before, self._seen[model] = self._seen.get(model, now), now
+        return now > before

@@ -73,10 +73,6 @@ class ModelProcesses:
         left = Counter(self._known.values())
         return {model: Death(how, left[model]) for model, how in by_model.items()}
 
-    def living(self) -> Counter[str]:
-        """Return how many processes of each model lived at the last call of `died`."""
-        return Counter({model: len(pids) for model, pids in self.by_model().items()})
-
     def by_model(self) -> dict[str, list[int]]:
         """Return the processes of each model that lived at the last call of `died`."""
         found: dict[str, list[int]] = {}
@@ -88,13 +84,9 @@ class ModelProcesses:
     def patience(self, model: str, longest: float) -> float:
         """Return the seconds for which a model may answer no probe, as its callers' requests run.
 
-        0 where its process is stopped. A model without a process of its own waits for others,
-        which are ended before it counts as stuck.
+        A model without a process of its own waits for others, which are ended before it is stuck.
         """
-        pids = self.by_model().get(model, ())
-        if any((self._fields(pid) or " ")[0] in {"T", "t"} for pid in pids):
-            return 0.0
-        return longest if pids else 1.5 * longest
+        return longest if model in self.by_model() else 1.5 * longest
 
     def end(self, model: str) -> None:
         """Kill the processes of a model."""
@@ -137,14 +129,10 @@ class ModelProcesses:
     def _fields(self, pid: int) -> list[str]:
         """Return the fields of /proc/PID/stat after the name: state, parent, …; see proc(5)."""
         try:
-            return (
-                (self.proc / str(pid) / "stat")
-                .read_text(encoding="utf-8")
-                .rpartition(")")[2]
-                .split()
-            )
+            text = (self.proc / str(pid) / "stat").read_text(encoding="utf-8")
         except OSError:
             return []
+        return text.rpartition(")")[2].split()
 
 
 def model_processes(triton: int, proc: Path = Path("/proc")) -> Iterator[tuple[str, int]]:
@@ -166,14 +154,7 @@ def process_memory(pid: int, proc: Path = Path("/proc")) -> int:
 
 
 def process_cpu(pid: int, proc: Path = Path("/proc"), *, children: bool = True) -> float:
-    """Return the CPU seconds of a process; 0 if it has ended.
-
-    Args:
-        pid: the process.
-        proc: the folder.
-        children: whether those of its ended children count, too.
-
-    """
+    """Return the CPU seconds of a process, with those of its ended children; 0 if it has ended."""
     with suppress(OSError):
         fields = (proc / str(pid) / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         used = fields[11 : 15 if children else 13]  # utime, stime, cutime, cstime
@@ -233,12 +214,12 @@ class Reloads:
                 processes.end(model)
 
     def missing(
-        self, starts: int, ready: Container[str], living: Mapping[str, int]
+        self, starts: int, ready: Container[str], living: Mapping[str, list[int]]
     ) -> dict[str, str]:
         """Return the models that go on with fewer processes than they need, with the numbers."""
         found = {}
         for model, (when, needed) in list(self.needed.items()):
-            left = living.get(model, 0)
+            left = len(living.get(model, ()))
             if when != starts or model not in ready or left >= needed:  # others have loaded it
                 self.needed.pop(model, None)
             elif left and model not in self.lost:

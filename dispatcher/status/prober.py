@@ -38,12 +38,7 @@ from dispatcher.execution.slots import MAX_HANGING
 from dispatcher.execution.watchdog import stack_of
 from dispatcher.settings import FAILING, READINESS
 from dispatcher.status.checks import ModelChecks, ProbedModel
-from dispatcher.status.instances import (
-    WORD_S,
-    Death,
-    ModelProcesses,
-    Reloads,
-)
+from dispatcher.status.instances import WORD_S, Death, ModelProcesses, Reloads
 from dispatcher.status.status import UNASKED, Result, Status, SupervisorStatus
 from dispatcher.status.status_file import StatusReader, StatusWriter
 from dispatcher.telemetry.memory import trim_heap
@@ -365,13 +360,13 @@ class Prober:
     def publish(self) -> None:
         """Publish what was found, where it has changed."""
         supervisor, found = self.supervisor(), self.found
-        starts = found.triton_starts
+        starts, processes = found.triton_starts, self.processes.by_model()
         status = replace(
             found,
-            degraded=self.reloads.missing(starts, found.ready(), self.processes.living()),
+            degraded=self.reloads.missing(starts, found.ready(), processes),
             results={name: probe.result for name, probe in list(self.probes.items())},
             deaths=self._deaths,
-            processes=self.processes.by_model(),
+            processes=processes,
         ).concluded(
             {name: self.registry.name(name) in self.registry.clients for name in self.required},
             set(self.reloads.lost),

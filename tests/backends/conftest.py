@@ -1,17 +1,14 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import socket
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.support.models import onnx_repository, torchscript_models
+from tests.support.models import onnx_repository
 from tests.support.triton import process as triton_process
-
-HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 
 def cpu_config(count: int = 1, **parameters: str) -> dict[str, Any]:
@@ -38,7 +35,6 @@ def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[triton_process.
     """A real Triton that has tried to load every model; afterwards nothing of it is left."""
     folder = tmp_path_factory.mktemp("triton")
     names = onnx_repository.write_repository(folder / "models")
-    names += torchscript_models.write_repository(folder / "models", has_torch=HAS_TORCH)
     with triton_process.running(folder, names) as server:
         yield server
         stubs = triton_process.stubs(folder)

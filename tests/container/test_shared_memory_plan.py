@@ -107,7 +107,6 @@ def test_a_docker_container_s_64_mb_hold_all_regions() -> None:
         ('platform: "onnxruntime_onnx" instance_group { kind: KIND_CPU }', 2),
         ('backend: "onnxruntime" instance_group [ { count: 3 }, { kind: KIND_AUTO } ]', 5),
         ('backend: "onnxruntime" instance_group { count: 1 }', 1),
-        ('backend: "pytorch"', 1),
         ('backend: "onnxruntime" instance_group { kind: KIND_GPU }', 1),
     ],
 )
@@ -166,7 +165,6 @@ def test_a_model_needs_no_word_on_its_backend(tmp_path: Path) -> None:
         ("bare", "model.onnx", None),
         ("short", "model.onnx", "max_batch_size: 4"),
         ("odd", "model.onnx", 'backend: "mine"'),
-        ("script", "model.pt", "max_batch_size: 4"),
     ):
         (tmp_path / name / "1").mkdir(parents=True)
         (tmp_path / name / "1" / file).touch()
@@ -176,8 +174,8 @@ def test_a_model_needs_no_word_on_its_backend(tmp_path: Path) -> None:
     found = configurations(tmp_path)
     backends = {name: read(text).text("backend") for name, text in found.items()}
     onnx = {"bare": "onnxruntime", "short": "onnxruntime"}
-    assert backends == {**onnx, "odd": "mine", "script": "pytorch"}
-    assert set(share_out(found, 64 * MIB).shares) == {*onnx, "script"}
+    assert backends == {**onnx, "odd": "mine"}
+    assert set(share_out(found, 64 * MIB).shares) == {*onnx}
 
 
 def test_only_the_links_to_what_is_lowered_are_replaced(tmp_path: Path) -> None:

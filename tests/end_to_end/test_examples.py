@@ -28,8 +28,6 @@ def test_the_list_of_examples_is_complete() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "lambda"])  # it wants AWS
 def test_an_example_does_what_its_readme_says(name: str, tmp_path: Path) -> None:
-    if name == "ensemble/torchscript":
-        pytest.importorskip("torch")
     if name == "tensorrt" and shutil.which("nvidia-smi"):
         pytest.skip("it shows what is printed where there is no GPU")
     folder = workplace(tmp_path)

@@ -14,6 +14,14 @@ import onnx.numpy_helper
 Check = Callable[..., tuple[int, list[dict[str, Any]]]]
 
 
+def write_class(root: Path, text: str, name: str = "mine.py") -> Path:
+    """Write a file of client classes beside the models of a folder."""
+    file = root / "code" / "clients" / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    return file
+
+
 def write_classes(version: Path, classes: int) -> None:
     """Write a model that takes pictures and has so many classes."""
     ends = [

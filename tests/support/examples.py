@@ -46,7 +46,7 @@ def steps(example: str) -> Iterator[Step]:
 
 def workplace(folder: Path) -> Path:
     """Make a folder that looks like the project's, with a copy of the examples."""
-    made = shutil.ignore_patterns("model.onnx", "model.plan", "model.pt", "environment*")
+    made = shutil.ignore_patterns("model.onnx", "model.plan", "environment*")
     shutil.copytree(EXAMPLES, folder / "examples", ignore=made)
     for name in ("tests", "serve"):
         (folder / name).symlink_to(PROJECT / name)

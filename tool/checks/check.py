@@ -5,20 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from backends.engines.offline import settings_here
 from clients.model_files.findings import Findings
 from clients.model_files.model_folders import can_be_read, models_in
 from clients.plugins.discovery import client_files
 from container.model_check.models import CHMOD, CODE, check_models, note_unreadable
 from container.trouble import Trouble
-from tool.checks.archive import unpack
 from tool.checks.client import check_clients, check_requirements, has_client
+from tool.engines.offline import settings_here
 
 CLIENTS = Path(CODE, "clients")
 
@@ -30,7 +27,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         default=Path(),
         metavar="PATH",
-        help="a model repository, a model folder, or a model.tar.gz (default: here)",
+        help="a model repository or a model folder (default: here)",
     )
     parser.add_argument(
         "--no-clients",
@@ -40,18 +37,22 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--follow-links",
         action="store_true",
-        help="links may lead out of PATH; only in an archive they may not",
+        help="links may lead out of PATH, as where `pack` replaces them",
     )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
 def run(options: argparse.Namespace) -> int:
     """Check, and print what was found; return 1 where something is wrong, else 0."""
-    with folder_of(options.path) as findings:
-        findings.links_replaced = options.follow_links
-        classes = not options.no_clients
-        folders = settings_here().clients_path if classes else ()
-        models = check_all(findings, folders, clients=classes)
+    path: Path = options.path
+    if not path.is_dir():
+        raise Trouble(f"there is no folder {str(path)!r}; an archive is checked unpacked")
+    if not can_be_read(path):
+        raise Trouble(f"{str(path)!r} cannot be read; let all users read it: {CHMOD}")
+    findings = Findings(path.resolve(), links_replaced=options.follow_links)
+    classes = not options.no_clients
+    folders = settings_here().clients_path if classes else ()
+    models = check_all(findings, folders, clients=classes)
     if options.json:
         found = [asdict(one) for one in findings.found]
         sys.stdout.write(f"{json.dumps({'models': models, 'findings': found}, indent=2)}\n")
@@ -91,19 +92,3 @@ def report(findings: Findings, models: Sequence[str]) -> str:
         f"{findings.errors} errors, {warnings} warnings"
     )
     return "".join(f"{one}\n" for one in (*findings.found, last))
-
-
-@contextmanager
-def folder_of(path: Path) -> Iterator[Findings]:
-    """Yield the folder to check and its findings; unpack an archive first."""
-    if path.is_dir():
-        if not can_be_read(path):
-            raise Trouble(f"{str(path)!r} cannot be read; let all users read it: {CHMOD}")
-        yield Findings(path.resolve())
-        return
-    if not path.is_file():
-        raise Trouble(f"there is no {str(path)!r}")
-    with tempfile.TemporaryDirectory(prefix="dispatcher-check-") as folder:
-        findings = Findings(Path(folder).resolve())
-        unpack(path, findings)
-        yield findings

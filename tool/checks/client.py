@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 import sys
 import threading
 from collections.abc import Iterable
@@ -11,28 +10,23 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from backends.engines.offline import (
-    Offline,
-    compose_links,
-    load_offline,
-    settings_here,
-    silence,
-)
 from clients.base import Client
 from clients.families.base.dispatch_toml import FILE
 from clients.model_files.files import is_litter
 from clients.model_files.findings import Findings
 from clients.model_files.model_folders import models_in
 from clients.model_files.requirements import lacks_of, requirement_files
-from clients.older_class import OlderClass
 from clients.plugins.discovery import sources
 from clients.plugins.registry import Loaded
 from container.model_check.model import BUILT_IN
 from dispatcher.status.checks import LOGGED, failures
-
-OLDER = re.compile(r"^[ \t]+def inference\(self, (img|text)\b", re.MULTILINE)
-MISTAKES = ("AttributeError", "IndexError", "KeyError", "NameError", "TypeError", "ValueError")
-"""What is raised by an older class itself, not for lack of a server."""
+from tool.engines.offline import (
+    Offline,
+    compose_links,
+    load_offline,
+    settings_here,
+    silence,
+)
 
 
 def check_clients(findings: Findings, folders: Iterable[Path]) -> None:
@@ -74,8 +68,6 @@ def ask(loaded: Loaded, server: Offline, timeout: float) -> Asked:
         server.missing.clear()
         server.not_run.clear()
         reason = reason_of(name, client, timeout)
-        if isinstance(client, OlderClass) and not any(f": {one}: " in reason for one in MISTAKES):
-            continue  # it may have a connection of its own, to a Triton that is not there
         if reason and server.missing:
             asked.missing[name] = min(server.missing)
         elif reason and not server.not_run:
@@ -133,7 +125,7 @@ def has_client(path: Path) -> bool:
         text = path.read_text(encoding="utf-8", errors="replace")
     except PermissionError:  # which is reported for itself
         return False
-    return "clients.base" in text or "clients.older_class" in text
+    return "clients.base" in text
 
 
 def dispatch_toml(
@@ -173,8 +165,5 @@ def client_file(
         findings.warning(
             file,
             "has no client",
-            "an older class is served by clients.older_class.OlderClass: write `older = …` in a "
-            "class built on it, in an __init__.py beside this file"
-            if OLDER.search(file.read_text(encoding="utf-8", errors="replace"))
-            else "build a class in it on clients.base.Client, or move it out of this folder",
+            "build a class in it on clients.base.Client, or move it out of this folder",
         )

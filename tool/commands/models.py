@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from backends.engines.offline import compose_links, load_offline, settings_here
 from clients.families.base.dispatch_toml import authors
 from clients.model_files.model_folders import authors_folder
 from clients.plugins.registry import Registry
+from tool.engines.offline import compose_links, load_offline, settings_here
 
 
 @dataclass(frozen=True)

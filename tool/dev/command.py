@@ -8,11 +8,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from backends.engines.offline import settings_here
 from container.trouble import Trouble
 from dispatcher.settings import PROJECT
 from tool.dev.changes import Changes, changes, look
 from tool.dev.server import Server, to_terminal
+from tool.engines.offline import settings_here
 from tool.interrupts import interrupted_by_signals
 
 LOOK_S = 0.3

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from backends.engines.compare import LIMITS, Answer, difference, kind, parameters
-from backends.engines.offline import compose_links, load_offline, settings_here
 from backends.engines.runs import (
     Arrays,
     RecordedModels,
@@ -33,6 +32,7 @@ from container.model_check.samples import Sample, ask, samples_in
 from container.model_check.versions import version_folders
 from container.trouble import Trouble
 from dispatcher.settings import PROJECT
+from tool.engines.offline import compose_links, load_offline, settings_here
 from tool.placing import beside, put
 from tool.progress import announce
 

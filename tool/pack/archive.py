@@ -6,7 +6,6 @@ import gzip
 import os
 import tarfile
 from pathlib import Path
-from typing import BinaryIO
 
 from container.trouble import Trouble
 from tool.pack.contents import ArchiveMember, Contents
@@ -25,23 +24,17 @@ def write_archive(contents: Contents, place: Path) -> int:
     part = place.with_name(f".{place.name}.part")
     try:
         with (
+            announce(f"packing {size_text(contents.size)}"),
             part.open("wb") as file,
             gzip.GzipFile("", "wb", LEVEL, file, mtime=0) as packed,
+            tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as tar,
         ):
-            write_tar(contents, packed)
+            for entry in contents.entries:
+                add(tar, entry)
         part.replace(place)
     finally:
         part.unlink(missing_ok=True)
     return place.stat().st_size
-
-
-def write_tar(contents: Contents, out: BinaryIO | gzip.GzipFile) -> None:
-    with (
-        announce(f"packing {size_text(contents.size)}"),
-        tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as tar,
-    ):
-        for entry in contents.entries:
-            add(tar, entry)
 
 
 def add(tar: tarfile.TarFile, entry: ArchiveMember) -> None:

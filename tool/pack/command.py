@@ -1,4 +1,4 @@
-"""`dispatcher pack FOLDER`: an archive or an image as the hosting service takes it."""
+"""`dispatcher pack FOLDER`: an archive as the hosting service takes it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from container.trouble import Trouble
 from tool.checks.check import check_all, report
 from tool.pack.archive import write_archive
 from tool.pack.contents import Contents, contents_of
-from tool.pack.image import build_image
 from tool.sizes import size_text
 
 ARCHIVE = Path("model.tar.gz")
-BASE = "triton-dispatcher"
 MOST_SHOWN = 10
 
 
@@ -23,16 +21,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add = parser.add_argument
     add("folder", type=Path, metavar="FOLDER", help="a model repository, or one model's folder")
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument(
+    add(
         "--out",
         type=Path,
         default=ARCHIVE,
         metavar="FILE",
         help=f"the archive to write (default: {ARCHIVE})",
     )
-    what.add_argument("--image", default="", metavar="TAG", help="build an image instead")
-    add("--base", default=BASE, metavar="IMAGE", help=f"what --image adds to (default: {BASE})")
     add(
         "--exclude",
         action="append",
@@ -49,9 +44,9 @@ def run(options: argparse.Namespace) -> int:
     folder: Path = options.folder
     if not folder.is_dir():
         raise Trouble(f"there is no folder {str(folder)!r}; expected a model repository")
-    if not options.image and (options.out.is_dir() or not options.out.parent.is_dir()):
+    if options.out.is_dir() or not options.out.parent.is_dir():
         raise Trouble(f"--out is {str(options.out)!r}; expected a file in a folder that exists")
-    contents = contents_of(folder, None if options.image else options.out, options.exclude)
+    contents = contents_of(folder, options.out, options.exclude)
     findings = Findings(folder.resolve(), links_replaced=True)
     sys.stdout.write(report(findings, check_all(findings, clients=not options.no_clients)))
     if findings.errors:
@@ -59,12 +54,8 @@ def run(options: argparse.Namespace) -> int:
         return 1
     sys.stdout.write(describe_contents(contents))
     sys.stdout.flush()
-    if options.image:
-        build_image(contents, options.image, options.base)
-        sys.stdout.write(f"built {options.image}\n")
-    else:
-        written = write_archive(contents, options.out)
-        sys.stdout.write(f"wrote {options.out}: {size_text(written)}\n")
+    written = write_archive(contents, options.out)
+    sys.stdout.write(f"wrote {options.out}: {size_text(written)}\n")
     return 0
 
 

@@ -52,9 +52,9 @@ class Contents:
         return sum(not one.is_folder for one in self.entries)
 
 
-def contents_of(folder: Path, without: Path | None = None, exclude: Sequence[str] = ()) -> Contents:
-    """Return what is packed of a folder, without the archive itself and what patterns exclude."""
-    found, archive = Contents(), without and without.resolve()
+def contents_of(folder: Path, out: Path, exclude: Sequence[str] = ()) -> Contents:
+    """Return what is packed of a folder, without the archive `out` and what patterns exclude."""
+    found, archive = Contents(), out.resolve()
 
     def is_left_out(path: Path, name: str) -> bool:
         # An archive beside the models is an earlier one.

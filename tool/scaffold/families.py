@@ -27,13 +27,12 @@ def tensors(source: ModelSource) -> Iterator[FamilyPlan]:
 FAMILIES: Mapping[str, Callable[[ModelSource], Iterator[FamilyPlan]]] = {
     "classification": pictures.classification,
     "detection": pictures.detection,
-    "picture-file": pictures.picture_file,
     "fill-mask": texts.fill_mask,
     "embedding": texts.embedding,
     "text-classification": texts.text_classification,
     TENSORS: tensors,
 }
-OF_PICTURES = ("detection", "classification", "picture-file")
+OF_PICTURES = ("detection", "classification")
 
 
 def plans(source: ModelSource, family: str) -> list[FamilyPlan]:

@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from backends.engines.offline import Offline
 from clients.errors import ClientDisabled, InferenceError
 from clients.families.base.dispatch_toml import FILE
 from clients.model_files.findings import Findings
@@ -22,6 +21,7 @@ from clients.text.tokenizer import load_tokenizer
 from container.model_check.models import check_model
 from container.trouble import Trouble
 from dispatcher.settings import PROJECT
+from tool.engines.offline import Offline
 from tool.placing import beside, put
 from tool.progress import announce
 from tool.scaffold import texts
@@ -184,9 +184,7 @@ def say(options: argparse.Namespace, plan: FamilyPlan, notes: list[str]) -> None
 
 
 ASK = {
-    **dict.fromkeys(
-        ("classification", "detection", "picture-file"), "invoke {name} --img PICTURE.jpg"
-    ),
+    **dict.fromkeys(("classification", "detection"), "invoke {name} --img PICTURE.jpg"),
     **dict.fromkeys(("embedding", "text-classification"), 'invoke {name} --text "some words"'),
     "fill-mask": 'invoke {name} --text "a sentence with a mask"',
     TENSORS: "invoke {name} --json '{{\"inputs\": […]}}'",

@@ -12,7 +12,7 @@ from tool.tokenizer.options import add_wanted
 
 PICTURE, TEXT, TENSORS = "picture", "text", "tensors"
 KINDS: Mapping[str, str] = {
-    **dict.fromkeys(("classification", "detection", "picture-file"), PICTURE),
+    **dict.fromkeys(("classification", "detection"), PICTURE),
     **dict.fromkeys(("fill-mask", "embedding", "text-classification"), TEXT),
     TENSORS: TENSORS,
 }

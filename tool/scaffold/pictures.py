@@ -25,7 +25,6 @@ USUAL = (
     "std = [0.229, 0.224, 0.225]",
 )
 PICTURES = ("image", "img", "pixel", "picture", "photo")  # in the name of an input
-DECODERS = (b"ImageDecoder", b"DecodeImage")  # operators of ONNX, and of its extensions
 ANY_SIZE = "the model takes pictures of any size"
 
 
@@ -244,17 +243,4 @@ def by_likelihood(taken: Pixels, sizes: Sequence[int], labels: int) -> Iterator[
         [("yolov8", True), ("yolov5", False)]
         if swapped and rows > MOST_QUERIES
         else [("yolov5", False), ("yolov8", True)]
-    )
-
-
-def picture_file(source: ModelSource) -> Iterator[FamilyPlan]:
-    """Yield how the model would be served as one that decodes pictures itself."""
-    if len(source.inputs) != 1 or not source.inputs[0].is_file:
-        raise Misfit(f"{several(source.inputs)} takes no file of a picture")
-    (spec,) = source.inputs
-    named = any(word in spec.name.lower() for word in PICTURES)
-    content = b"" if named else source.file.read_bytes()
-    proven = named or any(operator in content for operator in DECODERS)
-    yield FamilyPlan(
-        "picture-file", f"{show(spec)} takes the bytes of a picture's file", proven=proven
     )

@@ -87,13 +87,8 @@ class Family(Client, Generic[K, P]):
 
     @property
     def max_batch_size(self) -> int:
-        """The most payloads of a list in one run; 1 if rows may change each other.
-
-        Files of unequal lengths have no place in one tensor of UINT8.
-        """
-        signature = self.signature()
-        files = any(spec.is_file and spec.datatype == "UINT8" for spec in signature.inputs)
-        return super().max_batch_size if signature.shares_runs and not files else 1
+        """The most payloads of a list in one run; 1 if rows may change each other."""
+        return super().max_batch_size if self.signature().shares_runs else 1
 
     def inference(self, payload: Payload) -> Any:
         return self.inference_batch([payload])[0]
@@ -169,14 +164,12 @@ class Family(Client, Generic[K, P]):
             "leave it out, with its own keys, to serve plain tensors",
         )
 
-    def tensor(
-        self, specs: Sequence[TensorSpec], name: str, *, may_be_text: bool = False
-    ) -> TensorSpec:
+    def tensor(self, specs: Sequence[TensorSpec], name: str) -> TensorSpec:
         """Return the tensor that the key `name` names, or the only one."""
         wanted = getattr(self.keys, name)
         for spec in specs:
             if spec.name == wanted or (not wanted and len(specs) == 1):
-                if spec.datatype == "BYTES" and not may_be_text:
+                if spec.datatype == "BYTES":
                     raise self.misfit(f"{show_spec(spec)} has no numbers")
                 return spec
         what = f'is "{wanted}"' if wanted else "is missing"

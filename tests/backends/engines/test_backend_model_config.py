@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from backends import completion
 from backends.config_check import (
     check,
     refuse_ragged,
@@ -18,11 +21,10 @@ from backends.model_config import (
     FileSignature,
     FileTensor,
     ModelConfigError,
-    completion,
     instance_count,
-    may_be_tried,
     read_kind,
 )
+from clients.model_files.config_text import read
 
 
 def spec(name: str, *shape: int, data_type: str = "TYPE_FP32") -> FileTensor:
@@ -36,7 +38,7 @@ def tensor(name: str, *dims: int, **more: Any) -> dict[str, Any]:
 ROWS = FileSignature((spec("x", -1, 3),), (spec("y", -1, -1),))
 FIXED = FileSignature((spec("x", 1, 3),), (spec("y", -1, 3),))
 SCALAR = FileSignature((spec("x"),), (spec("y"),))
-UNSHAPED = FileTensor("u", "TYPE_FP32", (), unshaped=True)
+UNSHAPED = spec("u")
 
 
 def completed(
@@ -44,9 +46,17 @@ def completed(
     signature: FileSignature,
     *,
     stated: bool = False,
-    independent: bool = False,
+    independent: bool | None = False,
 ) -> dict[str, Any]:
-    return completion(config, signature, stated=stated, independent=independent)
+    """Return what is added; `independent` is what a trial shows, None where there must be none."""
+    opened = SimpleNamespace(signature=signature)
+    message = read(f"max_batch_size: {config.get('max_batch_size', 0)}" if stated else "")
+    with pytest.MonkeyPatch.context() as patch:
+        against = Mock(return_value="" if independent else "they are not")
+        patch.setattr(completion, "_find_against", against)
+        added = dict(completion.complete(config, message, opened).fields)
+    assert independent is not None or not against.called
+    return added
 
 
 class TestCompletion:
@@ -65,7 +75,7 @@ class TestCompletion:
         }
 
     def test_a_written_0_means_no_batch_whatever_is_known(self) -> None:
-        added = completed({"name": "m"}, ROWS, stated=True, independent=True)
+        added = completed({"name": "m"}, ROWS, stated=True, independent=None)
         assert added == {
             "input": [tensor("x", -1, 3)],
             "output": [tensor("y", -1, -1)],
@@ -87,30 +97,30 @@ class TestCompletion:
         assert "dynamic_batching" not in added
 
     def test_inputs_that_are_listed_with_their_first_dimension_get_no_batch(self) -> None:
-        added = completed({"name": "m", "input": [tensor("x", -1, 3)]}, ROWS)
+        config = {"name": "m", "input": [tensor("x", -1, 3)]}
+        added = completed(config, ROWS, independent=None)
         assert added == {"output": [tensor("y", -1, -1)]}
 
     def test_one_fixed_first_dimension_means_none(self) -> None:
-        assert completed({"name": "m"}, FIXED) == {
+        assert completed({"name": "m"}, FIXED, independent=None) == {
             "input": [tensor("x", 1, 3)],
             "output": [tensor("y", -1, 3)],
         }
 
     def test_one_row_needs_no_scheduler(self) -> None:
         one = {"name": "m", "max_batch_size": 1}
-        assert "dynamic_batching" not in completed(one, ROWS, stated=True, independent=True)
+        assert "dynamic_batching" not in completed(one, ROWS, stated=True, independent=None)
 
     @pytest.mark.parametrize("scheduler", ["dynamic_batching", "sequence_batching"])
     def test_a_chosen_scheduler_is_kept(self, scheduler: str) -> None:
-        added = completed({"name": "m", "max_batch_size": 8, scheduler: {}}, ROWS, stated=True)
-        assert sorted(added) == ["input", "output"]
-
-    def test_a_chosen_scheduler_alone_gets_a_batch(self) -> None:
-        assert completed({"name": "m", "dynamic_batching": {}}, ROWS)["max_batch_size"] == 4
+        config = {"name": "m", "max_batch_size": 8, scheduler: {}}
+        assert sorted(completed(config, ROWS, stated=True, independent=None)) == ["input", "output"]
+        alone = completed({"name": "m", scheduler: {}}, ROWS, independent=None)
+        assert alone["max_batch_size"] == 4
 
     def test_a_configuration_with_inputs_and_outputs_is_left_alone(self) -> None:
         config = {"name": "m", "input": [tensor("x", -1, 3)], "output": [tensor("y", -1, -1)]}
-        assert completed(config, ROWS, independent=True) == {}
+        assert completed(config, ROWS, independent=None) == {}
 
     def test_given_inputs_are_kept(self) -> None:
         config = {"name": "m", "max_batch_size": 2, "input": [tensor("x", 3)]}
@@ -127,47 +137,9 @@ class TestCompletion:
         added = completed({"name": "m"}, FileSignature(ROWS.inputs, (UNSHAPED,)))
         assert added == {"input": [tensor("x", -1, 3)], "output": [tensor("u", -1)]}
 
-    def test_the_rank_of_an_input_is_not_guessed(self) -> None:
-        """All inputs are listed as they are to be written: one alone would be refused."""
-        signature = FileSignature((UNSHAPED, *FIXED.inputs), ROWS.outputs)
-        with pytest.raises(
-            ModelConfigError, match="how many dimensions the input 'u' has"
-        ) as caught:
-            completed({"name": "m"}, signature)
-        assert (
-            'input [ { name: "u" data_type: TYPE_FP32 dims: [-1] }, '
-            '{ name: "x" data_type: TYPE_FP32 dims: [1, 3] } ]'
-        ) in caught.value.fix
-        given = [tensor("u", -1, 2), tensor("x", 1, 3)]
-        assert sorted(completed({"name": "m", "input": given}, signature)) == ["output"]
-
     def test_batching_of_a_fixed_dimension_is_refused(self) -> None:
         with pytest.raises(ModelConfigError, match=r"max_batch_size is 8 .* 'x' has shape"):
             completed({"name": "m", "max_batch_size": 8}, FIXED, stated=True)
-
-
-class TestTrial:
-    """Whether rows are tried: where that can change something, or the author had better know."""
-
-    @pytest.mark.parametrize(
-        ("config", "stated", "tried"),
-        [
-            ({}, False, True),
-            ({"max_batch_size": 8}, True, True),
-            ({"max_batch_size": 0}, True, False),
-            ({"max_batch_size": 1}, True, False),
-            ({"dynamic_batching": {}}, False, False),
-            ({"sequence_batching": {}}, False, False),
-            ({"input": [tensor("x", 3)], "output": [tensor("y", -1)]}, False, False),
-        ],
-    )
-    def test_not_where_they_cannot_share_a_run(
-        self, config: dict[str, Any], stated: bool, tried: bool
-    ) -> None:
-        assert may_be_tried({"name": "m", **config}, ROWS, stated=stated) is tried
-
-    def test_never_where_a_first_dimension_is_fixed(self) -> None:
-        assert not may_be_tried({"name": "m"}, FIXED, stated=False)
 
 
 class TestCheck:
@@ -186,12 +158,6 @@ class TestCheck:
 
     def test_reshape_counts_instead_of_dims(self) -> None:
         check(self.config(input=[tensor("x", 3, 1, reshape={"shape": ["3"]})]), ROWS)
-
-    def test_a_scalar_is_one(self) -> None:
-        config = {"name": "m", "input": [tensor("x", 1)], "output": [tensor("y", 1, 1)]}
-        check(config, SCALAR)
-        with pytest.raises(ModelConfigError, match=r"'x' has dims \[2\] .* shape \[\] in the file"):
-            check({**config, "input": [tensor("x", 2)]}, SCALAR)
 
     @pytest.mark.parametrize("limit", [0, 4])
     def test_of_an_unknown_rank_the_configuration_is_believed(self, limit: int) -> None:

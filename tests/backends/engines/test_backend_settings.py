@@ -26,7 +26,6 @@ from backends.onnxruntime.session_settings import (
     session_settings,
     warn_of_unread,
 )
-from backends.onnxruntime.unknown_ranks import unknown_ranks
 from tests.backends.conftest import cpu_config
 from tests.support.models import onnx_models
 
@@ -256,24 +255,6 @@ class TestOnnxFile:
             ModelConfigError, match=r"expected at '.*model\.onnx', but there is none"
         ):
             session.model_file(tmp_path, "")
-
-    @pytest.mark.parametrize(
-        ("shape", "unshaped"), [(None, True), ([], False), ([3], False), (["n"], False)]
-    )
-    def test_an_unknown_rank_is_no_scalar(
-        self, tmp_path: Path, shape: list[int | str] | None, unshaped: bool
-    ) -> None:
-        onnx_models.plus_one(tmp_path / "model.onnx", shape)
-        signature = session.OnnxFile(tmp_path / "model.onnx").signature
-        for spec in (*signature.inputs, *signature.outputs):
-            assert (spec.unshaped, spec.any_rank) == (unshaped, unshaped)
-
-    def test_a_file_that_is_cut_off_has_no_unknown_ranks(self, tmp_path: Path) -> None:
-        onnx_models.plus_one(tmp_path / "model.onnx", None)
-        whole = (tmp_path / "model.onnx").read_bytes()
-        for size in range(len(whole)):
-            (tmp_path / "model.onnx").write_bytes(whole[:size])
-            assert unknown_ranks(tmp_path / "model.onnx") <= {"x", "y"}
 
     def test_a_locale_that_is_missing_is_said_with_its_command(self, tmp_path: Path) -> None:
         """The Faroese one, which hardly a machine has."""

@@ -207,6 +207,6 @@ class TestItsOwnFormat:
     def test_a_scalar_is_declared_as_one(self, triton: Triton) -> None:
         config = configuration(triton, "scalar_ir")
         assert config.get("max_batch_size", 0) == 0
-        assert config["output"] == [{"name": "total", "data_type": "TYPE_FP32", "dims": ["1"]}]
+        assert config["output"] == [{"name": "total", "data_type": "TYPE_FP32", "dims": ["-1"]}]
         answer = ask(triton, "scalar_ir", x=np.array([1, 2, 3.5], np.float32))
         assert answer.as_numpy("total").tolist() == [6.5]

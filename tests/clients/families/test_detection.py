@@ -204,6 +204,8 @@ COLUMNS = {"y": (6, 100)}
         ("yolov5", "a\n", ROWS, rows(300, [24, 28, 40, 36, 0.9, 0]), "has a class"),
         ("yolov5", "a\n", ROWS, rows(300, [*PARTS, 0.9, 0.1]), "parts of the picture's sides"),
         ("rtdetr", TWO, ROWS, rows(300, [24, 28, 40, 36, 0.9, 1]), "the boxes are pixels"),
+        ('yolov8"\nnormalised = true #"', TWO, COLUMNS, rows(100, [*AT, 0.1, 0.9]).T,
+         "the boxes are pixels"),
         ("end2end", TWO, ROWS, rows(300, [*PARTS, 0.9, 0.1]), "of the class 0.1"),
         ("end2end", TWO, ROWS, rows(300, [60, 28, 16, 8, 0.9, 1]), "left of its left side"),
         # Some of several, that are answered themselves.
@@ -246,29 +248,6 @@ def test_what_no_detector_gives_is_an_error_of_the_model(
     assert "dispatch.toml" in caught.value.hint
 
 
-@pytest.mark.parametrize(
-    ("layout", "outputs", "table", "hint"),
-    [
-        ("yolov8", COLUMNS, rows(100, [*PARTS, 0.1, 0.9]).T, "`normalised = true`"),
-        ("yolov5", {"y": (300, 7)}, rows(300, [*PARTS, 0.9, 0.9, 0.1]), 'output_layout = "rtdetr"'),
-        ("yolov5", {"y": (25200, 7)}, rows(300, [*PARTS, 0.9, 0.9, 0.1]), "`normalised = true`"),
-        ("rtdetr", ROWS, rows(300, [24, 28, 40, 36, 0.9, 1]), "another `output_layout`"),
-        (
-            'yolov8"\nnormalised = true #"',
-            COLUMNS,
-            rows(100, [*AT, 0.1, 0.9]).T,
-            "`normalised` out",
-        ),
-    ],
-)
-def test_boxes_in_another_unit_are_named(
-    bench: Bench, layout: str, outputs: dict[str, tuple[int, ...]], table: np.ndarray, hint: str
-) -> None:
-    with pytest.raises(ModelFailed) as caught:
-        boxes_of(bench, f'output_layout = "{layout}"', TWO, outputs, y=table)
-    assert hint in caught.value.hint
-
-
 def test_a_box_inside_out_that_is_not_answered_does_not_cost_the_others(bench: Bench) -> None:
     """Its score is less than the 0.5 of `confidence`."""
     table = rows(300, [24, 28, 40, 36, 0.9, 1], [30, 28, 20, 36, 0.4, 0], [24, 28, 40, 36, 0.7, 0])
@@ -304,7 +283,7 @@ def test_a_table_of_boxes_may_have_their_places_beside_it(
 
 def test_an_output_of_unknown_channels_is_no_output_of_masks(bench: Bench) -> None:
     outputs = {"y": (5, 100), "z": (-1, 16, 16)}
-    with pytest.raises(ClientDisabled, match="give it 1 lines"):
+    with pytest.raises(ClientDisabled, match="6 numbers, as `labels` has 2 lines; but `y`"):
         boxes_of(bench, 'output_layout = "yolov8"', TWO, outputs, y=rows(100, [*AT, 0.9]).T)
 
 

@@ -57,9 +57,9 @@ def test_a_mistake_names_the_file_of_the_author_not_a_link_to_it(
     assert str(link) not in caught.value.message
 
 
-def test_whatever_file_is_named_it_is_seen_when_it_changes(bench: Bench) -> None:
-    bench.set_up('family = "classification"\nlabels = "1/names/a.txt"', PICTURES)
-    labels = bench.folder / "1" / "names" / "a.txt"
+def test_a_file_in_a_folder_is_seen_when_it_changes(bench: Bench) -> None:
+    bench.set_up('family = "classification"\nlabels = "names/more/a.txt"', PICTURES)
+    labels = bench.folder / "names" / "more" / "a.txt"
     labels.parent.mkdir(parents=True)
     before = model_source(bench.folder / "dispatch.toml").mark
     labels.write_text("one\n")

@@ -130,7 +130,6 @@ def test_entry_points_of_one_name_come_in_the_same_order_wherever_they_are_found
         "(self.folder / 'labels.txt').read_text()",
         "open(bytes(self.folder / 'labels.txt'))",
         "from clients.text.tokenizer import load_tokenizer\nload_tokenizer(self.folder / 'x')",
-        "from tokenizers import Tokenizer\nTokenizer.from_file(str(self.folder / 'x.json'))",
         """
         try:
             (self.folder / "labels.txt").read_text()
@@ -138,7 +137,7 @@ def test_entry_points_of_one_name_come_in_the_same_order_wherever_they_are_found
             raise ValueError("no labels")
         """,
     ],
-    ids=["a file", "by its bytes", "transformers", "tokenizers", "an error of one's own"],
+    ids=["a file", "by its bytes", "transformers", "an error of one's own"],
 )
 def test_a_client_whose_model_was_left_out_is_not_served_and_not_broken(
     tmp_path: Path, statement: str, caplog: pytest.LogCaptureFixture

@@ -291,7 +291,7 @@ def test_what_a_model_that_is_there_says_is_not_somebody_else_s_fault(
     ("backend", "name", "kind"),
     [
         ("onnxruntime", "here", TooLargeAtOnce),
-        ("pytorch", "here", TooLargeAtOnce),
+        ("pytorch", "here", ModelFailed),
         ("", "chain", TooLargeAtOnce),  # its steps may be of these
         ("python", "here", ModelFailed),
     ],

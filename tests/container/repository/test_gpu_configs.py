@@ -75,6 +75,17 @@ def test_with_a_gpu_the_embedded_triton_says_which_backend_it_lacks(models: Path
     assert list(without_backend(models)) == []
 
 
+@pytest.mark.parametrize("config", ["", 'backend: "pytorch"', 'platform: "pytorch_libtorch"'])
+def test_of_torchscript_the_embedded_triton_says_what_to_do(models: Path, config: str) -> None:
+    (models / "card" / "config.pbtxt").write_text(config)
+    (models / "card" / "1" / "model.pt").touch()
+    (said,) = without_backend(models)
+    assert "NVIDIA's image" in said
+    assert "torch.onnx.export" in said
+    (models / "card" / "config.pbtxt").write_text('backend: "python"')
+    assert list(without_backend(models)) == []
+
+
 def test_a_configuration_in_a_version_folder_is_said(models: Path) -> None:
     (models / "card" / "config.pbtxt").rename(models / "card" / "1" / "config.pbtxt")
     said: list[str] = []

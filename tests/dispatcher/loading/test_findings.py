@@ -71,6 +71,12 @@ def test_a_folder_that_is_no_model_has_them_too(hosting: ModelLoader, tmp_path: 
     with pytest.raises(BadModel, match="notes is no model") as caught:
         hosting.load("one", str(tmp_path / "notes"))
     assert caught.value.hint == f"{tmp_path / 'notes'} has no version folder"
+    for name in "ab":
+        (tmp_path / "notes" / name).mkdir()
+        (tmp_path / "notes" / name / "config.pbtxt").touch()
+    with pytest.raises(BadModel, match=r"notes has several models \(a, b\)") as caught:
+        hosting.load("one", str(tmp_path / "notes"))
+    assert "each by a request of its own" in caught.value.hint
 
 
 @pytest.mark.parametrize(

@@ -214,8 +214,8 @@ def test_a_folder_is_in_the_repository_whole_or_not_at_all(
     def here() -> bool:
         return (hosting.repository / "one").exists()
 
-    def slow_link(source: Path, folder: Path, name: str, parts: dict[str, str]) -> None:
-        link(source, folder, name, parts)
+    def slow_link(source: Path, folder: Path, name: str) -> None:
+        link(source, folder, name)
         seen.append(here())
         if len(seen) == 1:  # another one is sooner
             hosting.load(name, url)

@@ -19,7 +19,6 @@ from backends.engine_choice import (
     hide,
     show,
 )
-from backends.engines.command import describe_choice
 from clients.base import Environment
 from clients.plugins.registry import Registry
 from clients.triton.server import ModelState
@@ -28,6 +27,7 @@ from tests.conftest import PROJECT
 from tests.support.application import make_app, quiet
 from tests.support.fake_triton import FakeTriton
 from tests.support.mistakes.mistake import config, ir, parameter, write_right
+from tool.engines.command import describe_choice
 
 BF16 = EngineChoice(OPENVINO, "bf16", "", 1.93, "the cosine is 0.99981")
 SLOWER = EngineChoice(ONNXRUNTIME, reason="OpenVINO in f32 is 0.95 times as fast")

@@ -235,8 +235,7 @@ class Shapes(Client):
 
     def inference(self, payload):
         picture = self.picture(payload)
-        file = self.picture_file(payload)
-        return [*picture.shape, picture[0, 0].tolist(), list(file.size), file.data[1:4].decode()]
+        return [*picture.shape, picture[0, 0].tolist()]
 
 class Chain(Client):
     modelname = "chain"
@@ -270,7 +269,7 @@ class Both(Client):
 def test_a_part_of_a_picture_is_asked_as_it_is(tmp_path: Path) -> None:
     client = served(tmp_path, PICTURES)
     answer = ask(client, "chain", {"which": "part"}).json["result"]
-    assert answer == [20, 30, 3, [9, 8, 7], [20, 30], "PNG"]
+    assert answer == [20, 30, 3, [9, 8, 7]]
     for which, shape in (("empty", "[0, 30, 3]"), ("float", "float64"), ("grey", "[20, 30]")):
         error = ask(client, "chain", {"which": which}).json["error"]
         assert error["code"] == "ask_failed"

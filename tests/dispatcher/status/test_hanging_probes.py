@@ -220,19 +220,6 @@ def test_a_busy_model_that_answers_in_the_end_is_well(stage: Stage) -> None:
             assert stage.readiness.reasons() == []
 
 
-def test_a_model_whose_process_is_stopped_gets_no_such_time(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stage.prober.patience = 54
-    monkeypatch.setattr(stage.prober.processes, "by_model", lambda: {"echo": [7]})
-    monkeypatch.setattr(stage.prober.processes, "_fields", lambda _: ["T"])
-    stage.round()
-    stage.server.models_run["echo"] = DeadlineExceeded("it is stopped")
-    stage.time += 8
-    stage.round()
-    assert stage.is_stuck("echo")
-
-
 def test_a_stopped_process_of_a_model_without_a_class_is_ended_when_a_request_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,10 +73,10 @@ def test_one_that_ended_in_order_is_not_dead(proc: Proc) -> None:
     processes = ModelProcesses(proc.folder)
     proc.put(71, "bert")
     assert processes.died(TRITON) == {}
-    assert processes.living() == {"bert": 1}
+    assert processes.by_model() == {"bert": [71]}
     proc.die(71, 0)
     assert processes.died(TRITON) == {}
-    assert processes.living() == {}
+    assert processes.by_model() == {}
     proc.go(71)
     assert processes.died(TRITON) == {}
 

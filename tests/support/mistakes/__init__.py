@@ -11,7 +11,6 @@ from tests.support.mistakes.mistake import (
     model,
     move,
     parameter,
-    torchscript,
 )
 
 MISTAKES = [
@@ -125,21 +124,6 @@ MISTAKES = [
         "config.pbtxt:6",
         "'intra_op_thread_count' is 'abc', but expected is a whole number",
         "",
-    ),
-    # In TorchScript, which Triton refuses.
-    Mistake(
-        "torchscript_bare",
-        torchscript(None),
-        "1/model.pt",
-        "is TorchScript, which holds no shapes, and no input is configured",
-        "list every input",
-    ),
-    Mistake(
-        "torchscript_unlisted",
-        torchscript('backend: "pytorch"\nmax_batch_size: 8\n'),
-        "1/model.pt",
-        "is TorchScript, which holds no shapes, and no input is configured",
-        "list every input",
     ),
     # In what the engines read.
     Mistake(

@@ -127,19 +127,6 @@ def warmed_up_with(
     return config("dynamic", f"model_warmup [ {{ batch_size: {batch_size} {sample} }} ]\ndynamic")
 
 
-def torchscript(text: str | None) -> Callable[[Path], object]:
-    """Make it a model of TorchScript, with this configuration or none."""
-
-    def change(folder: Path) -> None:
-        (folder / "1" / "model.onnx").unlink()
-        (folder / "1" / "model.pt").write_bytes(b"PK\3\4")
-        (folder / "config.pbtxt").unlink()
-        if text is not None:
-            (folder / "config.pbtxt").write_text(text)
-
-    return change
-
-
 STEP = (
     'step { model_name: "right" model_version: -1 input_map { key: "INPUT" value: "INPUT" } '
     'output_map { key: "OUTPUT" value: "OUTPUT" } }'

@@ -221,14 +221,6 @@ REFUSED: dict[str, tuple[Writer, str, list[str]]] = {
         ["the CPU execution accelerator 'abacus' is unknown, but expected is 'openvino'."],
     ),
     "broken": (broken, "", ["ONNX Runtime cannot open", "model.onnx", "fetch or export it again"]),
-    "unknown_rank_in": (
-        unknown_ranks,
-        "",
-        [
-            "the file does not say how many dimensions the input 'x' has",
-            'input [ { name: "x" data_type: TYPE_FP32 dims: [-1] } ]',
-        ],
-    ),
     "zipmap": (
         zipmap,
         "",

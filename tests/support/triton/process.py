@@ -38,7 +38,7 @@ def _backend_folder(folder: Path) -> Path:
         for file in source.iterdir():
             if file.is_file():
                 shutil.copy(file, python / file.name)
-    for name in ("onnxruntime", "openvino", "pytorch"):
+    for name in ("onnxruntime", "openvino"):
         (folder / name).symlink_to(BACKENDS / name)
     return folder
 
@@ -153,7 +153,7 @@ def running(
         )
     triton = Triton(process, ports, log, ca_file)
     try:
-        triton.await_models(models, seconds=120)  # with PyTorch each takes some
+        triton.await_models(models, seconds=120)
         yield triton
     finally:
         triton.client.close()

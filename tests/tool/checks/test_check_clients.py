@@ -11,13 +11,10 @@ import onnx.helper
 import onnx.numpy_helper
 import pytest
 
-from tests.support.check import Check, write_classes
+from tests.support.check import Check, write_class, write_classes
 from tests.support.family_bench import tokenizer_at
-from tests.support.mistakes import MISTAKES
-from tests.support.mistakes.mistake import (
-    write_mistake,
-    write_right,
-)
+from tests.support.mistakes.mistake import write_right
+from tests.support.models import onnx_models
 from tool.__main__ import main
 from tool.commands.new_client import TEMPLATE
 
@@ -67,11 +64,9 @@ def test_a_mistake_in_a_client_is_named(
     tmp_path: Path, check: Check, old: str, new: str, level: str, words: str
 ) -> None:
     write_right(tmp_path, "right")
-    clients = tmp_path / "code" / "clients"
-    clients.mkdir(parents=True)
-    (clients / "mine.py").write_text(CLIENT)
+    write_class(tmp_path, CLIENT)
     assert check(tmp_path) == (0, [])
-    (clients / "mine.py").write_text(CLIENT.replace(old, new))
+    write_class(tmp_path, CLIENT.replace(old, new))
     code, (one,) = check(tmp_path)
     assert (code, one["level"], one["file"]) == (level == "error", level, "code/clients/mine.py")
     assert words in one["message"]
@@ -94,9 +89,7 @@ def test_an_exception_is_named_with_its_line(
     tmp_path: Path, check: Check, old: str, new: str, line: int
 ) -> None:
     write_right(tmp_path, "right")
-    file = tmp_path / "code" / "clients" / "mine.py"
-    file.parent.mkdir(parents=True)
-    file.write_text(CLIENT.replace(old, new))
+    file = write_class(tmp_path, CLIENT.replace(old, new))
     assert file.read_text().splitlines()[line - 1].strip() in new
     code, (one,) = check(tmp_path)
     assert (code, one["file"]) == (1, "code/clients/mine.py")
@@ -108,9 +101,7 @@ def test_packages_that_are_not_installed_are_named(
 ) -> None:
     """As a warning: they may be in the image; a class that cannot be imported is an error."""
     write_right(tmp_path, "right")
-    clients = tmp_path / "code" / "clients"
-    clients.mkdir(parents=True)
-    (clients / "mine.py").write_text(CLIENT)
+    write_class(tmp_path, CLIENT)
     (tmp_path / "code" / "requirements.txt").write_text("# for mine\nnumpy\nfaiss-cpu>=1.7\n")
     for arguments in ((), ("--no-clients",)):
         code, (one,) = check(tmp_path, *arguments)
@@ -119,7 +110,7 @@ def test_packages_that_are_not_installed_are_named(
             "code/requirements.txt",
             "faiss-cpu>=1.7 is not installed",
         )
-    (clients / "mine.py").write_text(f"import faiss\n{CLIENT}")
+    write_class(tmp_path, f"import faiss\n{CLIENT}")
     assert main(["pack", str(tmp_path), "--out", str(tmp_path / "model.tar.gz")]) == 1
     said = capsys.readouterr().out
     assert "faiss-cpu>=1.7, of requirements.txt, is not installed: build" in said
@@ -147,32 +138,27 @@ def test_what_lies_where_nobody_reads_it_is_named(
     assert words in one["message"]
 
 
-def test_a_dispatch_toml_beside_a_plain_model_is_read(tmp_path: Path, check: Check) -> None:
-    folder = tmp_path / "plain"
-    folder.mkdir()
-    shutil.copy(TEMPLATE / "model.onnx", folder)
-    (folder / "dispatch.toml").write_text('aliases = ["other"]')
-    assert check(tmp_path) == check(folder) == (0, [])
-
-
-def test_a_built_in_name_is_free_where_mounted_models_are_served_instead(
+def test_a_dispatch_toml_is_read_and_a_mistake_in_it_named(
     tmp_path: Path, check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = write_right(tmp_path, "right")
-    (folder / "dispatch.toml").write_text('aliases = ["resnet"]')
+    """Beside a plain model too. A built-in name is free where mounted models are served instead."""
+    folder = tmp_path / "right"
+    folder.mkdir()
+    shutil.copy(TEMPLATE / "model.onnx", folder)
+    toml = folder / "dispatch.toml"
+    toml.write_text('aliases = ["other"]')
+    assert check(tmp_path) == check(folder) == (0, [])
+    (folder / "labels.txt").write_text("a\n")
+    toml.write_text('family = "classification"\nlabels = "labels.txt"')
+    code, (one,) = check(tmp_path)
+    assert (code, one["file"]) == (1, "right/dispatch.toml")
+    assert "takes no pictures" in one["message"], one
+    toml.write_text('aliases = ["resnet"]')
     code, (one,) = check(tmp_path)
     assert (code, one["file"]) == (1, "right/dispatch.toml")
     assert "Tensors in right/dispatch.toml: the name 'resnet' belongs" in one["message"]
     monkeypatch.setenv("MODEL_DIR_USE", "instead")
     assert check(tmp_path) == (0, [])
-
-
-def test_a_mistake_in_a_dispatch_toml_is_named(tmp_path: Path, check: Check) -> None:
-    folder = write_right(tmp_path, "right")
-    (folder / "dispatch.toml").write_text('family = "classification"\nlabels = "labels.txt"')
-    code, (one,) = check(tmp_path)
-    assert (code, one["file"]) == (1, "right/dispatch.toml")
-    assert "takes no pictures" in one["message"], one
 
 
 @pytest.mark.parametrize(
@@ -255,7 +241,7 @@ def test_what_does_not_fit_is_a_finding_beside_a_dispatch_toml_as_well(
         file.write("# schön\n".encode("latin-1"))
     for folder in (fixed, letters):
         (folder / "dispatch.toml").write_text('family = "classification"\n')
-    write_mistake(tmp_path, next(one for one in MISTAKES if one.name == "no_labels"))
+    (write_right(tmp_path, "no_labels") / "labels.txt").unlink()
     code, found = check(tmp_path)
     assert code == 1
     said = {one["file"]: one["message"] for one in found}
@@ -265,8 +251,8 @@ def test_what_does_not_fit_is_a_finding_beside_a_dispatch_toml_as_well(
 
 
 ARRAY = (
-    "on its own examples[0]: the model's client answered what JSON cannot represent: a value of "
-    "the type ndarray, in "
+    "on its own examples[0]: the model's client answered what JSON cannot represent: Object of "
+    "type ndarray is not JSON serializable"
 )
 
 ANSWERS = """
@@ -290,18 +276,9 @@ class Mine(Client):
     ("answer", "words"),
     [
         ("summed.tolist()", ""),
-        (
-            "{'sums': summed}",
-            ARRAY,
-        ),
-        (
-            "[1, 2] if summed[0] else summed[9]",
-            "on its own examples[1]: IndexError: index 9 is out",
-        ),
-        (
-            "summed.toList()",
-            "on its own examples[0]: AttributeError: 'numpy.ndarray' object has no",
-        ),
+        ("{'sums': summed}", ARRAY),
+        ("[1, 2] if summed[0] else summed[9]", "examples[1]: IndexError: index 9 is out"),
+        ("summed.toList()", "examples[0]: AttributeError: 'numpy.ndarray' object has no"),
         ("time.sleep(9)", "its client has not returned from its own example in 2 s"),
     ],
 )
@@ -311,9 +288,7 @@ def test_a_class_is_asked_its_examples_on_its_real_model(
     """The model doubles: numbers above 0 are its answer, or 0 for the second example's first."""
     monkeypatch.setenv("MODEL_SERVER_TIMEOUT", "2")
     write_right(tmp_path, "right")
-    folder = tmp_path / "code" / "clients"
-    folder.mkdir(parents=True)
-    (folder / "mine.py").write_text(ANSWERS.replace("ANSWER", answer))
+    write_class(tmp_path, ANSWERS.replace("ANSWER", answer))
     code, found = check(tmp_path)
     assert (code, len(found)) == (bool(words), bool(words)), found
     assert all(words in one["message"] for one in found), found
@@ -339,3 +314,21 @@ def test_a_folder_may_have_classes_alone(
     expected = shown.relative_to(root) if shown.is_relative_to(root) else shown
     assert (code, one["file"]) == (1, str(expected))
     assert "it lacks the method inference" in one["message"]
+
+
+@pytest.mark.parametrize("shape", [(), (1,)])
+def test_a_class_that_sends_a_scalar_without_its_dimension_is_named(
+    tmp_path: Path, check: Check, shape: tuple[int, ...]
+) -> None:
+    """The server has [1] for it, as `test_onnxruntime_on_triton.py` shows of Triton itself."""
+    onnx_models.scalar(tmp_path / "scalar" / "1" / "model.onnx")
+    write_class(
+        tmp_path,
+        "import numpy as np\nfrom clients.base import Client\n\nclass Mine(Client):\n"
+        "    modelname = 'mine'\n    example = {}\n\n    def inference(self, payload):\n"
+        f"        sent = {{'x': np.ones({shape}, 'float32')}}\n"
+        "        return self.infer(sent, model='scalar')['y'].tolist()\n",
+    )
+    code, found = check(tmp_path)
+    words = "wants FP32 [1]; you sent FP32 [] (send the same data as [1])"
+    assert (code, [words in one["message"] for one in found]) == ((0, []) if shape else (1, [True]))

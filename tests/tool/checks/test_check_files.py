@@ -9,12 +9,9 @@ import numpy as np
 import pytest
 from onnxruntime import InferenceSession
 
-from tests.support.check import Check, write_classes
-from tests.support.mistakes.mistake import (
-    ir,
-    parameter,
-    write_right,
-)
+from clients.model_files import gpu_config
+from tests.support.check import Check
+from tests.support.mistakes.mistake import all_of, ir, parameter, write_right
 from tests.support.models import onnx_models, onnx_repository
 
 
@@ -24,6 +21,12 @@ def test_a_name_that_cannot_be_served_is_named(tmp_path: Path, check: Check) -> 
     assert code == 1
     assert "is not served: expected a name of letters" in found[0]["message"]
     assert found[0]["file"] == "all right"
+
+
+def test_what_is_no_version_gets_a_number_that_is_free(tmp_path: Path, check: Check) -> None:
+    (write_right(tmp_path, "right") / "v1").mkdir()
+    _, (one,) = check(tmp_path, "--no-clients")
+    assert (one["file"], one["fix"]) == ("right/v1", "rename it to 2")
 
 
 @pytest.mark.parametrize("coding", ["utf-8-sig", "utf-16"])
@@ -80,11 +83,7 @@ def test_a_pattern_that_loses_words_is_warned_of_with_one_that_does_not(
     ],
 )
 def test_a_model_that_triton_cannot_carry_is_one_of_onnx_all_the_same(
-    tmp_path: Path,
-    check: Check,
-    write: Callable[[Path], None],
-    message: str,
-    fix: str,
+    tmp_path: Path, check: Check, write: Callable[[Path], None], message: str, fix: str
 ) -> None:
     write(tmp_path / "m" / "1" / "model.onnx")
     (tmp_path / "m" / "config.pbtxt").write_text('backend: "onnxruntime"\n')
@@ -95,21 +94,11 @@ def test_a_model_that_triton_cannot_carry_is_one_of_onnx_all_the_same(
     assert fix in one["fix"]
 
 
-def test_the_lines_that_are_said_mend_an_unknown_rank(tmp_path: Path, check: Check) -> None:
-    onnx_models.unknown_ranks(tmp_path / "m" / "model.onnx")
-    _, (one,) = check(tmp_path, "--no-clients")
-    lines = one["fix"].partition("config.pbtxt: ")[2].partition(", but")[0]
-    (tmp_path / "m" / "config.pbtxt").write_text(lines.replace("[-1]", "[-1, 2]"))
-    assert check(tmp_path, "--no-clients") == (0, [])
+# What is mended as it is said
 
-
-def test_a_configuration_beside_a_plain_model_file_is_checked(tmp_path: Path, check: Check) -> None:
-    write_classes(tmp_path / "m", 3)
-    (tmp_path / "m" / "config.pbtxt").write_text("max_batch_size: 16")
-    assert check(tmp_path, "--no-clients") == (0, [])
-    (tmp_path / "m" / "model.onnx").write_bytes(b"version https://git-lfs.github.com/spec/v1")
-    _, (one,) = check(tmp_path, "--no-clients")
-    assert one["file"] == "m/model.onnx"
+TWO = "max_batch_size: 2\n"
+RANK = 'input [ { name: "x" data_type: TYPE_FP32 dims: [-1] }'
+RAGGED, MISSING = (onnx_repository.REFUSED[name][1] for name in ("ragged", "missing_input"))
 
 
 @pytest.mark.parametrize(
@@ -136,10 +125,10 @@ def test_a_configuration_beside_a_plain_model_file_is_checked(tmp_path: Path, ch
         ),
     ],
 )
-def test_a_line_that_triton_cannot_read_is_mended_as_it_is_said(
+def test_a_wrong_line_is_mended_as_it_is_said(
     tmp_path: Path, check: Check, wrong: str, fix: str, right: str
 ) -> None:
-    write_classes(tmp_path / "m" / "1", 3)
+    onnx_models.plus_one(tmp_path / "m" / "1" / "model.onnx")
     config = tmp_path / "m" / "config.pbtxt"
     config.write_text(f"version_policy {{ all {{ }} }}\n{wrong}\n")
     _, (one,) = check(tmp_path, "--no-clients")
@@ -153,33 +142,24 @@ def test_a_line_that_triton_cannot_read_is_mended_as_it_is_said(
     ("write", "wrong", "fix", "right"),
     [
         (onnx_models.fixed_batch, "max_batch_size: 8", "write max_batch_size: 0", ""),
+        (onnx_models.two_inputs, MISSING, "leave input and output out", "max_batch_size: 2"),
+        (onnx_models.unknown_ranks, "", f"{RANK} ], but", f"{RANK.replace('-1', '-1, 2')} ]"),
         (
             onnx_models.plus_one,
-            onnx_repository.REFUSED["ragged"][1],
+            RAGGED,
             "leave allow_ragged_batch out",
-            onnx_repository.REFUSED["ragged"][1].replace("allow_ragged_batch: true", ""),
+            RAGGED.replace("allow_ragged_batch: true", ""),
         ),
         (
             onnx_models.plus_one,
-            "max_batch_size: 2\n" + onnx_repository.X.replace("}", "optional: true }"),
+            TWO + onnx_repository.X.replace("}", "optional: true }"),
             "leave `optional` out",
-            "max_batch_size: 2\n" + onnx_repository.X,
-        ),
-        (
-            onnx_models.two_inputs,
-            onnx_repository.REFUSED["missing_input"][1],
-            "leave input and output out",
-            "max_batch_size: 2",
+            TWO + onnx_repository.X,
         ),
     ],
 )
 def test_what_does_not_fit_the_file_is_mended_as_it_is_said(
-    tmp_path: Path,
-    check: Check,
-    write: Callable[[Path], None],
-    wrong: str,
-    fix: str,
-    right: str,
+    tmp_path: Path, check: Check, write: Callable[[Path], None], wrong: str, fix: str, right: str
 ) -> None:
     write(tmp_path / "m" / "1" / "model.onnx")
     config = tmp_path / "m" / "config.pbtxt"
@@ -202,25 +182,70 @@ def test_an_onnx_file_for_openvino_has_to_be_named_in_the_image_of_nvidia(
     assert check(tmp_path, "--no-clients") == (0, [])
 
 
-@pytest.mark.parametrize("key", ["precison", "Precision", "ENGINE", "PERFORMANCE_HINTS"])
-def test_a_parameter_that_is_nearly_one_is_a_warning(
-    tmp_path: Path, check: Check, key: str
+# What has no effect
+
+
+@pytest.mark.parametrize(
+    ("change", "message", "fix"),
+    [
+        *(
+            (parameter(key, "auto"), f"parameter '{key}' is read by no backend", f"'{right}'?")
+            for key, right in (
+                ("precison", "precision"),
+                ("Precision", "precision"),
+                ("ENGINE", "engine"),
+                ("PERFORMANCE_HINTS", "PERFORMANCE_HINT"),
+            )
+        ),
+        (all_of(ir(), parameter("engine", "onnxruntime")), "has no effect", ""),
+    ],
+)
+def test_a_parameter_that_nobody_reads_is_a_warning(
+    tmp_path: Path, check: Check, change: Callable[[Path], object], message: str, fix: str
 ) -> None:
-    parameter(key, "auto")(write_right(tmp_path, "m"))
+    """OpenVINO's own backend has no other engine."""
+    change(write_right(tmp_path, "m"))
     code, (one,) = check(tmp_path, "--no-clients")
     assert (code, one["level"], one["line"]) == (0, "warning", 6)
-    assert one["message"] == f"parameter '{key}' is read by no backend"
-    right = {"PERFORMANCE_HINTS": "PERFORMANCE_HINT", "ENGINE": "engine"}.get(key, "precision")
-    assert one["fix"] == f"did you mean '{right}'?"
+    assert message in one["message"]
+    assert one["fix"] == f"did you mean {fix}" if fix else True
 
 
-def test_openvino_s_own_backend_has_no_other_engine(tmp_path: Path, check: Check) -> None:
-    folder = write_right(tmp_path, "m")
-    ir()(folder)
-    parameter("engine", "onnxruntime")(folder)
-    code, (one,) = check(tmp_path, "--no-clients")
-    assert (code, one["level"], one["line"]) == (0, "warning", 6)
-    assert "has no effect" in one["message"]
+@pytest.fixture
+def _without_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_config, "DEVICES", tmp_path / "dev")
+
+
+@pytest.mark.usefixtures("_without_a_gpu")
+def test_what_asks_for_a_gpu_is_warned_of_where_none_is(tmp_path: Path, check: Check) -> None:
+    config = write_right(tmp_path / "models", "right") / "config.pbtxt"
+    config.write_text(config.read_text() + "instance_group { kind: KIND_GPU }")
+    code, (one,) = check(tmp_path / "models", "--no-clients")
+    assert (code, one["level"], one["key"]) == (0, "warning", "instance_group.kind")
+    assert "KIND_AUTO" in one["fix"]
+
+
+@pytest.mark.usefixtures("_without_a_gpu")
+@pytest.mark.parametrize(
+    ("file", "config", "fix"),
+    [
+        ("model.plan", "", "the ONNX file"),
+        ("model.graphdef", "", "the ONNX file"),
+        ("model.pt", "", "torch.onnx.export"),
+        ("model.pt", 'platform: "pytorch_libtorch"', "torch.onnx.export"),
+    ],
+)
+def test_a_file_that_only_nvidia_s_image_runs_is_warned_of(
+    tmp_path: Path, check: Check, file: str, config: str, fix: str
+) -> None:
+    (tmp_path / "engine" / "1").mkdir(parents=True)
+    (tmp_path / "engine" / "1" / file).write_bytes(b"x")
+    (tmp_path / "engine" / "config.pbtxt").write_text(config)
+    code, (one,) = check(tmp_path)
+    where = "engine/config.pbtxt" if config else f"engine/1/{file}"
+    assert (code, one["level"], one["file"]) == (0, "warning", where)
+    assert "which only NVIDIA's image of Triton can run" in one["message"]
+    assert fix in one["fix"]
 
 
 def test_what_is_no_sample_is_a_warning(tmp_path: Path, check: Check) -> None:
@@ -234,75 +259,10 @@ def test_what_is_no_sample_is_a_warning(tmp_path: Path, check: Check) -> None:
     assert check(tmp_path, "--no-clients") == (0, [])
     (samples / "scan.tiff").touch()
     (samples / "bad.json").write_text("[1]")
-    _, found = check(tmp_path, "--no-clients")
-    assert [(one["file"], one["level"]) for one in found] == [
-        ("m/samples/bad.json", "warning"),
-        ("m/samples", "warning"),
-    ]
-    assert 'holds no payload such as {"text": "…"}' in found[0]["message"]
-    assert found[0]["fix"] == "mend it, or take it out of the folder"
-    assert found[1]["message"] == "holds what are no samples: scan.tiff"
-    assert ".jpg" in found[1]["fix"]
-
-
-def test_what_is_no_version_gets_a_number_that_is_free(tmp_path: Path, check: Check) -> None:
-    right = write_right(tmp_path, "right")
-    (right / "v1").mkdir()
-    _, (one,) = check(tmp_path, "--no-clients")
-    assert (one["file"], one["fix"]) == ("right/v1", "rename it to 2")
-
-
-OLD = """
-class Old:
-    def inference(self, text):
-        return ANSWER
-"""
-ADAPTER = """
-from clients.older_class import OlderClass
-from .inference import Old
-
-class OldText(OlderClass):
-    modelname = "old"
-    older = Old
-"""
-
-
-def test_an_older_class_is_asked(tmp_path: Path, check: Check) -> None:
-    write_right(tmp_path, "right")
-    folder = tmp_path / "code" / "clients" / "old"
-    folder.mkdir(parents=True)
-    (folder / "__init__.py").write_text(ADAPTER)
-    old = folder / "inference.py"
-    old.write_text(OLD.replace("ANSWER", "text"))
-    assert check(tmp_path) == (0, [])
-    old.write_text(OLD.replace("ANSWER", "text.length"))
-    code, (one,) = check(tmp_path)
-    assert (code, one["level"]) == (1, "error")
-    assert "AttributeError: 'str' object has no attribute 'length'" in one["message"]
-    assert "old/inference.py:4)" in one["message"]
-    old.write_text(f"import socket\n{OLD.replace('ANSWER', 'socket.create_connection((text, 1))')}")
-    assert check(tmp_path) == (0, [])  # its own Triton is not there
-    (folder / "__init__.py").unlink()
-    old.rename(folder.parent / "inference.py")
-    code, (one,) = check(tmp_path)
-    assert (code, one["message"]) == (0, "has no client")
-    assert "is served by clients.older_class.OlderClass" in one["fix"]
-
-
-@pytest.mark.parametrize("shape", [(), (1,)])
-def test_a_class_that_sends_a_scalar_without_its_dimension_is_named(
-    tmp_path: Path, check: Check, shape: tuple[int, ...]
-) -> None:
-    """The server has [1] for it, as `test_onnxruntime_on_triton.py` shows of Triton itself."""
-    onnx_models.scalar(tmp_path / "scalar" / "1" / "model.onnx")
-    file = tmp_path / "code" / "clients" / "mine.py"
-    file.parent.mkdir(parents=True)
-    file.write_text(
-        "import numpy as np\nfrom clients.base import Client\n\nclass Mine(Client):\n"
-        "    modelname = 'mine'\n    example = {}\n\n    def inference(self, payload):\n"
-        f"        sent = {{'x': np.ones({shape}, 'float32')}}\n"
-        "        return self.infer(sent, model='scalar')['y'].tolist()\n"
-    )
-    code, found = check(tmp_path)
-    words = "wants FP32 [1]; you sent FP32 [] (send the same data as [1])"
-    assert (code, [words in one["message"] for one in found]) == ((0, []) if shape else (1, [True]))
+    _, (bad, others) = check(tmp_path, "--no-clients")
+    assert (bad["file"], bad["level"]) == ("m/samples/bad.json", "warning")
+    assert (others["file"], others["level"]) == ("m/samples", "warning")
+    assert 'holds no payload such as {"text": "…"}' in bad["message"]
+    assert bad["fix"] == "mend it, or take it out of the folder"
+    assert others["message"] == "holds what are no samples: scan.tiff"
+    assert ".jpg" in others["fix"]

@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.check import Check
+from tests.support.check import Check, write_class
 from tests.support.mistakes.mistake import write_right
 from tool.__main__ import main
 
 NOBODY = 65534
 IS_ROOT = os.geteuid() == 0
-CLIENT = "from clients.base import Client\n"
 
 
 @pytest.fixture
@@ -26,8 +25,7 @@ def shared(check: Check) -> Iterator[Path]:
     folder.chmod(0o755)
     right = write_right(folder, "right")
     (right / "inner").mkdir()
-    (folder / "code" / "clients").mkdir(parents=True)
-    (folder / "code" / "clients" / "mine.py").write_text(CLIENT)
+    write_class(folder, "from clients.base import Client\n")
     (folder / "spare" / "bin").mkdir(parents=True)
     check(folder, "--no-clients")
     yield folder

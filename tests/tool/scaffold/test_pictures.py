@@ -176,7 +176,6 @@ def test_a_classifier_s_pictures_are_those_of_its_input(
     [
         ("detection", "`logits` FP32 [-1, 5] is no table of boxes", "classification"),
         ("fill-mask", "`images` FP32 [-1, 3, 24, 16] is none of input_ids", "classification"),
-        ("picture-file", "`images` FP32 [-1, 3, 24, 16] takes no file", "classification"),
     ],
 )
 def test_a_wrong_family_is_refused_with_the_one_that_fits(

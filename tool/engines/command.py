@@ -1,24 +1,15 @@
-"""`dispatcher engines`: which engine runs each model on this machine.
-
-The backends of the container call it as well, for one model, in a process of its own: an engine may
-crash on a model, and the memory that the comparison needs is given back at its end.
-"""
+"""`dispatcher engines`: which engine runs each model on this machine."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import logging
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 
 from backends import engine_choice
-from backends.engine_choice import OPENVINO, EnginePreference
-from backends.engines.offline import compose_links, settings_here
-from backends.engines.selection import select_engine
+from backends.engine_choice import OPENVINO
 from backends.model_config import ModelConfigError
 from clients.model_files.config_text import read
 from clients.model_files.files import text_of
@@ -27,6 +18,7 @@ from clients.triton.configuration import config_dictionary, config_fault
 from container.model_check.file import backend, model_file
 from container.model_check.versions import find_served, version_folders
 from container.trouble import Trouble
+from tool.engines.offline import compose_links, settings_here
 
 LIMIT_S = 3600.0
 
@@ -43,21 +35,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         choices=(engine_choice.EXACT, engine_choice.AUTO),
         help="instead of MODEL_PRECISION, for models whose configuration says nothing",
     )
-    parser.add_argument("--engine", default=engine_choice.AUTO, help=argparse.SUPPRESS)
-    # What the backends ask: a model's folder and its file.
-    parser.add_argument("--select", nargs=2, type=Path, help=argparse.SUPPRESS)
 
 
 def run(options: argparse.Namespace) -> int:
     """Select the engines and print them; return the exit code."""
-    if options.select:
-        logging.disable(logging.CRITICAL)
-        folder, file = options.select
-        found = select_engine(
-            folder, file, EnginePreference(options.engine, options.precision or engine_choice.EXACT)
-        )
-        sys.stdout.write(f"{json.dumps(asdict(found))}\n")
-        return 0
     settings = settings_here()
     environment = {
         **os.environ,
