@@ -8,12 +8,12 @@ import sys
 import textwrap
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from flask.testing import FlaskClient
 
-from clients.base import Environment
+from clients.base import Client, Environment
 from clients.plugins.registry import load_clients
 from clients.triton.server import Signature, Tensors, TensorSpec
 from dispatcher.settings import read_settings
@@ -24,28 +24,28 @@ HEAD = """
 import numpy as np
 from clients.base import Client
 from clients.errors import BadPayload
+from tests.support.own_clients import Own
 """
+
+
+class Own(Client):
+    """What an author writes, in fewer lines: a class is asked by its own name in small letters."""
+
+    modelname = ""
+    example: ClassVar[Any] = {}
+
+    def __init_subclass__(cls) -> None:
+        cls.modelname = vars(cls).get("modelname", cls.__name__.lower())
 
 
 def served(folder: Path, source: str, server: FakeTriton | None = None) -> FlaskClient:
     """Return an endpoint with the clients of one file and a healthy one."""
     (folder / "mine.py").write_text(HEAD + textwrap.dedent(source))
-    (folder / "healthy.py").write_text(
-        HEAD
-        + textwrap.dedent("""
-        class Healthy(Client):
-            modelname = "healthy"
-            example = {}
-
-            def inference(self, payload):
-                return "well"
-        """)
-    )
+    healthy = answering("'well'").replace("Mine", "Healthy")
+    (folder / "healthy.py").write_text(HEAD + textwrap.dedent(healthy))
     environment = Environment(server or FakeTriton(), folder / "no_models")
     registry = load_clients(environment, [folder])
-    settings = read_settings({})
-    app = make_app(settings, registry, environment, quiet())
-    return app.test_client()
+    return make_app(read_settings({}), registry, environment, quiet()).test_client()
 
 
 def ask(client: FlaskClient, name: str = "mine", payload: Any = None, **fields: Any) -> Any:
@@ -53,11 +53,11 @@ def ask(client: FlaskClient, name: str = "mine", payload: Any = None, **fields: 
     return client.post("/invocations", data=json.dumps(body))
 
 
-def answering(expression: str) -> str:
+def answering(expression: str, more: str = "pass") -> str:
+    """Return a class that answers an expression; `more` is a further line of its body."""
     return f"""
-        class Mine(Client):
-            modelname = "mine"
-            example = {{}}
+        class Mine(Own):
+            {more}
 
             def inference(self, payload):
                 return {expression}
@@ -71,6 +71,16 @@ one = ears.single:Single
 bad = ears.missing
 odd = ears:NUMBER
 """
+HEARING = """
+from clients.base import Client
+
+class {0}(Client):
+    modelname = "{1}"
+    example = {{}}
+
+    def inference(self, payload):
+        return "heard"
+"""
 
 
 @pytest.fixture(scope="module")
@@ -79,14 +89,10 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     Its wheel is packed here, so that no build tool is needed.
     """
-    client = HEAD + textwrap.dedent(answering("'heard'"))
     wheel = tmp_path_factory.mktemp("package") / "ears-1.2-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as packed:
-        all_ears = client.replace("mine", "ears").replace("Mine", "Ears")
-        packed.writestr("ears/__init__.py", f"{all_ears}\nNUMBER = 5\n")
-        packed.writestr(
-            "ears/single.py", client.replace("mine", "single").replace("Mine", "Single")
-        )
+        packed.writestr("ears/__init__.py", f"{HEARING.format('Ears', 'ears')}\nNUMBER = 5\n")
+        packed.writestr("ears/single.py", HEARING.format("Single", "single"))
         info = "ears-1.2.dist-info"
         packed.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: ears\nVersion: 1.2\n")
         packed.writestr(
@@ -105,8 +111,7 @@ ASKING = """
 from clients.base import Parameter
 from clients.errors import InferenceError
 
-class Double(Client):
-    modelname = "double"
+class Double(Own):
     aliases = ("twice",)
     example = {"numbers": [1]}
     parameters = {"factor": Parameter(2.0, 0, 10, "what to multiply by")}
@@ -119,18 +124,13 @@ class Double(Client):
     def inference(self, payload):
         return self.inference_batch([payload])[0]
 
-class Chain(Client):
-    modelname = "chain"
+class Chain(Own):
     example = {"made": {"numbers": [1]}}
 
     def inference(self, payload):
         name, parameters = payload.get("name", "double"), payload.get("parameters")
-        version = payload.get("version", "")
-        if "numbers" in payload:
-            asked = {"numbers": payload["numbers"]}
-        else:
-            asked = payload["made"]
-        return {"got": self.ask(name, asked, parameters, version=version)}
+        asked = {"numbers": payload["numbers"]} if "numbers" in payload else payload["made"]
+        return {"got": self.ask(name, asked, parameters, version=payload.get("version", ""))}
 """
 
 ROWS = Signature(4, (TensorSpec("x", "FP32", (-1, -1)),), (TensorSpec("x", "FP32", (-1, -1)),))

@@ -55,8 +55,8 @@ class Double(Client):
         return (self.numbers(payload, "numbers") * self.request.parameters["factor"]).tolist()
 
 
-def assert_error(response: TestResponse, status: int, code: str, *words: str) -> None:
-    """The one shape of every answer that is not 200."""
+def assert_error(response: TestResponse, status: int, code: str, *words: str) -> Any:
+    """See that an answer has the one shape of all that are not 200; return its error."""
     assert response.status_code == status, response.text
     assert response.content_type == "application/json"
     assert set(response.json or {}) == {"error"}
@@ -67,3 +67,4 @@ def assert_error(response: TestResponse, status: int, code: str, *words: str) ->
     assert error["code"] == code
     for word in words:
         assert word in f"{error['message']} | {error['hint']}"
+    return error

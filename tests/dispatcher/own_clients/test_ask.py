@@ -11,10 +11,7 @@ from typing import Any
 from flask.testing import FlaskClient
 
 from clients.base import Environment
-from clients.errors import (
-    TooLargeAtOnce,
-    UnknownModel,
-)
+from clients.errors import TooLargeAtOnce, UnknownModel
 from clients.plugins.registry import load_clients
 from clients.triton.server import Signature
 from dispatcher.settings import read_settings
@@ -56,11 +53,8 @@ def test_a_batch_that_is_too_large_is_halved(client: FlaskClient, triton: FakeTr
         return doubled(inputs)
 
     triton.models_run["double"] = small
-    assert chain(client, made=[{"numbers": [n]} for n in (1, 2, 3)]).json["result"]["got"] == [
-        [2],
-        [4],
-        [6],
-    ]
+    answer = chain(client, made=[{"numbers": [n]} for n in (1, 2, 3)])
+    assert answer.json["result"]["got"] == [[2], [4], [6]]
 
 
 def test_a_model_without_a_class_is_asked_tensors(client: FlaskClient, triton: FakeTriton) -> None:
@@ -71,19 +65,13 @@ def test_a_model_without_a_class_is_asked_tensors(client: FlaskClient, triton: F
 
 
 CARRIED = """
-class Inner(Client):
-    modelname = "inner"
-    example = {}
-
+class Inner(Own):
     def inference(self, payload):
         request = self.request
         request.response_attributes["seen_by"] = "inner"
         return [request.request_id, request.attributes["user"], request.time_left()]
 
-class Chain(Client):
-    modelname = "chain"
-    example = {}
-
+class Chain(Own):
     def inference(self, payload):
         before = self.request
         inner = self.ask("inner", payload)
@@ -110,10 +98,8 @@ import time
 
 from clients.images.pictures import EXAMPLE
 
-class Inner(Client):
-    modelname = "inner"
+class Inner(Own):
     model = "double"
-    example = {}
 
     def inference(self, payload):
         time.sleep(0.02)
@@ -121,10 +107,7 @@ class Inner(Client):
         self.infer({"x": np.ones((1, 1), np.float32)})
         time.sleep(0.04)
 
-class Chain(Client):
-    modelname = "chain"
-    example = {}
-
+class Chain(Own):
     def inference(self, payload):
         time.sleep(0.03)
         self.ask("inner", {})
@@ -151,17 +134,13 @@ def test_the_phases_of_the_asked_model_are_added_to_those_of_the_request(
 
 
 GENERATORS = """
-class Counts(Client):
-    modelname = "counts"
+class Counts(Own):
     example = {"to": 2}
 
     def inference(self, payload):
         yield from range(payload["to"])
 
-class Chain(Client):
-    modelname = "chain"
-    example = {}
-
+class Chain(Own):
     def inference(self, payload):
         for to in (1, payload["to"]):
             yield self.ask("counts", {"to": to})
@@ -179,19 +158,15 @@ def test_generators_ask_and_are_asked(tmp_path: Path) -> None:
 
 
 BOTH_WAYS = """
-class First(Client):
-    modelname = "first"
-    example = {}
+class First(Own):
+    other = "second"
 
     def inference(self, payload):
-        return [self.ask("second", {}) for _ in range(3)] if payload.get("asks") else "first"
+        asks = payload.get("asks")
+        return [self.ask(self.other, {}) for _ in range(3)] if asks else self.modelname
 
-class Second(Client):
-    modelname = "second"
-    example = {}
-
-    def inference(self, payload):
-        return [self.ask("first", {}) for _ in range(3)] if payload.get("asks") else "second"
+class Second(First):
+    other = "first"
 """
 
 
@@ -221,26 +196,25 @@ class Knowing(FakeTriton):
         return super().signature(model, version, timeout=timeout)
 
 
-def test_a_class_that_runs_no_model_of_its_own_takes_lists(tmp_path: Path) -> None:
+def test_a_class_without_a_model_of_its_own_takes_lists_and_asks_for_lines(
+    tmp_path: Path,
+) -> None:
     client = served(tmp_path, ASKING, Knowing({"double": doubled}, {"double": ROWS}))
-    rows = [{"numbers": [n]} for n in range(3)]
-    response = client.post("/invocations", json={"modelname": "chain", "payload": rows})
-    assert (response.json or {})["result"] == [{"got": [2 * n]} for n in range(3)]
+    answer = ask(client, "chain", [{"numbers": [n]} for n in range(3)])
+    assert answer.json["result"] == [{"got": [2 * n]} for n in range(3)]
+    for accept, status in (("application/json, application/jsonlines", 200), (LINES, 406)):
+        body = {"payload": {"numbers": [1]}}
+        answer = client.post("/infer/chain", json=body, headers={"Accept": accept})
+        assert answer.status_code == status, answer.json
 
 
 PICTURES = """
-class Shapes(Client):
-    modelname = "shapes"
-    example = {}
-
+class Shapes(Own):
     def inference(self, payload):
         picture = self.picture(payload)
         return [*picture.shape, picture[0, 0].tolist()]
 
-class Chain(Client):
-    modelname = "chain"
-    example = {}
-
+class Chain(Own):
     def inference(self, payload):
         picture = np.zeros((40, 60, 3), np.uint8)
         picture[10:30, 20:50] = 9, 8, 7
@@ -248,22 +222,6 @@ class Chain(Client):
         made = {"part": part, "empty": part[:0], "float": part / 255, "grey": part[..., 0]}
         return self.ask("shapes", {"img": made[payload["which"]]})
 """
-
-
-def test_a_class_that_runs_no_model_of_its_own_is_asked_for_lines_too(tmp_path: Path) -> None:
-    source = """
-class Both(Client):
-    modelname = "both"
-    example = {}
-
-    def inference(self, payload):
-        return 1
-"""
-    for accept, status in (("application/json, application/jsonlines", 200), (LINES, 406)):
-        answer = served(tmp_path, source).post(
-            "/infer/both", json={"payload": {}}, headers={"Accept": accept}
-        )
-        assert answer.status_code == status, answer.json
 
 
 def test_a_part_of_a_picture_is_asked_as_it_is(tmp_path: Path) -> None:

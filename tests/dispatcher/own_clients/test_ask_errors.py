@@ -10,11 +10,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from clients.base import Environment
-from clients.errors import (
-    DeadlineExceeded,
-    ModelFailed,
-    ModelUnavailable,
-)
+from clients.errors import DeadlineExceeded, ModelFailed, ModelUnavailable
 from clients.plugins.registry import load_clients
 from dispatcher.execution.slots import MAX_HANGING
 from dispatcher.settings import read_settings
@@ -76,12 +72,11 @@ from tests.support.stand_ins import assert_error
 def test_an_error_names_the_model_and_blames_who_made_the_payload(
     client: FlaskClient, payload: Any, status: int, code: str, message: str, hint: str
 ) -> None:
-    response = ask(client, "chain", payload)
-    assert_error(response, status, code)
-    assert message in response.json["error"]["message"]
-    assert hint in response.json["error"]["hint"]
-    assert response.json["error"]["modelname"] == "chain"
-    assert "text" not in response.json["error"]["message"] or status == 400
+    error = assert_error(ask(client, "chain", payload), status, code)
+    assert message in error["message"]
+    assert hint in error["hint"]
+    assert error["modelname"] == "chain"
+    assert "text" not in error["message"] or status == 400
 
 
 @pytest.mark.parametrize(
@@ -100,30 +95,20 @@ def test_a_failure_of_the_asked_model_keeps_its_status(
 
 
 def test_an_error_in_a_list_names_the_payload_of_the_caller(client: FlaskClient) -> None:
-    rows = [{"numbers": [1]}, {"numbers": "text"}]
-    assert_error(
-        client.post("/invocations", json={"modelname": "chain", "payload": rows}),
-        400,
-        "bad_payload",
-        "payload[1]: 'double', which 'chain' asks: `numbers` is 'text'",
-    )
+    said = "payload[1]: 'double', which 'chain' asks: `numbers` is 'text'"
+    answer = ask(client, "chain", [{"numbers": [1]}, {"numbers": "text"}])
+    assert_error(answer, 400, "bad_payload", said)
 
 
 BUGS = """
-class Buggy(Client):
-    modelname = "buggy"
-    example = {}
-
+class Buggy(Own):
     def inference(self, payload):
         return 1 / 0
 
     def inference_batch(self, payloads):
         return ["too few"]
 
-class Chain(Client):
-    modelname = "chain"
-    example = {}
-
+class Chain(Own):
     def inference(self, payload):
         return self.ask("buggy", [{}, {}] if payload.get("two") else {})
 
@@ -138,11 +123,10 @@ def test_a_bug_of_the_asked_class_is_in_the_log(
     client = served(tmp_path, BUGS)
     for payload, trace in (({}, "ZeroDivisionError"), ({"two": 1}, "for each of 2 payloads")):
         caplog.clear()
-        response = ask(client, "chain", payload)
         said = "'buggy', which 'chain' asks: its client raised an unexpected exception"
-        assert_error(response, 500, "ask_failed", said)
+        error = assert_error(ask(client, "chain", payload), 500, "ask_failed", said)
         assert trace in caplog.text
-        assert response.json["error"]["request_id"] in caplog.text
+        assert error["request_id"] in caplog.text
 
 
 def test_a_model_that_is_known_not_to_answer_is_refused_as_to_callers(
@@ -151,8 +135,7 @@ def test_a_model_that_is_known_not_to_answer_is_refused_as_to_callers(
     (tmp_path / "mine.py").write_text(HEAD + ASKING + BUGS[BUGS.index("class Broken") :])
     environment = Environment(triton, tmp_path / "no_models")
     registry = load_clients(environment, [tmp_path])
-    settings = read_settings({})
-    admission = make_admission(settings)
+    admission = make_admission(settings := read_settings({}))
     client = make_app(settings, registry, environment, quiet(), admission).test_client()
     said = "'broken', which 'chain' asks: the client of 'broken' is disabled"
     assert_error(chain(client, numbers=[1], name="broken"), 503, "client_disabled", said)
@@ -165,10 +148,8 @@ CIRCLES = """
 def asking(name, other):
     def inference(self, payload):
         return self.ask(other, payload) if other else "the last"
-    return type(name, (Client,), {
-        "__module__": __name__, "modelname": name, "aliases": (f"other-{name}",),
-        "example": {}, "inference": inference,
-    })
+    found = {"__module__": __name__, "aliases": (f"other-{name}",), "inference": inference}
+    return type(name, (Own,), found)
 
 A, B, Alone = asking("a", "b"), asking("b", "other-a"), asking("alone", "alone")
 D1, D2, D3 = asking("d1", "d2"), asking("d2", "d3"), asking("d3", "d4")
@@ -197,7 +178,7 @@ def test_the_log_has_nothing_of_a_payload(
     client: FlaskClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG):
-        response = chain(client, made={"numbers": "a secret"})
-    assert "a secret" in response.json["error"]["hint"], "the caller sees what was refused"
-    assert "a secret" not in response.json["error"]["message"], "which the log has"
+        error = chain(client, made={"numbers": "a secret"}).json["error"]
+    assert "a secret" in error["hint"], "the caller sees what was refused"
+    assert "a secret" not in error["message"], "which the log has"
     assert "a secret" not in caplog.text

@@ -1,45 +1,33 @@
-"""Batches, drawings and chains of models in an author's client."""
+"""Batches, drawings and other models in an author's client."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
+from flask.testing import FlaskClient
 
+from clients.triton.server import Signature, TensorSpec
 from tests.support.fake_triton import FakeTriton
 from tests.support.own_clients import answering, ask, served
+from tests.support.stand_ins import assert_error
 
 
 @pytest.mark.parametrize("size", ["0", "-3", "'four'", "None", "1.5"])
 def test_a_batch_of_no_size_is_the_client_s_fault(
     tmp_path: Path, size: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    client = served(tmp_path, answering("1") + f"\n            max_batch_size = {size}")
-    response = ask(client, payload=[{}, {}])
-    assert (response.status_code, response.json["error"]["code"]) == (500, "client_failed")
+    client = served(tmp_path, answering("1", f"max_batch_size = {size}"))
+    assert_error(ask(client, payload=[{}, {}]), 500, "client_failed")
     assert "'mine'" in caplog.text
     assert ask(client).json["result"] == 1
 
 
-DRAWING = """
-class Mine(Client):
-    modelname = "mine"
-    example = {{}}
-
-    def inference(self, payload):
-        return 1
-
-    def draw(self, payload, result, media_type):
-        return {made}
-"""
-
-
 def drawn(folder: Path, made: str) -> Any:
-    body = json.dumps({"payload": {}})
-    client = served(folder, DRAWING.format(made=made))
-    return client.post("/infer/mine", data=body, headers={"Accept": "image/png"})
+    client = served(folder, answering("1", f"draw = lambda self, payload, result, kind: {made}"))
+    return client.post("/infer/mine", json={"payload": {}}, headers={"Accept": "image/png"})
 
 
 @pytest.mark.parametrize(
@@ -68,19 +56,16 @@ def test_what_is_drawn_may_be_bytes_in_whatever_holds_them(tmp_path: Path, made:
 def test_what_is_drawn_and_is_no_file_is_the_client_s_fault(
     tmp_path: Path, made: str, kind: str
 ) -> None:
-    response = drawn(tmp_path, made)
-    assert (response.status_code, response.json["error"]["code"]) == (500, "client_failed")
-    assert kind in response.json["error"]["message"]
-    assert "draw returns the bytes of a file" in response.json["error"]["hint"]
+    error = assert_error(drawn(tmp_path, made), 500, "client_failed")
+    assert kind in error["message"]
+    assert "draw returns the bytes of a file" in error["hint"]
 
 
 def test_a_list_is_never_answered_with_the_results_of_others(tmp_path: Path) -> None:
-    source = answering("payload") + (
-        "\n            def inference_batch(self, payloads):\n                return payloads[1:]"
-    )
+    source = answering("payload", "inference_batch = lambda self, payloads: payloads[1:]")
     response = ask(served(tmp_path, source), payload=[{"a": 1}, {"a": 2}])
-    assert (response.status_code, response.json["error"]["code"]) == (500, "client_failed")
-    assert "1 for a batch of 2" in response.json["error"]["message"]
+    error = assert_error(response, 500, "client_failed")
+    assert "1 for a batch of 2" in error["message"]
 
 
 def test_a_fault_of_the_server_is_not_blamed_on_a_client(
@@ -88,15 +73,12 @@ def test_a_fault_of_the_server_is_not_blamed_on_a_client(
 ) -> None:
     client = served(tmp_path, answering("1"))
     monkeypatch.setattr("dispatcher.routes.inference.json_response", lambda _: 1 / 0)
-    response = ask(client)
-    assert (response.status_code, response.json["error"]["code"]) == (500, "internal_error")
+    assert_error(ask(client), 500, "internal_error")
 
 
 CHAIN = """
-class Mine(Client):
-    modelname = "mine"
+class Mine(Own):
     model = "finder"
-    example = {}
 
     def inference(self, payload):
         found = self.infer({"x": np.zeros(1)})["y"]
@@ -107,12 +89,8 @@ class Mine(Client):
 
 
 def test_several_models_and_their_versions_are_asked(tmp_path: Path) -> None:
-    server = FakeTriton(
-        {
-            "finder": lambda inputs: {"y": inputs["x"] + 1},
-            "namer": lambda inputs: {"y": inputs["x"] * 10},
-        }
-    )
+    server = FakeTriton({"finder": lambda inputs: {"y": inputs["x"] + 1}})
+    server.models_run["namer"] = lambda inputs: {"y": inputs["x"] * 10}
     client = served(tmp_path, CHAIN, server)
     assert ask(client, payload={"namer": "1"}, modelversion=1).json["result"] == [1, 10, 2]
     asked = [(call["model"], call["version"]) for call in server.calls]
@@ -121,3 +99,57 @@ def test_several_models_and_their_versions_are_asked(tmp_path: Path) -> None:
     asked = [(call["model"], call["version"]) for call in server.calls[3:]]
     assert asked == [("finder", ""), ("namer", ""), ("finder", "1")]
     assert all(0 < call["timeout"] <= 54 for call in server.calls)
+
+
+TENSOR = {"name": "x", "shape": [1], "datatype": "FP32", "data": [3]}
+
+
+def on_another(folder: Path) -> FlaskClient:
+    server = FakeTriton({"m": lambda inputs: {"x": 2 * inputs["x"]}})
+    spec = TensorSpec("x", "FP32", (-1,))
+    server.signatures["m"] = Signature(0, (spec,), (spec,))
+    return served(folder, answering("'by the class'", "model = 'm'"), server)
+
+
+def test_a_class_does_not_hide_the_model_that_it_asks(tmp_path: Path) -> None:
+    client = on_another(tmp_path)
+    assert ask(client).json["result"] == "by the class"
+    for route in ("/infer/m", "/models/m/invoke"):
+        answer = client.post(route, json={"inputs": [TENSOR]}).json or {}
+        assert answer["outputs"][0]["data"] == [6.0]
+    listed = (client.get("/models").json or {})["models"]
+    assert {one["modelName"]: one["client"] is None for one in listed} == {"m": True, "mine": False}
+    assert (client.get("/models/m").json or {})["state"] == "READY"
+    hint = ask(client, "n").json["error"]["hint"]
+    assert set(hint.removeprefix("the served models are: ").split(", ")) == {"m", "mine"}
+
+
+def test_a_class_does_not_hide_the_family_of_the_model_that_it_asks(tmp_path: Path) -> None:
+    folder = tmp_path / "no_models" / "m"  # where `served` looks for models
+    folder.mkdir(parents=True)
+    (folder / "dispatch.toml").write_text('aliases = ["other-name"]')
+    client = on_another(tmp_path)
+    assert ask(client).json["result"] == "by the class"
+    for name in ("m", "other-name"):
+        answer = client.post(f"/infer/{name}", json={"inputs": [TENSOR]}).json or {}
+        assert answer["outputs"][0]["data"] == [6.0]
+    listed = [one["modelName"] for one in (client.get("/models").json or {})["models"]]
+    assert listed == ["m", "mine"]
+
+
+@pytest.mark.parametrize("way", ["path", "path, encoded", "body", "target", "attributes"])
+@pytest.mark.parametrize("name", ["a+b", "_x", "v1.2-c"])
+def test_a_model_is_asked_by_any_name_that_it_may_have(tmp_path: Path, name: str, way: str) -> None:
+    client = served(tmp_path, answering("'well'", f"modelname = {name!r}"))
+    body: dict[str, Any] = {"payload": {}}
+    headers, path = {}, "/invocations"
+    if way.startswith("path"):
+        path = f"/infer/{quote(name) if 'encoded' in way else name}"
+    elif way == "body":
+        body["modelname"] = name
+    elif way == "target":
+        headers["X-Amzn-SageMaker-Target-Model"] = f"{name}.tar.gz"
+    else:
+        headers["X-Amzn-SageMaker-Custom-Attributes"] = f"modelname={name}"
+    answer = client.post(path, json=body, headers=headers)
+    assert (answer.json or {}) == {"modelname": name, "result": "well"}

@@ -14,6 +14,7 @@ from dispatcher.settings import read_settings
 from tests.support.application import make_app, quiet
 from tests.support.fake_triton import FakeTriton
 from tests.support.own_clients import HEAD, answering, ask, package, served
+from tests.support.stand_ins import assert_error
 
 __all__ = ["package"]  # the fixture
 
@@ -35,26 +36,13 @@ def test_the_entry_points_of_an_installed_package_are_clients(
 
 
 def test_a_disabled_client_says_why_and_the_others_are_served(tmp_path: Path) -> None:
-    source = answering("1").replace("example = {}", "example = {'img': b'bytes'}")
-    client = served(tmp_path, source)
-    response = ask(client)
-    assert (response.status_code, response.json["error"]["code"]) == (503, "client_disabled")
-    assert "mine.py: its example is not JSON" in response.json["error"]["message"]
-    assert ask(client, "healthy").status_code == 200
-
-
-def test_an_example_that_its_object_makes_breaks_no_page_of_all(tmp_path: Path) -> None:
-    source = (
-        answering("1")
-        + """
-            def __init__(self, environment):
-                super().__init__(environment)
-                self.example = {"numbers": np.zeros(2)}
-        """
-    )
-    client = served(tmp_path, source)
-    assert "mine.py: its example is not JSON" in ask(client).json["error"]["message"]
-    assert "healthy" in client.get("/openapi.json").text
+    made = "def __init__(self, it): super().__init__(it); self.example = {'a': np.zeros(2)}"
+    for example in ("example = {'img': b'bytes'}", made):
+        client = served(tmp_path, answering("1", example))
+        said = "mine.py: its example is not JSON"
+        assert_error(ask(client), 503, "client_disabled", said)
+        assert ask(client, "healthy").status_code == 200
+        assert "healthy" in client.get("/openapi.json").text
 
 
 BASED = """
@@ -91,16 +79,10 @@ def test_a_class_keeps_the_base_beside_it(tmp_path: Path, lazily: str) -> None:
         write_based(tmp_path, tmp_path / f"old{number}" / "base.py", number, lazily)
     (tmp_path / "third").mkdir()
     write_based(tmp_path / "third", tmp_path / "third" / "base.py", 3, lazily)
-    registry = load_clients(
-        Environment(FakeTriton(), tmp_path / "no_models"), [tmp_path, tmp_path / "third"]
-    )
+    environment = Environment(FakeTriton(), tmp_path / "no_models")
+    registry = load_clients(environment, [tmp_path, tmp_path / "third"])
     assert registry.broken == {}
-    app = make_app(
-        read_settings({}),
-        registry,
-        Environment(FakeTriton(), tmp_path / "no_models"),
-        quiet(),
-    )
+    app = make_app(read_settings({}), registry, environment, quiet())
     for number in (1, 2, 3):
         assert ask(app.test_client(), f"old{number}", {}).json["result"] == f"from {number}"
     assert not {"base", "helper_of_base", "inference"} & sys.modules.keys()
