@@ -13,7 +13,7 @@ from dispatcher.settings import read_settings
 from tests.support.application import make_app, quiet
 from tests.support.asking import ADD, WORDS, Noted
 from tests.support.fake_triton import FakeTriton
-from tests.support.stand_ins import bert, resnet, yolov5
+from tests.support.stand_ins import Double, bert, resnet, yolov5
 
 
 @pytest.fixture
@@ -24,6 +24,7 @@ def server() -> FakeTriton:
             "yolov5": yolov5,
             "bert_base": bert,
             "noted": dict,
+            "double": dict,
             "add": lambda inputs: {"SUM": sum(inputs.values())},  # type: ignore[dict-item]
             "words": lambda inputs: {"OUT": inputs["IN"]},  # type: ignore[dict-item]
         },
@@ -42,11 +43,11 @@ def client(server: FakeTriton, built_in: Registry, repository: Path) -> FlaskCli
     environment = Environment(server, repository)
     for one in built_in.clients.values():
         one._environment = environment
-    registry = Registry({**built_in.clients, "noted": Noted(environment)})
+    own = {"noted": Noted(environment), "double": Double(environment)}
+    registry = Registry({**built_in.clients, **own})
     settings = read_settings(
         {
             "CORS_ORIGINS": "https://shop.example",
-            "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": "bert_base",
             "REQUIRED_MODELS": "resnet",
             "MODEL_SERVER_MAX_BODY_MB": "1",
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,12 +11,14 @@ from threading import Event, Semaphore
 import pytest
 from flask.testing import FlaskClient
 
+from clients import errors
 from clients.base import Environment
 from clients.plugins.registry import Registry
 from clients.triton.server import ModelState
 from dispatcher.execution.admission import Admission
 from dispatcher.settings import MANAGING, Settings, read_settings
 from tests.support.application import make_app, quiet
+from tests.support.asking import ask
 from tests.support.fake_triton import FakeTriton
 from tests.support.stand_ins import assert_error
 
@@ -210,7 +213,7 @@ def test_pages_of_models(client: FlaskClient, server: FakeTriton) -> None:
         token = page.get("nextPageToken", "")
         if not token:
             break
-    assert len(names) == len(set(names)) == 150 + 6
+    assert len(names) == len(set(names)) == 150 + 7
     assert names == sorted(names)
 
 
@@ -234,3 +237,66 @@ def test_health_says_what_ping_says(client: FlaskClient, server: FakeTriton) -> 
     assert one["state"] == "NOT LOADED"
     assert "Triton's log has the reason" in one["reason"]
     assert_error(client.get("/ping"), 503, "not_ready", "Triton's log has the reason")
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_ping_is_200_and_empty_when_all_is_ready(client: FlaskClient, method: str) -> None:
+    response = client.open("/ping", method=method)
+    assert (response.status_code, response.data) == (200, b"")
+
+
+def test_ping_names_triton_or_the_required_model_and_the_reason(
+    client: FlaskClient, server: FakeTriton
+) -> None:
+    server.ready, server.states = False, errors.ModelUnavailable("nobody")
+    assert_error(client.get("/ping"), 503, "not_ready", "Triton is not ready")
+    server.states = LATER
+    assert_error(client.get("/ping"), 503, "not_ready", "no answer")
+    server.ready = True
+    server.states = [
+        ModelState("resnet", "1", "UNAVAILABLE", "no such file"),
+        ModelState("optional", "1", "UNAVAILABLE", "nobody asks"),
+    ]
+    response = client.get("/ping")
+    assert_error(response, 503, "not_ready", "'resnet'", "no such file")
+    assert "optional" not in response.text
+
+
+LATER = errors.DeadlineExceeded("no answer")
+
+
+@pytest.mark.parametrize("path", ["/invocations?modelname=plain", "/models/plain/invoke"])
+@pytest.mark.parametrize("silent_to_the_prober", [True, False])
+def test_a_model_without_a_client_is_not_unknown_while_triton_is_silent(
+    client: FlaskClient, server: FakeTriton, path: str, silent_to_the_prober: bool
+) -> None:
+    server.models_run["plain"] = dict
+    server.states = LATER
+    server.ready = not silent_to_the_prober
+    client.get("/ping")
+    response = client.post(path, json={"modelname": "plain", "payload": {}})
+    assert_error(response, 503, "model_unavailable")
+    assert response.headers["Retry-After"]
+
+
+def test_lists_lines_and_several_models_are_refused_without_asking_a_silent_triton(
+    client: FlaskClient, server: FakeTriton, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.states, server.ready = LATER, False
+    client.get("/ping")
+    monkeypatch.setattr(server, "models", lambda timeout: pytest.fail("it was asked"))
+    listed = ask(client, modelname="plain", payload=[{}, {}])
+    assert_error(listed, 503, "model_unavailable")
+    line = b'{"modelname": "plain", "payload": {}}'
+    lines = client.post("/invocations", data=line, content_type="application/jsonlines")
+    several = ask(client, modelname=["plain", "other"], payload={}).json or {}
+    each = [json.loads(lines.data), *several["results"].values()]
+    assert [one["error"]["code"] for one in each] == ["model_unavailable"] * 3
+
+
+def test_a_model_with_a_client_is_asked_while_triton_loads_another(
+    client: FlaskClient, server: FakeTriton
+) -> None:
+    server.states = LATER
+    response = client.post("/models/double/invoke", json={"payload": {"numbers": [2]}})
+    assert (response.json or {})["result"] == [4.0]

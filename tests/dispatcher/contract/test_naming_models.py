@@ -98,9 +98,17 @@ def test_a_model_that_is_there_but_not_loaded_is_not_called_unknown(
     assert "boom" not in hint.partition("the served models are")[2]
 
 
-def test_the_default_model_comes_last(client: FlaskClient) -> None:
+def test_the_default_model_comes_last(
+    server: FakeTriton, built_in: Registry, repository: Path
+) -> None:
+    settings = read_settings({"SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": "bert_base"})
+    environment = Environment(server, repository)
+    client = make_app(settings, built_in, environment, quiet(server)).test_client()
     response = ask(client, payload={"text": "[MASK]"})
     assert (response.json or {})["modelname"] == "bert_base"
+    img = {"img": image(Red)}
+    named = client.post("/invocations?modelname=resnet", json={"payload": img})
+    assert (named.json or {})["modelname"] == "resnet"
 
 
 # Parameters

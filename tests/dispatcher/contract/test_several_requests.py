@@ -1,4 +1,4 @@
-"""Several models, several requests and JSON lines in one body."""
+"""Results, and several models, several requests and JSON lines in one body."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 import time
 from typing import Any
 
+import numpy as np
 import pytest
 from flask.testing import FlaskClient
 
@@ -186,3 +187,49 @@ def test_a_large_body_waits_for_others_until_its_deadline(
     assert_error(response, 504, "deadline_exceeded", "other large bodies")
     assert json.loads(lines.text)["error"]["code"] == "deadline_exceeded"
     assert ask(client, **large).status_code == 200, "nobody holds it any more"
+
+
+def test_the_ready_made_models_answer(client: FlaskClient) -> None:
+    """ResNet as Triton writes classes, best first; BERT fills each mask by itself."""
+    response = ask(client, modelname="resnet", payload={"img": image([255, 102, 51])})
+    assert response.json == {
+        "modelname": "resnet",
+        "result": [
+            "1.000000:7:cock",
+            "0.400000:3:tiger shark, Galeocerdo cuvieri",
+            "0.200000:5:electric ray, crampfish, numbfish, torpedo",
+        ],
+    }
+    sure, best = {"confidence": 0.8}, {"top_k": 1}
+    response = ask(client, modelname="yolov5", payload={"img": image(Red)}, parameters=sure)
+    assert (response.json or {})["result"] == []
+    masks = {"text": "[MASK] of the [MASK]."}
+    response = ask(client, modelname="bert_base", payload=masks, parameters=best)
+    assert (response.json or {})["result"] == [
+        [{"token": "many of the [MASK].", "score": 0.5}],
+        [{"token": "[MASK] of the many.", "score": 0.5}],
+    ]
+
+
+def test_a_list_is_run_one_by_one_where_there_are_no_batches_or_rows_may_change_each_other(
+    client: FlaskClient, server: FakeTriton
+) -> None:
+    """yolov5 has no `dynamic_batching`, by which its author says that they do not."""
+    ask(client, modelname="yolov5", payload=[{"img": image(Red)}] * 3)
+    assert [len(call["inputs"]["images"]) for call in server.calls] == [1, 1, 1]
+    response = ask(client, modelname="double", payload=[{"numbers": [1, 2]}, {"numbers": [3]}])
+    assert (response.json or {})["result"] == [[2, 4], [6]]
+
+
+def test_sentences_of_different_length_share_a_batch(
+    client: FlaskClient, server: FakeTriton
+) -> None:
+    texts = ["A [MASK].", "A much longer [MASK] than the first, with a [MASK]."]
+    response = ask(client, modelname="bert_base", payload=[{"text": text} for text in texts])
+    short, long = (response.json or {})["result"]
+    assert short[0]["token"] == "A many."
+    assert [len(mask) for mask in long] == [5, 5]
+    (call,) = server.calls
+    attention = call["inputs"]["attention_mask"]
+    assert attention.dtype == np.int64
+    assert attention.sum(1).tolist() == [5, 14]  # what pads the first is not looked at

@@ -41,7 +41,7 @@ def test_a_result_that_is_not_json_is_named(
 
 @pytest.mark.parametrize("expression", ["np.zeros(3)", "1 / 0", "exit()", "{}['secret']"])
 def test_the_fault_of_one_client_does_not_spoil_the_others_answers(
-    tmp_path: Path, expression: str
+    tmp_path: Path, expression: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = served(tmp_path, answering(expression))
     body = {"requests": [{"modelname": n, "payload": {}} for n in ("mine", "healthy")]}
@@ -51,6 +51,8 @@ def test_the_fault_of_one_client_does_not_spoil_the_others_answers(
         assert (bad["status"], bad["error"]["code"]) == (500, "client_failed")
         assert (good["status"], good["result"]) == (200, "well")
         assert "secret" not in json.dumps(results)
+    assert bad["error"]["modelname"] == "mine"
+    assert caplog.records[-1].exc_info is not None
 
 
 OWN_ERROR = """
