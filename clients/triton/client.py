@@ -167,9 +167,7 @@ class Triton(TritonInference, ModelServer):
             time.sleep(UNLOAD_LOOK_S)
 
     def knock(self, model: str, inputs: Tensors, *, timeout: float) -> None:
-        channel = self._channels.get(model, self._common)
-        if channel.runs.is_broken:
-            channel = self._renewed(channel, model)
+        channel = self._channel(model)
         request = infer_request(model, "", inputs, (), {DEADLINE: LONG_AGO})
         try:
             channel.runs.infer(request, timeout)
@@ -209,38 +207,6 @@ class Triton(TritonInference, ModelServer):
         request = service_pb2.ModelStatisticsRequest(name=model)
         versions = self._call("ModelStatistics", request, timeout).model_stats
         return sum(version.inference_stats.success.count for version in versions)
-
-
-class Tritons(Triton):
-    """One or more Tritons elsewhere that share the requests; each loads and unloads models."""
-
-    def load(self, model: str, *, timeout: float) -> None:
-        self._for_each(lambda one, left: one.load(model, timeout=left), timeout)
-
-    def reload(self, model: str, *, timeout: float) -> None:
-        self._for_each(lambda one, left: one.reload(model, timeout=left), timeout)
-
-    def unload(self, model: str, *, timeout: float) -> None:
-        self._for_each(lambda one, left: one.unload(model, timeout=left), timeout)
-
-    def _for_each(self, act: Callable[[Triton, float], None], timeout: float) -> None:
-        """Do something at each Triton.
-
-        Raises InferenceError: at the first at which it fails, whose address the message has.
-        """
-        deadline = time.monotonic() + timeout
-        addresses = self._address.each()
-        for address in addresses:
-            one = Triton(address)
-            try:
-                act(one, max(0.0, deadline - time.monotonic()))
-            except InferenceError as error:
-                if len(addresses) > 1:
-                    message = f"{address.target}: {error.message}"
-                    raise type(error)(message, hint=error.hint) from error
-                raise
-            finally:
-                one.close()
 
 
 def await_room(size: int) -> None:

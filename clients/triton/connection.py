@@ -6,10 +6,8 @@ them: they are thread-safe except for streams.
 
 from __future__ import annotations
 
-import json
-import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,39 +41,6 @@ CHANNEL = (
     # text seemed to be unreachable.
     ("grpc.max_metadata_size", 2**20),
     ("grpc.absolute_max_metadata_size", 2**24),
-)
-
-# What may be asked of another Triton once more: none of these changes anything. (Models that keep
-# state are asked on a channel of their own.)
-RETRIED = (
-    *("ModelInfer", "ModelConfig", "ModelStatistics"),
-    *("RepositoryIndex", "ServerReady"),
-)
-SERVICE = "inference.GRPCInferenceService"
-ELSEWHERE = (
-    *CHANNEL,
-    (
-        "grpc.service_config",
-        json.dumps(
-            {
-                "loadBalancingConfig": [{"round_robin": {}}],
-                "methodConfig": [
-                    {
-                        "name": [{"service": SERVICE, "method": method} for method in RETRIED],
-                        "retryPolicy": {
-                            "maxAttempts": 3,
-                            "initialBackoff": "0.1s",
-                            "maxBackoff": "1s",
-                            "backoffMultiplier": 2,
-                            "retryableStatusCodes": ["UNAVAILABLE"],
-                        },
-                    }
-                ],
-            }
-        ),
-    ),
-    # gRPC keeps a request for that until its answer begins; by default one of 256 kB at most.
-    ("grpc.per_rpc_retry_buffer_size", 2**26),
     # A machine that is gone without a word: the kernel gives its connection up after the second
     # time. (More frequent pings are against the rules of Triton, which then closes the connection.)
     ("grpc.keepalive_time_ms", 310_000),
@@ -92,59 +57,34 @@ class Address:
     """Where Triton listens for gRPC, and how it is reached."""
 
     target: str  # as gRPC names it: "host:port", "dns:///name:port" or "ipv4:a:port,b:port"
-    elsewhere: bool = False  # whether it was not started by this container, and may be several
     tls: bool = False  # whether the connection is encrypted
     # Certificates of authorities (PEM); `None` means those that gRPC knows
     ca_file: Path | None = None
     certificate_file: Path | None = None  # certificate and key of this side (PEM)
     metadata: Metadata = tuple  # returns what is sent with every call
-    authority: str = ""
 
-    def channel(self, *, steady: bool = False) -> grpc.Channel:
+    def channel(self) -> grpc.Channel:
         """Return a new channel."""
-        options = [*(ELSEWHERE if self.elsewhere and not steady else CHANNEL)]
-        if self.tls:
-            if name := self.authority or self.hosts()[0] * self.target.startswith("ipv"):
-                options.append(("grpc.default_authority", name))
-            root = self.ca_file and self.ca_file.read_bytes()
-            own = self.certificate_file and self.certificate_file.read_bytes()
-            credentials = grpc.ssl_channel_credentials(root, own, own)
-            return grpc.secure_channel(self.target, credentials, options)
-        return grpc.insecure_channel(self.target, options)
-
-    def hosts(self) -> list[str]:
-        """Return the hosts that the target names, without their ports."""
-        return [one.rpartition(":")[0] for one in self._places()]
-
-    def each(self) -> list[Address]:
-        """Return the address of each Triton: of a name, those that it stands for now."""
-        if self.target.startswith("ipv"):
-            kind = self.target.partition(":")[0]
-            return [replace(self, target=f"{kind}:{one}") for one in self._places()]
-        host, _, port = self._places()[0].rpartition(":")
-        try:
-            found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
-        except OSError as error:
-            raise ModelUnavailable(f"the name {host!r} is not known: {error.strerror}") from error
-        targets = {
-            f"ipv4:{place[0]}:{port}" if family == socket.AF_INET else f"ipv6:[{place[0]}]:{port}"
-            for family, _, _, _, place in found
-        }
-        return [replace(self, target=one, authority=host) for one in sorted(targets)]
-
-    def _places(self) -> list[str]:
-        kind, _, rest = self.target.partition(":")
-        known = kind in {"dns", "ipv4", "ipv6"} and ":" in rest
-        return (rest.lstrip("/") if known else self.target).split(",")
+        options: list[tuple[str, Any]] = [*CHANNEL]
+        if not self.tls:
+            return grpc.insecure_channel(self.target, options)
+        kind, _, places = self.target.partition(":")
+        if kind in {"ipv4", "ipv6"}:  # the certificate is for the first
+            first = places.split(",")[0]
+            options.append(("grpc.default_authority", first.rpartition(":")[0]))
+        root = self.ca_file and self.ca_file.read_bytes()
+        own = self.certificate_file and self.certificate_file.read_bytes()
+        credentials = grpc.ssl_channel_credentials(root, own, own)
+        return grpc.secure_channel(self.target, credentials, options)
 
 
 class ModelChannel:
     """A gRPC channel of one model, which can be closed without the others."""
 
-    def __init__(self, address: Address, *, steady: bool = False) -> None:
+    def __init__(self, address: Address) -> None:
         self.abandoned = ""
         """Why it was closed, if it was."""
-        self._channel = address.channel(steady=steady)
+        self._channel = address.channel()
         self.stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         self.runs = Runs(self.stub, address.metadata)
 
@@ -162,7 +102,6 @@ class Connection:
         self._address = Address(address) if isinstance(address, str) else address
         self._common = ModelChannel(self._address)  # of control, and of models that never answered
         self._channels: dict[str, ModelChannel] = {}
-        self._steady = ModelChannel(self._address, steady=True) if self._address.elsewhere else None
         self._failing: set[str] = set()
 
     def close(self) -> None:
@@ -171,10 +110,8 @@ class Connection:
 
     def _renewed(self, channel: ModelChannel, model: str) -> ModelChannel:
         """Replace a broken channel of a model; what is still asked on it reaches its time limit."""
-        new = ModelChannel(self._address, steady=channel is self._steady)
-        if channel is self._steady:
-            self._steady = new
-        elif channel is self._common:
+        new = ModelChannel(self._address)
+        if channel is self._common:
             self._common = new
         else:
             self._channels[model] = new

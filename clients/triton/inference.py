@@ -102,7 +102,7 @@ class TritonInference(Connection, Inference):
         sequenced = sequence_parameters(sequence, model, signature)
         own = {k: v for k, v in (parameters or {}).items() if k not in OWN}
         hinted = hint_parameters(model, hints)
-        channel = self._channel(model, signature)
+        channel = self._channel(model)
         channel.runs.refuse_if_late(model)
 
         def run(layout: Layout | None) -> Arrays:
@@ -176,7 +176,7 @@ class TritonInference(Connection, Inference):
             )
         parameters = time_parameters(timeout) | sequence_parameters(sequence, model, signature)
         request = infer_request(model, version, inputs, outputs, parameters)
-        channel = self._channel(model, signature)
+        channel = self._channel(model)
         metadata = (*WITH_STATUS, *self._address.metadata(), *trace_headers())
         call = channel.stub.ModelStreamInfer(iter([request]), timeout=timeout, metadata=metadata)
 
@@ -213,11 +213,9 @@ class TritonInference(Connection, Inference):
             return ModelFailed(channel.abandoned)
         return inference_error(error, signature, inputs)
 
-    def _channel(self, model: str, signature: Signature) -> ModelChannel:
+    def _channel(self, model: str) -> ModelChannel:
         """Return the channel on which a model is asked."""
         channel = self._channels.get(model, self._common)
-        if self._steady and signature.sequence:
-            channel = self._steady
         return self._renewed(channel, model) if channel.runs.is_broken else channel
 
     def _note_answer(self, model: str, channel: ModelChannel) -> None:

@@ -27,7 +27,7 @@ from clients.base import Client
 from clients.families.base.dispatch_toml import authors
 from clients.plugins.discovery import Source, names_in, sources
 from clients.plugins.registry import Loaded, Registry, find_client, load
-from clients.triton.client import Triton, TritonEnvironment, Tritons
+from clients.triton.client import Triton, TritonEnvironment
 from clients.triton.connection import Address
 from dispatcher.exit_codes import in_words
 from dispatcher.models.links import keep_listable
@@ -64,7 +64,7 @@ def environment_of(
     repository = settings.model_repository
     server: Triton
     if settings.triton_url:
-        server = Tritons(address_of(settings), shared_bytes, repository)
+        server = Triton(address_of(settings), shared_bytes, repository)
     else:
         address = f"127.0.0.1:{settings.triton_grpc_port}"
         aside = settings.run_dir and settings.run_dir / ASIDE
@@ -78,7 +78,6 @@ def address_of(settings: Settings) -> Address:
     url, metadata = settings.triton_url or "", settings.triton_metadata
     return Address(
         remote_triton.target(url),
-        elsewhere=True,
         tls=url.startswith(remote_triton.TLS),
         ca_file=settings.triton_ca_file,
         certificate_file=settings.triton_certificate_file,
