@@ -1,8 +1,8 @@
 """Finds the client classes.
 
 They come from three places: the `dispatch.toml` of each model, the entry points of installed
-packages, and the files of folders, of which every Python file and every package is imported, and
-each `Client` class defined there counts.
+packages, and the files of folders, `clients/` among them, of which every Python file and every
+package is imported, and each `Client` class defined there counts.
 """
 
 from __future__ import annotations
@@ -20,11 +20,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeAlias
 
+import clients
 from clients.base import Client
 from clients.families.base.dispatch_toml import FILE
 from clients.families.base.family import client_class
 from clients.model_files.files import is_file, is_litter
 from clients.plugins import imports as beside
+
+OWN_FOLDER = Path(clients.__file__).parent
+LIBRARY = {
+    *("asking.py", "base.py", "environment.py", "errors.py", "parameters.py", "request.py"),
+    *("testing.py", "families", "images", "model_files", "plugins", "tensors", "text", "triton"),
+}
+"""The modules and packages of `clients/` that belong to this project, and hold no clients."""
 
 ENTRY_POINTS = "triton_dispatcher.clients"
 DECLARED = re.compile(r"""^[ \t]+modelname\b[^=\n]*=\s*["']([^"'\n]+)""", re.MULTILINE)
@@ -55,9 +63,10 @@ def sources(repository: Path, folders: Iterable[Path] = ()) -> Iterator[Source]:
         yield model_source(path)
     found = entry_points(group=ENTRY_POINTS)
     yield from map(entry_source, sorted(found, key=lambda point: (point.name, point.value)))
-    for folder in folders:
+    for folder in (OWN_FOLDER, *folders):
         for path in client_files(folder):
-            yield file_source(path)
+            if not (folder == OWN_FOLDER and path.relative_to(folder).parts[0] in LIBRARY):
+                yield file_source(path)
 
 
 def names_in(source: Source) -> list[str]:
