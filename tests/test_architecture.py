@@ -149,7 +149,7 @@ ARROWS = {
     "tool": "container/trouble.py dispatcher/version.py",
     "tool/checks": (
         "clients clients/families/base clients/plugins clients/model_files container/model_check"
-        " container/trouble.py dispatcher/status/checks.py tool/engines"
+        " backends backends/openvino container/trouble.py dispatcher/status/checks.py tool/engines"
     ),
     "tool/commands": (
         "clients/families/base clients/plugins clients/model_files"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,22 +11,18 @@ from typing import Any
 from backends import engine_choice, parameters
 from backends.completion import ModelFile, complete
 from backends.config_check import check, refuse_ragged
-from backends.engine_choice import ENGINE, ONNXRUNTIME, OPENVINO, PRECISION
-from backends.model_config import ModelConfigError, has_operator, needs_completion
+from backends.engine_choice import ENGINE, ONNXRUNTIME, OPENVINO
+from backends.model_config import ModelConfigError, needs_completion
 from backends.onnxruntime import session as onnxruntime
 from backends.onnxruntime.execution_providers import CPU, execution_providers
 from backends.onnxruntime.session_settings import own_settings, session_settings
 from backends.openvino import session as openvino
-from backends.openvino.properties import KEYS, properties
+from backends.openvino.properties import properties
 from clients.model_files.config_text import Message, read
-from clients.model_files.findings import Findings
-from clients.model_files.model_folders import CONFIG
+from clients.model_files.findings import ConfigFindings
 from clients.triton.configuration import config_dictionary
 
 PLATFORM = "onnxruntime_onnx"  # OpenVINO has none
-READ = (ENGINE, PRECISION, *KEYS)
-"""The parameters that say how a model is run on the CPU; ONNX Runtime has more."""
-ALIKE = 0.8
 KINDS = ("input", "output")
 DESCRIBED = ("name", "data_type", "dims")  # what Triton wants of each tensor
 LFS = b"version https://git-lfs"
@@ -93,85 +87,46 @@ def find_refusals(config: Mapping[str, Any], its: str) -> Iterator[ModelConfigEr
             seen.add(error.what)
 
 
-def unread(config: Mapping[str, Any], its: str) -> Iterator[tuple[str, str, str]]:
-    """Yield parameters without effect: the key, what is wrong, and the fix."""
-    texts = parameters.texts(config)
-    names = {name.lower(): name for name in READ}
-    for key in texts.keys() - set(READ):
-        if near := difflib.get_close_matches(key.lower(), names, 1, cutoff=ALIKE):
-            name = names[near[0]]
-            yield key, f"parameter '{key}' is read by no backend", f"did you mean '{name}'?"
-    if its == OPENVINO and texts.get(ENGINE) == ONNXRUNTIME:
-        what = f"parameter '{ENGINE}' has no effect beside backend: \"{OPENVINO}\""
-        yield ENGINE, what, f'serve an ONNX model with backend: "{ONNXRUNTIME}", or leave it out'
+def check_file(config: ConfigFindings, file: Path) -> None:
+    """Look into a model's file, as far as it can be read without running it."""
+    with file.open("rb") as start:
+        begin = start.read(256)
+    weights = file.with_suffix(openvino.WEIGHTS)
+    if file.suffix == ".xml" and weights.is_file():
+        with weights.open("rb") as start:
+            if start.read(len(LFS)) == LFS:
+                file, begin = weights, LFS
+    error = config.findings.error
+    if begin.startswith(LFS):
+        error(file, "is a pointer of Git LFS, not the model", "run `git lfs pull`")
+    elif (begin.lstrip()[:1] == b"<" and file.suffix != ".xml") or not begin:
+        what = "is empty" if not begin else "is a page of HTML"
+        error(file, f"{what}, not the model", "fetch it again")
+    elif file.suffix in {".onnx", ".xml"} and begin.strip(b"\0"):
+        check_graph(config, file)
 
 
-LATIN = (b"[a-zA-Z0-9_]+",)
-"""What skl2onnx writes in place of scikit-learn's pattern of a word."""
-
-
-@dataclass(frozen=True)
-class FileCheck:
-    """Checks the files of one model."""
-
-    folder: Path
-    findings: Findings
-
-    def contents(self, file: Path, text: str) -> None:
-        """Look into the model's file, as far as it can be read without running it."""
-        with file.open("rb") as start:
-            begin = start.read(256)
-        weights = file.with_suffix(openvino.WEIGHTS)
-        if file.suffix == ".xml" and weights.is_file():
-            with weights.open("rb") as start:
-                if start.read(len(LFS)) == LFS:
-                    file, begin = weights, LFS
-        if begin.startswith(LFS):
-            self.findings.error(
-                file, "is a pointer of Git LFS, not the model", "run `git lfs pull`"
-            )
-        elif (begin.lstrip()[:1] == b"<" and file.suffix != ".xml") or not begin:
-            what = "is empty" if not begin else "is a page of HTML"
-            self.findings.error(file, f"{what}, not the model", "fetch it again")
-        elif file.suffix in {".onnx", ".xml"} and begin.strip(b"\0"):
-            self.graph(file, text)
-
-    def graph(self, file: Path, text: str) -> None:
-        """Compare the configuration with the model's file."""
-        message = read(text)
-        try:
-            found = open_model(file, backend(message, [file.parent]))
-        except ModelConfigError as error:
-            fix = error.fix or "export it again"
-            self.findings.error(file, f"cannot be served: {error.what.removesuffix('.')}", fix)
-            return
-        if has_operator(file, LATIN):
-            self.findings.warning(
-                file,
-                f"its Tokenizer knows no letters but a to z: its pattern is {LATIN[0].decode()}; "
-                "words with an umlaut, or in another script, are lost or cut",
-                r"convert it with options={TfidfVectorizer: {'tokenexp': r'[\pL\pN_]{2,}'}}, and "
-                "compare the answers with scikit-learn's",
-            )
-        tensors = [one for kind in KINDS for one in message.messages(kind)]
-        if found is None or not all(one.all(key) for one in tensors for key in DESCRIBED):
-            return
-        try:
-            warning = compare(text, found)
-        except ModelConfigError as error:
-            self.findings.error(
-                self.folder / CONFIG,
-                f"does not fit the model: {shorten_error(error)}",
-                error.fix or "write it as the file has it, or leave input and output out",
-            )
-            return
-        if warning:
-            self.findings.warning(self.folder / CONFIG if text else file, *warning)
-
-
-def shorten_error(error: ModelConfigError) -> str:
-    """Return an error without the model's name at its beginning."""
-    return (error.what.partition(": ")[2] or error.what).removesuffix(".")
+def check_graph(config: ConfigFindings, file: Path) -> None:
+    """Compare the configuration with the model's file."""
+    message = read(config.text)
+    try:
+        found = open_model(file, backend(message, [file.parent]))
+    except ModelConfigError as error:
+        fix = error.fix or "export it again"
+        config.findings.error(file, f"cannot be served: {error.what.removesuffix('.')}", fix)
+        return
+    tensors = [one for kind in KINDS for one in message.messages(kind)]
+    if found is None or not all(one.all(key) for one in tensors for key in DESCRIBED):
+        return
+    try:
+        warning = compare(config.text, found)
+    except ModelConfigError as error:
+        what = (error.what.partition(": ")[2] or error.what).removesuffix(".")
+        fix = error.fix or "write it as the file has it, or leave input and output out"
+        config.error("", [], f"does not fit the model: {what}", fix)
+        return
+    if warning:
+        config.findings.warning(config.file if config.text else file, *warning)
 
 
 def compare(text: str, opened: ModelFile) -> tuple[str, str] | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from errno import EACCES
 from pathlib import Path
 
@@ -15,14 +15,12 @@ from clients.model_files.files import explain_denial, is_litter
 from clients.model_files.findings import Findings
 from clients.model_files.model_folders import (
     CONFIG,
-    NAME,
-    NAMED,
     PLAIN_MODELS,
     can_be_read,
     is_model,
     models_in,
 )
-from container.model_check.model import ModelCheck, links
+from container.model_check.model import check_loading
 
 CODE = "code"  # the folder of client classes in a model archive
 MOST_SHOWN = 5
@@ -65,9 +63,13 @@ def cannot_be_read(error: OSError) -> tuple[str, str]:
 
 
 def check_models(
-    findings: Findings, closed: Collection[Path] = (), *, may_be_empty: bool
+    findings: Findings,
+    closed: Collection[Path],
+    check: Callable[[str, Path, Findings], object] = check_loading,
+    *,
+    may_be_empty: bool,
 ) -> list[str]:
-    """Check every model of a folder; return their names.
+    """Check every model of a folder by a function; return their names.
 
     Models with what is `closed`, which is reported already, are passed over. A folder with classes
     `may_be_empty`.
@@ -87,7 +89,7 @@ def check_models(
         if folder in passed_over and folder != root:
             continue
         try:
-            check_model(name, folder, findings)
+            check(name, folder, findings)
         except OSError as error:
             file = Path(error.filename) if isinstance(error.filename, str) else folder
             findings.error(file, *cannot_be_read(error))
@@ -105,18 +107,6 @@ def check_models(
             "expected a folder for each model, with config.pbtxt and 1/model.onnx in it",
         )
     return sorted(found)
-
-
-def check_model(name: str, folder: Path, findings: Findings) -> None:
-    for link, what in () if findings.links_replaced else links(folder, findings.root):
-        findings.error(
-            link,
-            what,
-            "put the files themselves there, as `dispatcher pack` does; `cp -rL` follows links",
-        )
-    if not NAME.fullmatch(name):
-        findings.error(folder, f"is not served: {NAMED}", "rename the folder")
-    ModelCheck(folder, name, findings).run()
 
 
 def folders(root: Path) -> list[Path]:

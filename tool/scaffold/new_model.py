@@ -18,7 +18,7 @@ from clients.model_files.findings import Findings
 from clients.model_files.model_folders import NAME, NAMED
 from clients.testing import answer, clients_in
 from clients.text.tokenizer import load_tokenizer
-from container.model_check.models import check_model
+from container.model_check.model import check_loading
 from container.trouble import Trouble
 from dispatcher.settings import PROJECT
 from tool.engines.offline import Offline
@@ -120,7 +120,7 @@ def tokenizer_for(options: argparse.Namespace, source: ModelSource, folder: Path
 def refusal(place: Path, name: str) -> str:
     """Return why a server would not load a model, as `check` finds it; empty if it would."""
     findings = Findings(place)
-    check_model(name, place / name, findings)
+    check_loading(name, place / name, findings)
     return next((one.message for one in findings.found if one.level == "error"), "")
 
 

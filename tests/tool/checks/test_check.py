@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from container.model_check.model import ModelCheck
+from container.model_check.model import check_loading
 from tests.conftest import PROJECT
 from tests.support.check import Check
 from tests.support.mistakes import MISTAKES
@@ -22,6 +23,7 @@ from tests.support.mistakes.mistake import (
 )
 from tests.support.models import onnx_models
 from tool.__main__ import main
+from tool.checks import model_advice
 
 NO_LABELS = next(one for one in MISTAKES if one.name == "no_labels")
 PYTHON = "class TritonPythonModel: ..."
@@ -109,14 +111,13 @@ def test_a_finding_is_one_line_for_people_and_an_unforeseen_error_ends_one_model
     )
     assert capsys.readouterr().out == f"{line}1 models (no_labels): 1 errors, 0 warnings\n"
     write_right(tmp_path, "first")
-    run = ModelCheck.run
 
-    def failing(checked: ModelCheck) -> None:
-        if checked.name == "first":
+    def fail(name: str, *more: Any) -> None:
+        if name == "first":
             raise RuntimeError("a bug\nof two lines")
-        run(checked)
+        check_loading(name, *more)
 
-    monkeypatch.setattr(ModelCheck, "run", failing)
+    monkeypatch.setattr(model_advice, "check_loading", fail)
     assert main(["check", str(tmp_path), "--no-clients"]) == 1
     said = capsys.readouterr()
     first = "error: first: could not be checked: RuntimeError: a bug of two lines\n"

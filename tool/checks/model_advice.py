@@ -1,0 +1,203 @@
+"""Look for what an author should mend in a model that Triton may load all the same."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from pathlib import Path
+
+from backends.engine_choice import ENGINE, ONNXRUNTIME, OPENVINO, PRECISION, SAMPLES
+from backends.model_config import has_operator
+from backends.openvino.properties import KEYS
+from clients.errors import ClientDisabled
+from clients.families.base.dispatch_toml import FILE, Keys, read_table
+from clients.model_files.config_text import Field, Message, ensemble_steps, read_folder
+from clients.model_files.crash_causes import TRUE
+from clients.model_files.files import text_of
+from clients.model_files.findings import ConfigFindings, Findings
+from clients.model_files.model_folders import CONFIG, NAME, NAMED
+from clients.model_files.response_cache import mixes_shapes
+from container.model_check import samples
+from container.model_check.file import backend
+from container.model_check.model import check_loading, entries
+from container.model_check.versions import find_served, version_folders
+from container.trouble import Trouble
+from tool.checks.environment import KEY, check_environment, is_interpreter, string_value
+
+READ = (ENGINE, PRECISION, *KEYS)
+"""The parameters that say how a model is run on the CPU; ONNX Runtime has more."""
+ALIKE = 0.8
+LATIN = (b"[a-zA-Z0-9_]+",)
+"""What skl2onnx writes in place of scikit-learn's pattern of a word."""
+
+
+def check_model(name: str, folder: Path, findings: Findings) -> None:
+    """Note what keeps one model from being served, and what else its author should mend."""
+    if not findings.links_replaced:
+        check_links(folder, findings)
+    if not NAME.fullmatch(name):
+        findings.error(folder, f"is not served: {NAMED}", "rename the folder")
+    if (message := check_loading(name, folder, findings)) is None:
+        return
+    if message.fields:
+        config = ConfigFindings(findings, folder / CONFIG, text_of(folder / CONFIG))
+        check_batching(config, message)
+        check_answers(config, message)
+        check_cache(config, message)
+        check_steps(config, message)
+        check_parameters(config, message)
+        for field in entries(message, KEY):
+            check_environment(folder, config, field)
+    versions = version_folders(folder)
+    if backend(message, versions) or not message.fields:
+        check_samples(folder / SAMPLES, findings)
+    for place in find_served(message, versions) or [folder]:
+        check_words(place, findings)
+
+
+def check_links(folder: Path, findings: Findings) -> None:
+    """Note links that are broken or lead out of the folder of all models."""
+    for path in sorted(folder.rglob("*")):
+        if not path.is_symlink() or is_interpreter(path):
+            continue
+        target, what = path.resolve(), ""
+        if not target.exists():
+            what = f"is a link to {path.readlink()}, which is not there"
+        elif not target.is_relative_to(findings.root):
+            what = f"is a link that leads out of the folder, to {target}"
+        if what:
+            findings.error(
+                path,
+                what,
+                "put the files themselves there, as `dispatcher pack` does; `cp -rL` follows links",
+            )
+
+
+def check_batching(config: ConfigFindings, message: Message) -> None:
+    """Warn of a dynamic batcher that never comes into effect."""
+    most = message.readable_number("max_batch_size")
+    stated = bool(message.all("max_batch_size") or message.all("input"))  # else it is found out
+    scheduled = message.all("dynamic_batching")
+    if scheduled and stated and most == 0:
+        what = "has no effect where max_batch_size is 0"
+        fix = "set max_batch_size to 1 or more, or leave dynamic_batching out"
+        config.warning("dynamic_batching", scheduled, what, fix)
+    for tensor in message.messages("input") if scheduled and most > 1 else ():
+        is_file = tensor.text("data_type") == "TYPE_UINT8" and tensor.texts("dims") == ["-1"]
+        ragged = tensor.text("allow_ragged_batch").lower() in TRUE
+        if message.text("backend") == "python" and is_file and not ragged:
+            name = tensor.text("name")
+            what = f"never runs two files of `{name}` together, for they differ in length"
+            fix = "write allow_ragged_batch: true at that input"
+            config.warning("dynamic_batching", scheduled, what, fix)
+
+
+def check_answers(config: ConfigFindings, message: Message) -> None:
+    """Note answers that a family cannot pass on, and ids of sequences that are too short."""
+    decoupled = list_switches(message, "model_transaction_policy", "decoupled")
+    try:
+        family = str(read_table(config.file.with_name(FILE)).get("family", Keys.family))
+    except ClientDisabled:  # there is none, or it is reported elsewhere
+        family = Keys.family
+    if decoupled and family != Keys.family:
+        what = f"makes any number of answers to a request; family {family!r} gives one"
+        fix = f"leave `family` out of {FILE}, or write a class that asks by self.stream()"
+        config.error("model_transaction_policy.decoupled", decoupled, what, fix)
+    for batching in message.messages("sequence_batching"):
+        for tensor in batching.messages("control_input"):
+            for control in tensor.messages("control"):
+                short = [one for one in control.all("data_type") if "32" in str(one.value)]
+                if short and control.text("kind") == "CONTROL_SEQUENCE_CORRID":
+                    what = f"is {short[0].value}, too short for sessions, and for API keys"
+                    key = "sequence_batching.control_input.control.data_type"
+                    config.warning(key, short, what, "write TYPE_UINT64")
+
+
+def check_cache(config: ConfigFindings, message: Message) -> None:
+    """Warn where Triton's response cache would mix up requests: the server leaves it out."""
+    enabled = list_switches(message, "response_cache", "enable")
+    if enabled and mixes_shapes(message):
+        config.warning(
+            "response_cache",
+            enabled,
+            "has no effect: it compares the bytes of inputs, not their shapes, and more than one "
+            "size of an input varies, or the configuration does not say its sizes",
+            "write `dims` and `max_batch_size` of which one size varies at most, the batch "
+            "included, or leave it out",
+        )
+
+
+def check_steps(config: ConfigFindings, message: Message) -> None:
+    """Warn of an ensemble's models whose answers it cannot pass on."""
+    folder = config.file.parent
+    for field in [one for step in ensemble_steps(message) for one in step.all("model_name")]:
+        model = read_folder(folder.parent / str(field.value))
+        if list_switches(model, "model_transaction_policy", "decoupled"):
+            config.warning(
+                "ensemble_scheduling.step.model_name",
+                [field],
+                f'is "{field.value}", which is decoupled: /invocations and /infer refuse the '
+                "ensemble",
+                f"ask it by POST /v2/models/{folder.name}/generate_stream",
+            )
+
+
+def check_parameters(config: ConfigFindings, message: Message) -> None:
+    """Warn of parameters without effect."""
+    its = backend(message, version_folders(config.file.parent))
+    names = {name.lower(): name for name in READ}
+    for field, key in keyed(message) if its else ():
+        near = difflib.get_close_matches(key.lower(), names, 1, cutoff=ALIKE)
+        if near and key not in READ:
+            what, fix = "is read by no backend", f"did you mean '{names[near[0]]}'?"
+            config.warning("", [field], f"parameter '{key}' {what}", fix)
+        elif its == OPENVINO and key == ENGINE and string_value(field) == ONNXRUNTIME:
+            what = f"parameter '{ENGINE}' has no effect beside backend: \"{OPENVINO}\""
+            fix = f'serve an ONNX model with backend: "{ONNXRUNTIME}", or leave it out'
+            config.warning("", [field], what, fix)
+
+
+def check_samples(folder: Path, findings: Findings) -> None:
+    """Note files that the comparison of engines cannot use as samples."""
+    if not folder.is_dir():
+        return
+    strange, count = [], 0
+    for path, name in samples.files_of(folder):
+        try:
+            found = len(list(samples.of_file(path, name)))
+        except Trouble as error:
+            what = f"keeps the model on ONNX Runtime, without a comparison: {error.__cause__}"
+            findings.warning(path, what, "mend it, or take it out of the folder")
+            continue
+        count += found
+        if not found:
+            strange.append(name)
+    if strange or not count:
+        what = f"what are no samples: {', '.join(strange[:5])}" if strange else "no sample"
+        findings.warning(folder, f"holds {what}", samples.EXPECTED)
+
+
+def check_words(version: Path, findings: Findings) -> None:
+    """Warn of a converted Tokenizer that loses words."""
+    for file in version.glob("*.onnx"):
+        if file.is_file() and file.stat().st_size and has_operator(file, LATIN):
+            findings.warning(
+                file,
+                f"its Tokenizer knows no letters but a to z: its pattern is {LATIN[0].decode()}; "
+                "words with an umlaut, or in another script, are lost or cut",
+                r"convert it with options={TfidfVectorizer: {'tokenexp': r'[\pL\pN_]{2,}'}}, and "
+                "compare the answers with scikit-learn's",
+            )
+
+
+def list_switches(message: Message, group: str, key: str) -> list[Field]:
+    """Return the fields of groups that switch something on."""
+    fields = [one for found in message.messages(group) for one in found.all(key)]
+    return [one for one in fields if str(one.value).lower() in TRUE]
+
+
+def keyed(message: Message) -> Iterator[tuple[Field, str]]:
+    """Yield the entries of `parameters` with their keys."""
+    for field in message.all("parameters"):
+        if isinstance(field.value, Message):
+            yield field, field.value.text("key")
