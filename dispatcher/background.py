@@ -11,14 +11,7 @@ log = logging.getLogger(__name__)
 
 
 def start_rounds(work: Callable[[], object], name: str, pause: float = 0.0) -> None:
-    """Start a thread that does some work for ever; a round that fails is logged.
-
-    Args:
-        work: one round.
-        name: of the thread.
-        pause: seconds before each round.
-
-    """
+    """Start a thread that works for ever, with a pause before each round; failures are logged."""
 
     def go_on() -> None:
         while True:

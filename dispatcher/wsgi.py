@@ -191,14 +191,14 @@ def assemble(
     loading = server if isinstance(server, LoadingServer) else LoadingServer(server)
     server = loading.server
     loader = ModelLoader(
-        server,
         repository,
         settings.model_url_roots,
         rename_config,
+        server,
         settings.load_timeout,
         run_dir and run_dir / WANTED,
         settings.unload_timeout,
-        partial(models_on_disk, settings),
+        folders=partial(models_on_disk, settings),
         adapt=settings.gpu_configs == ADAPT and not has_gpu(),
         elsewhere=bool(settings.triton_url),
         findings=check_findings,

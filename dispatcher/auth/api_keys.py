@@ -93,13 +93,8 @@ def new_key(scope: str, name: str) -> tuple[str, str]:
 class KeyFile:
     """The keys of a file, read again when it changes.
 
-    Where the new file cannot be used, the previous keys stay valid and `fault` says why.
-
-    Args:
-        path: the file.
-        kept: a copy of the last good file, for processes that start later.
-        clock: a time in seconds that only goes forward.
-
+    Where the new file cannot be used, the previous keys stay valid and `fault` says why. A copy of
+    the last good file is kept for processes that start later.
     """
 
     def __init__(

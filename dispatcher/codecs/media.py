@@ -60,13 +60,7 @@ def detect_media(file: Media, taken: Container[str]) -> Media:
 
 
 def decode_text(content: bytes, content_type: str = "") -> str:
-    """Decode a text, without its byte order mark.
-
-    Args:
-        content: its bytes.
-        content_type: the header; empty means UTF-8.
-
-    """
+    """Decode a text, without its byte order mark; no content type means UTF-8."""
     said = ["".join(one).lower() for one in CHARSET.findall(content_type)]
     if content_type.lower().count("charset") != len(said[:1]):
         raise UnsupportedType(

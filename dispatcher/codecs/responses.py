@@ -123,13 +123,7 @@ def json_text_response(text: str, non_finite: int) -> Response:
 
 
 def lines_response(texts: Iterable[str], form: str = LINES) -> Response:
-    """Return a streamed response with a line for each text.
-
-    Args:
-        texts: in JSON.
-        form: the media type; JSON means one document with the texts in a list.
-
-    """
+    """Return a streamed response with a line for each text of JSON, or one document with them."""
     if form == JSON:
         made = join_document(texts)
     else:

@@ -17,15 +17,7 @@ from dispatcher.settings import MANAGING, with_others
 
 
 class Admission:
-    """Admits requests.
-
-    Args:
-        calls: how many calls of one model may run at a time.
-        series: how many series of one model may run at a time.
-        waiting: how many requests may wait for a slot.
-        bodies: bytes of the large bodies at a time.
-
-    """
+    """Admits so many calls and series of one model, waiting requests, and bytes of large bodies."""
 
     def __init__(self, calls: int, series: int, waiting: int, bodies: int) -> None:
         self.waiting = waiting_queue = WaitingQueue(waiting)

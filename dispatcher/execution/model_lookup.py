@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from clients.base import Client
@@ -19,36 +20,20 @@ from clients.triton.server import ModelState
 STATES_TIMEOUT_S = 2.0  # for Triton's list of models
 
 
+@dataclass
 class ModelLookup:
-    """Finds clients by the names of models.
+    """Finds clients by the names of models."""
 
-    Args:
-        registry: the clients.
-        environment: what clients are made with; its server runs the models.
-        refuse: raises ModelUnavailable for a model that is known not to answer.
-        wanted: whether a model is to be loaded, and was not unloaded.
-        load: loads a model that is available and has no client, until a deadline, or refuses it
-            where there is none; returns whether there is such a model.
-        follow: takes up what other web workers have changed of the clients.
-
-    """
-
-    def __init__(
-        self,
-        registry: Registry,
-        environment: TritonEnvironment,
-        refuse: Callable[[str], None],
-        wanted: Callable[[str], bool] = lambda _: False,
-        load: Callable[[str, float | None], bool] = lambda _name, _until: False,
-        *,
-        follow: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.registry = registry
-        self.environment = environment
-        self._refuse = refuse
-        self._wanted = wanted
-        self._load = load
-        self.follow = follow
+    registry: Registry
+    environment: TritonEnvironment  # what clients are made with; its server runs the models
+    refuse_model: Callable[[str], None]  # raises ModelUnavailable for one known not to answer
+    # Whether a model is to be loaded, and was not unloaded.
+    wanted: Callable[[str], bool] = lambda _: False
+    # Loads a model that is available and has no client, until a deadline, or refuses it where there
+    # is none; returns whether there is such a model.
+    load: Callable[[str, float | None], bool] = lambda _name, _until: False
+    # Takes up what other web workers have changed of the clients.
+    follow: Callable[[], None] = lambda: None
 
     def refuse(self, asked: str) -> None:
         """Fail at once for a model or alias that is known not to answer.
@@ -57,7 +42,7 @@ class ModelLookup:
         """
         name = self.registry.name(asked)
         client = self.registry.clients.get(name)
-        self._refuse(client.served_by if client else name)
+        self.refuse_model(client.served_by if client else name)
 
     def client(self, asked: str, until: float | None = None) -> Client:
         """Return the client of a model that is to be asked, as `find`.
@@ -70,20 +55,17 @@ class ModelLookup:
     def find(self, asked: str, until: float | None = None) -> Client:
         """Return the client of a model, or one for plain tensors.
 
-        Args:
-            asked: its name, or an alias.
-            until: the deadline for loading it; `None` where it is not to be loaded.
+        It is loaded until a deadline, where there is one.
 
         Raises ClientDisabled: its client could not be loaded.
         Raises ModelUnavailable: it has no client, and Triton does not list its models.
-
         """
         name = self.registry.name(asked)
         if client := self.registry.clients.get(name):
             return client
         if name in self.registry.broken:
             raise self.disabled(name)
-        if self._load(name, until):
+        if self.load(name, until):
             name = self.registry.name(name)  # it may have come with a client
             return self.registry.clients.get(name) or TensorClient(self.environment, name)
         states = self.states()
@@ -114,7 +96,7 @@ class ModelLookup:
 
     def is_missing(self, name: str, states: Iterable[ModelState]) -> bool:
         """Check whether a model in the repository should be loaded, and failed to load."""
-        return name in {state.name for state in states} and self._wanted(name)
+        return name in {state.name for state in states} and self.wanted(name)
 
     def states(self) -> list[ModelState]:
         """Return the state of each version of each model, as Triton lists them."""

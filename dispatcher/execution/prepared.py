@@ -113,10 +113,7 @@ class PreparedRequest:
     def result(self, *, stream: bool = False) -> Any:
         """Return the result; a list of results for a list of payloads.
 
-        Args:
-            stream: whether an iterator of a client is returned as it is, for `steps`; else its
-                results are collected in a list.
-
+        The iterator of a client is returned as it is for a stream, which `steps` goes through.
         """
         if self.model_request.is_list:
             size = self.batch_size()
@@ -166,13 +163,7 @@ class PreparedRequest:
     def batch(self, start: int, size: int, deadline: float) -> list[Any]:
         """Return the results of one batch, run in halves where it is too large.
 
-        Args:
-            start: the position of its first payload.
-            size: how many payloads make a batch.
-            deadline: for the results, on the clock of `time.monotonic()`.
-
         Raises InferenceError: its message says which payload failed.
-
         """
         batch = self.opened(self.payloads[start : start + size], start, deadline)
         try:

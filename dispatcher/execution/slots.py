@@ -294,11 +294,7 @@ class Slots:
         """Count the calls that began before that time as hanging; return the new ones.
 
         If too many calls of a model hang, the requests that wait for it are woken and fail.
-
-        Args:
-            before: the time.
-            entered: returns when a thread ended a wait that its model did not cause.
-
+        `entered` returns when a thread ended a wait that its model did not cause.
         """
         with self._lock:
             found = [

@@ -100,33 +100,25 @@ class Entry(NamedTuple):
         return f"{self.at:020}.{self.size}.{self.name}"
 
 
+@dataclass
 class JobStore:
-    """The jobs of all web workers.
+    """The jobs of all web workers."""
 
-    Args:
-        folder: made where there is none.
-        most: how many may wait or run.
-        most_bytes: of bodies and results.
-        keep: seconds for which a job that has ended is kept.
+    folder: Path  # made where there is none
+    most: int  # how many may wait or run
+    most_bytes: int  # of bodies and results
+    keep: float  # seconds for which a job that has ended is kept
 
-    """
-
-    def __init__(self, folder: Path, most: int, most_bytes: int, keep: float) -> None:
-        self.folder, self.most, self.most_bytes, self.keep = folder, most, most_bytes, keep
+    def __post_init__(self) -> None:
         for name in (JOBS, WAITING, ENDED, PARTS):
-            (folder / name).mkdir(parents=True, exist_ok=True, mode=0o700)
+            (self.folder / name).mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def accept(self, asked: JobRequest, body: IO[bytes], length: int, said: str) -> StoredJob:
         """Store a job; return it, or the one that has its id already.
 
-        Args:
-            asked: without its digest and time.
-            body: at most `length` bytes.
-            length: of the body.
-            said: what the request says besides its body; the same for a repeated one.
+        `said` is what the request says besides its body; the same for a repeated one.
 
         Raises JobConflict: another request has the same id.
-
         """
         if not self.find(asked.owner, asked.identity):
             self.refuse_too_many(length)

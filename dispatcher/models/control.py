@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 from clients.errors import UnknownModel
@@ -22,20 +23,14 @@ from dispatcher.s3.remote_models import RemoteModels
 log = logging.getLogger(__name__)
 
 
+@dataclass
 class ModelControl:
     """Loads and unloads models and their clients."""
 
-    def __init__(
-        self,
-        loader: ModelLoader,
-        reloader: Reloader,
-        remote: Sequence[RemoteModels] = (),
-        cache: ModelCache | None = None,
-    ) -> None:
-        self.loader = loader
-        self.reloader = reloader
-        self.remote = remote
-        self.cache = cache
+    loader: ModelLoader
+    reloader: Reloader
+    remote: Sequence[RemoteModels] = ()
+    cache: ModelCache | None = None
 
     def using(self, model: str, until: float) -> AbstractContextManager[None]:  # noqa: ARG002
         """Keep a model loaded meanwhile; nothing unloads one here but a caller."""
@@ -90,15 +85,9 @@ class ModelControl:
         return self.cache
 
     def fetch(self, name: str, until: float, *, newest: bool) -> None:
-        """Fetch a model from S3, where it comes from there.
-
-        Args:
-            name: the model's.
-            until: when to give up, on the clock of `time.monotonic()`.
-            newest: whether to look for a newer version of one that was fetched.
+        """Fetch a model from S3, where it comes from there; its newest version, or any.
 
         Raises InferenceError: S3 does not give it, or there is no room for it.
-
         """
         folder = self.loader.folders().get(name)
         for store in self.remote:

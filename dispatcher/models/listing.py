@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,25 +27,16 @@ RUNTIMES = frozenset({"openvino", "onnxruntime"})
 PRECISIONS = frozenset({"f32", "bf16"})
 
 
+@dataclass
 class ModelListing:
     """Lists the loaded models."""
 
-    def __init__(
-        self,
-        registry: Registry,
-        server: ModelServer,
-        repository: Path,
-        *,
-        engines: Path | None = None,
-        url: str = "",
-        available: Callable[[], Mapping[str, Path]] = dict,
-    ) -> None:
-        self.registry = registry
-        self.server = server
-        self.repository = repository
-        self.engines = engines
-        self.url = url
-        self.available = available
+    registry: Registry
+    server: ModelServer
+    repository: Path
+    engines: Path | None = None  # the folder in which backends note which engine runs a model
+    url: str = ""  # of a Triton elsewhere
+    available: Callable[[], Mapping[str, Path]] = dict  # the models that can be loaded
 
     def page(self, after: str, timeout: float) -> dict[str, Any]:
         """Return a page of models whose names follow `after`, and all that are not loaded."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from clients.errors import DeadlineExceeded, InferenceError, ModelFailed, UnknownModel
@@ -45,59 +46,27 @@ PROCESS_BYTES = 150 * 2**20
 COPIES = 2
 
 
+@dataclass
 class ModelLoader(RepositoryFolder):
-    """Loads and unloads models.
+    """Loads and unloads models."""
 
-    Args:
-        server: where models run.
-        repository: the folder that it reads.
-        roots: the folders below which a model from elsewhere must be; empty means anywhere.
-        renamed_config: returns a `config.pbtxt` for the same model under another name.
-        timeout: seconds that a load may take.
-        wanted: the folder with a file for each model that Triton loads when it is restarted.
-        unload_timeout: seconds that an unload may take.
-        folders: returns the folders in MODEL_DIR and MODEL_REPOSITORY that are models, by name.
-        adapt: whether configurations are adapted to a machine without a GPU, in copies.
-        elsewhere: whether Triton reads a repository of its own, elsewhere.
-        findings: returns what is wrong with a folder that Triton could not load.
-
-    """
-
-    def __init__(  # noqa: PLR0917  all that there is to know, once
-        self,
-        server: ModelServer,
-        repository: Path,
-        roots: tuple[Path, ...],
-        renamed_config: Callable[[str, str], str],
-        timeout: float,
-        wanted: Path | None = None,
-        unload_timeout: float = UNLOAD_S,
-        folders: Callable[[], Mapping[str, Path]] = dict,
-        *,
-        adapt: bool = False,
-        elsewhere: bool = False,
-        findings: Callable[[Path], Iterable[str]] = lambda _: (),
-    ) -> None:
-        super().__init__(repository, roots, renamed_config, folders, adapt=adapt)
-        self.server = server
-        self.timeout = timeout
-        self.wanted = wanted
-        self.unload_timeout = unload_timeout
-        self.elsewhere = elsewhere
-        self.findings = findings
+    server: ModelServer  # where they run
+    timeout: float  # seconds that a load may take
+    # The folder with a file for each model that Triton loads when it is restarted.
+    wanted: Path | None = None
+    unload_timeout: float = UNLOAD_S  # seconds that an unload may take
+    elsewhere: bool = False  # whether Triton reads a repository of its own, elsewhere
+    # Returns what is wrong with a folder that Triton could not load.
+    findings: Callable[[Path], Iterable[str]] = lambda _: ()
 
     def load(self, name: str, url: str, fault: Callable[[], str] = str) -> None:
         """Load the model in the folder `url` under `name`.
 
-        Args:
-            name: the model's.
-            url: its folder.
-            fault: returns why the loaded model is to be unloaded again; empty where it is kept.
-                The model is locked until then.
+        `fault` returns why the loaded model is to be unloaded again; empty where it is kept. The
+        model is locked until then.
 
         Raises OutOfMemory: it does not fit into memory, or there is no room on the disk.
         Raises DeadlineExceeded: it takes too long; Triton goes on loading it.
-
         """
         if not NAME.fullmatch(name):
             raise BadModel(f"`model_name` is {name[:100]!r}", hint=NAMED)

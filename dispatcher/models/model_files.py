@@ -169,14 +169,9 @@ def load_error(
     places: Mapping[Path, Path] = MappingProxyType({}),
     findings: Iterable[str] = (),
 ) -> InferenceError:
-    """Return the error for a model that Triton could not load.
+    """Return the error for a model that Triton could not load, for one of several reasons.
 
-    Args:
-        what: could not be loaded.
-        error: what Triton said.
-        places: the authors' folders, by their places in Triton's repository.
-        findings: what is wrong with these folders.
-
+    `places` are the authors' folders, by their places in Triton's repository.
     """
     said = error.message
     for place, folder in places.items():

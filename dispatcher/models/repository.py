@@ -14,6 +14,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from clients.errors import UnknownModel
@@ -40,23 +41,18 @@ log = logging.getLogger(__name__)
 URL_FILE = "model.url"  # beside the links of a model from elsewhere: the folder that it came from
 
 
+@dataclass
 class RepositoryFolder:
     """The folder that Triton reads."""
 
-    def __init__(
-        self,
-        repository: Path,
-        roots: tuple[Path, ...],
-        renamed_config: Callable[[str, str], str],
-        folders: Callable[[], Mapping[str, Path]] = dict,
-        *,
-        adapt: bool = False,
-    ) -> None:
-        self.repository = repository
-        self.adapt = adapt
-        self.roots = roots
-        self.renamed_config = renamed_config
-        self.folders = folders
+    repository: Path
+    roots: tuple[Path, ...]  # below which a model from elsewhere must be; empty means anywhere
+    # Returns a `config.pbtxt` for the same model under another name.
+    renamed_config: Callable[[str, str], str]
+    _: KW_ONLY
+    # Returns the folders in MODEL_DIR and MODEL_REPOSITORY that are models, by name.
+    folders: Callable[[], Mapping[str, Path]] = dict
+    adapt: bool = False  # whether configurations are adapted to a machine without a GPU, in copies
 
     @contextmanager
     def placed(self, source: Path, name: str, url: str) -> Iterator[bool]:

@@ -55,11 +55,7 @@ def environment_of(
 ) -> TritonEnvironment:
     """Return the environment that clients are made with.
 
-    Args:
-        settings: of the container.
-        shared_bytes: how much shared memory large tensors may take.
-        scarce: whether each model may take no more than a part of the shared memory.
-
+    Large tensors take so much shared memory, of which each model gets a part where it is scarce.
     """
     repository = settings.model_repository
     server: Triton
@@ -95,15 +91,9 @@ def try_sources(
 ) -> dict[str, Tried]:
     """Try clients in processes of their own; return what was found of each source.
 
-    A process that ends early costs its source alone: the next process tries the others.
-
-    Args:
-        found: the sources to try.
-        kept: the sources of the clients that stay, by name.
-        settings: of the container. All of it takes no longer than a request may.
-        at_start: make the clients only, and do not ask their examples: Triton may not run yet.
-        command: starts the process; its last argument is added.
-
+    A process that ends early costs its source alone: the next process tries the others. All of it
+    takes no longer than a request may. At the start no examples are asked: Triton may not run yet.
+    `kept` are the sources of the clients that stay, by name.
     """
     within = settings.client_timeout
     if at_start:  # the rest of the start takes time too

@@ -6,7 +6,7 @@ import itertools
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from flask import Blueprint, Response, g, request
@@ -112,25 +112,20 @@ def inference_routes(invocation: InferenceHandler) -> Blueprint:
     return routes
 
 
+@dataclass
 class InferenceHandler:
     """Answers the current request of Flask."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        executor: Executor,
-        admission: Admission,
-        telemetry: Telemetry,
-        *,
-        s3: Step | None,
-        later: Later | None,
-    ) -> None:
-        self.settings = settings
-        self.max_body, self.client_timeout = settings.max_body, settings.client_timeout
-        self.executor = executor
-        self.admission = admission
-        self.telemetry = telemetry
-        self.s3, self.later = s3, later
+    settings: Settings
+    executor: Executor
+    admission: Admission
+    telemetry: Telemetry
+    s3: Step | None
+    later: Later | None
+
+    def __post_init__(self) -> None:
+        # Each request reads them.
+        self.max_body, self.client_timeout = self.settings.max_body, self.settings.client_timeout
 
     def answer(self, path_model: str) -> Response:
         """Read the request by its content type, wait for a slot, and answer."""
@@ -315,15 +310,10 @@ class InferenceHandler:
     ) -> Slot:
         """Wait for the first object of the current request in S3, then for a slot.
 
-        Args:
-            slots: of calls, or of series.
-            first: what it asks, or the first of several.
-            deadline: for both.
-            only: whether that is all; then it fails at once where its model does not answer.
-            kind: of the request, for the slots: `STARTS` or nothing.
+        Where the first is the only one, it fails at once if its model does not answer. `kind` is
+        `STARTS` or nothing.
 
         Raises InferenceError: the model does not answer; S3 or the slots have an error.
-
         """
         record, lookup = g.record, self.executor.lookup
         lookup.follow()

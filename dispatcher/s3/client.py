@@ -63,26 +63,19 @@ class StoredObject:
     etag: str
 
 
+@dataclass(eq=False)
 class S3:
     """Reads and writes objects, from any thread. It must be made after the fork.
 
     Deadlines are on the clock of `time.monotonic()`. Every method raises, besides what it names:
     ObjectNotFound, ObjectForbidden, StorageUnavailable (try again) and StorageFailed (change a
     setting) of `dispatcher.errors`, and DeadlineExceeded.
-
-    Args:
-        endpoint: the URL of another server than AWS's; empty means boto3's own choice.
-        region: empty means boto3's own choice.
-        timeout: for one call, in seconds.
-        connections: how many are kept open.
-
     """
 
-    def __init__(
-        self, endpoint: str = "", region: str = "", timeout: float = 20.0, connections: int = 10
-    ) -> None:
-        self.endpoint, self.region = endpoint, region
-        self.timeout, self.connections = timeout, connections
+    endpoint: str = ""  # the URL of another server than AWS's; empty means boto3's own choice
+    region: str = ""  # the same
+    timeout: float = 20.0  # for one call, in seconds
+    connections: int = 10  # that are kept open
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
@@ -96,14 +89,7 @@ class S3:
         )
 
     def get(self, location: Location, deadline: float, most: int) -> bytes:
-        """Return the content of an object, in one GET.
-
-        Args:
-            location: of the object.
-            deadline: for all of it.
-            most: bytes that it may have; not a byte of a larger one is read.
-
-        """
+        """Return the content of an object, in one GET; not a byte of one larger than `most`."""
         with self._call(location, deadline) as client:
             response = client.get_object(Bucket=location.bucket, Key=location.key)
             with closing(response["Body"]):
@@ -117,12 +103,8 @@ class S3:
     def download(self, stored: StoredObject, deadline: float) -> Generator[bytes]:
         """Yield the pieces of an object as it was listed, from one GET.
 
-        botocore compares the checksum that S3 has of it.
-
-        Args:
-            stored: as it was listed.
-            deadline: for all of it; S3 may be silent for as long as one call may take.
-
+        botocore compares the checksum that S3 has of it. S3 may be silent for as long as one call
+        may take.
         """
         location = stored.location
         with self._call(location, deadline) as client:

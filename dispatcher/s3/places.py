@@ -60,17 +60,10 @@ class Places:
         """Return where the answer of a model to an object goes by default.
 
         No two questions have one place: neither a model's name nor a bucket's has a slash, and
-        what does not fit into a key is in it as a digest.
-
-        Args:
-            asked: the object.
-            model: as it was asked for.
-            version: that was asked for, or empty.
-            variant: what else the answer depends on, as JSON has it; or `None`.
+        what else the answer depends on (`variant`, as JSON has it) is in it as a digest.
 
         Raises BadPayload: there is no bucket for it, or its key would be too long.
         Raises ObjectForbidden: the settings do not allow it.
-
         """
         version = version or "latest"
         if variant is not None:

@@ -29,12 +29,7 @@ MOST_CLIENT_FILE = 2**20
 
 
 class RemoteModels:
-    """The models of one S3 prefix.
-
-    Args:
-        folder: represents the prefix, and has its URL.
-
-    """
+    """The models of one S3 prefix, which a folder represents that has its URL."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

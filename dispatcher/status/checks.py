@@ -157,12 +157,7 @@ class ModelChecks:
     def check(self, name: str, result: Result, *, knock: bool, again: bool = False) -> Result:
         """Return a result with what is found now; `reason` is empty where the model answers.
 
-        Args:
-            name: of the model or class.
-            result: without a reason; what it says of the model is kept.
-            knock: whether a knock is enough.
-            again: as for `ask`.
-
+        What the given result says of the model is kept; it has no reason.
         """
         self._seen.setdefault(result.model, self._answered(result.model))
         most = 1 if result.answered_in == result.tried_in else None

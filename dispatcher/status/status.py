@@ -120,10 +120,8 @@ class Status:
     def concluded(self, required: Mapping[str, bool], reloading: Collection[str]) -> Status:
         """Return the status with what follows from the facts in it.
 
-        Args:
-            required: the names that are required, and whether there is a class of each name.
-            reloading: the models that are being loaded again, which may be enough.
-
+        `required` says of each required name whether there is a class of it. The models that are
+        `reloading` are being loaded again, which may be enough.
         """
         results = {name: self.results[name] for name in required}
         stuck = {name: one for name, one in self.results.items() if self._is_stuck(one)}

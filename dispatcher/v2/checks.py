@@ -21,16 +21,9 @@ from dispatcher.codecs.responses import encode
 def check_fields(
     document: Mapping[str, Any], model: str, signature: Signature, own: Mapping[str, Scalar]
 ) -> bytes:
-    """Return the JSON of a request to `generate` as Triton gets it.
-
-    Args:
-        document: the request: inputs and parameters by name, some of them in `parameters`.
-        model: its name.
-        signature: the model's.
-        own: parameters that the caller does not set.
+    """Return the JSON of a request to `generate` as Triton gets it, with parameters of our own.
 
     Raises BadPayload, TensorsRefused: an input or a parameter cannot be taken.
-
     """
     inputs = {spec.name: spec for spec in signature.inputs}
     given = {*document, *parameters_of(document)} - inputs.keys()

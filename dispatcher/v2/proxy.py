@@ -6,6 +6,7 @@ import http.client
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import dataclass
 from typing import Any
 
 from flask import g, request
@@ -30,23 +31,19 @@ from dispatcher.v2.connection import TritonHttp, path_of
 FIELDS_EXPECTED = 'expected an object with a field for each input: {"text": "…", "number": 1}'
 
 
+@dataclass
 class TritonProxy:
     """Passes requests on to Triton's HTTP port."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        lookup: ModelLookup,
-        admission: Admission,
-        using: Callable[[str, float], AbstractContextManager[None]],
-        enter: Callable[[Slots, ModelRequest, float], Slot],
-    ) -> None:
-        self.settings = settings
-        self.lookup = lookup
-        self.admission = admission
-        self.using = using  # keeps a model loaded meanwhile
-        self.enter = enter  # waits for a slot for the current request
-        self.http = TritonHttp(settings)
+    settings: Settings
+    lookup: ModelLookup
+    admission: Admission
+    using: Callable[[str, float], AbstractContextManager[None]]  # keeps a model loaded meanwhile
+    # Waits for a slot for the current request.
+    enter: Callable[[Slots, ModelRequest, float], Slot]
+
+    def __post_init__(self) -> None:
+        self.http = TritonHttp(self.settings)
 
     def generate(self, metadata: Metadata) -> Any:
         """Run a model on the current request's body, in the form of Triton's `generate`."""

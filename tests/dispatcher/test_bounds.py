@@ -383,7 +383,7 @@ def test_a_long_number_is_no_json_of_ours() -> None:
     ],
 )
 def test_a_folder_that_is_none(tmp_path: Path, url: str) -> None:
-    hosting = ModelLoader(FakeTriton(), tmp_path, (tmp_path,), lambda text, _: text, 1)
+    hosting = ModelLoader(tmp_path, (tmp_path,), lambda text, _: text, FakeTriton(), 1)
     with at_once(), pytest.raises(BadModel):
         hosting.load("name", url)
 
@@ -394,7 +394,7 @@ def test_a_folder_outside_of_the_roots(tmp_path: Path, url: str) -> None:
     root = tmp_path / "root"
     (root / "in").mkdir(parents=True)
     (root / "out").symlink_to("/")
-    hosting = ModelLoader(FakeTriton(), tmp_path, (root,), lambda text, _: text, 1)
+    hosting = ModelLoader(tmp_path, (root,), lambda text, _: text, FakeTriton(), 1)
     with at_once(), pytest.raises(BadModel, match="leads out"):
         hosting.load("name", url.format(root=root))
 
@@ -403,6 +403,6 @@ def test_a_folder_outside_of_the_roots(tmp_path: Path, url: str) -> None:
     "name", ["", ".", "..", "../x", "a/b", "a\0", "a" * 256, "\ud800", "a\n", "-a"]
 )
 def test_a_name_that_would_be_a_path(tmp_path: Path, name: str) -> None:
-    hosting = ModelLoader(FakeTriton(), tmp_path, (), lambda text, _: text, 1)
+    hosting = ModelLoader(tmp_path, (), lambda text, _: text, FakeTriton(), 1)
     with pytest.raises(BadModel, match="model_name"):
         hosting.load(name, str(tmp_path))

@@ -56,13 +56,10 @@ class OnDemand(ModelControl):
     def using(self, model: str, until: float) -> Iterator[None]:
         """Keep a model loaded meanwhile, and the steps of an ensemble; load what is not.
 
-        Args:
-            model: its name; nothing is done for one that the repository does not have.
-            until: the request's deadline, on the clock of `time.monotonic()`.
+        Nothing is done for one that the repository does not have.
 
         Raises ModelUnavailable: it cannot be loaded, or not in time; its load goes on.
         Raises OutOfMemory, InferenceError: there is no room for it, or S3 does not give it.
-
         """
         with ExitStack() as used:
             for name in self._with_steps(model):

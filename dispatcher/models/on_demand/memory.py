@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -35,46 +36,26 @@ TIDY_S = 5.0
 MIB = 2**20
 
 
+@dataclass
 class ModelMemory:
-    """The models in memory.
+    """The models in memory."""
 
-    Args:
-        folder: of uses: a file for each model, whose time is that of its last request. Its content
-            is what the model took when it was last unloaded, in bytes.
-        loader: unloads models.
-        most: bytes that all models may take; infinite where there is no limit.
-        idle: seconds without a request after which a model is unloaded; infinite for never.
-        keep: seconds for which a model that was just loaded is not unloaded.
-        pinned: the models that are never unloaded.
-        triton: returns Triton's process id; 0 where it is not known.
-
-    """
-
-    def __init__(
-        self,
-        folder: Path,
-        loader: ModelLoader,
-        most: float = math.inf,
-        idle: float = math.inf,
-        keep: float = 0.0,
-        *,
-        pinned: Callable[[], Collection[str]] = tuple,
-        triton: Callable[[], int] = int,
-        proc: Path = Path("/proc"),
-    ) -> None:
-        self.folder, self.loader = folder, loader
-        self.most, self.idle, self.keep = most, idle, keep
-        self.pinned, self.triton, self.proc = pinned, triton, proc
+    # Of uses: a file for each model, whose time is that of its last request. Its content is what
+    # the model took when it was last unloaded, in bytes.
+    folder: Path
+    loader: ModelLoader  # unloads models
+    most: float = math.inf  # bytes that all models may take
+    idle: float = math.inf  # seconds without a request after which a model is unloaded
+    keep: float = 0.0  # seconds for which a model that was just loaded is not unloaded
+    pinned: Callable[[], Collection[str]] = tuple  # the models that are never unloaded
+    triton: Callable[[], int] = int  # returns Triton's process id; 0 where it is not known
+    proc: Path = Path("/proc")
 
     @contextmanager
     def room(self, model: str, until: float, need: int | None = None) -> Iterator[None]:
         """Unload models until another one fits; its room is taken meanwhile.
 
-        Args:
-            model: its name.
-            until: when to give up, on the clock of `time.monotonic()`.
-            need: the bytes that it takes; by default what it took last, else an estimate.
-
+        It needs `need` bytes, by default what it took last, else an estimate.
         """
         if math.isinf(self.most):
             yield

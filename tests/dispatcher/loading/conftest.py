@@ -21,5 +21,5 @@ def hosting(server: FakeTriton, tmp_path: Path) -> ModelLoader:
         (tmp_path / name).mkdir()
     (tmp_path / "elsewhere" / "model.onnx").touch()
     return ModelLoader(
-        server, tmp_path / "repository", (), lambda text, _: text, 10, tmp_path / "wanted"
+        tmp_path / "repository", (), lambda text, _: text, server, 10, tmp_path / "wanted"
     )

@@ -144,7 +144,7 @@ def test_what_may_not_be_read_is_named(
             (model / "model.onnx").touch()
             (model / "config.pbtxt").touch()
         (model / hidden).chmod(mode)
-        hosting = ModelLoader(server, folder / "repository", (), lambda text, _: text, 10)
+        hosting = ModelLoader(folder / "repository", (), lambda text, _: text, server, 10)
         with somebody_else(), pytest.raises(BadModel, match=message):
             hosting.load("one", str(model))
         assert list((folder / "repository").iterdir()) == []

@@ -131,7 +131,7 @@ class Slow(FakeTriton):
         time.sleep(60)
 
 folder = Path(sys.argv[1])
-ModelLoader(Slow(), folder / "repository", (), str, 10, folder / "wanted").load(
+ModelLoader(folder / "repository", (), str, Slow(), 10, folder / "wanted").load(
     "one", str(folder / "elsewhere"))
 """
 

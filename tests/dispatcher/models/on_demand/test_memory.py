@@ -30,7 +30,7 @@ class Models:
             (folder / name).mkdir()
         self.server = FakeTriton()
         self.loader = ModelLoader(
-            self.server, folder / "repository", (), lambda text, _: text, 10, folder / "wanted"
+            folder / "repository", (), lambda text, _: text, self.server, 10, folder / "wanted"
         )
         self.used = folder / "used"
         self.pinned: set[str] = set()
