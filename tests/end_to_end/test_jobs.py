@@ -134,14 +134,6 @@ def test_the_result_is_the_answer_of_the_synchronous_request(container: Endpoint
     assert "Egyptian cat" in call(container, "/invocations", image).json["result"][0]
 
 
-def test_a_malformed_preference_is_ignored(container: Endpoint) -> None:
-    body = sleeping(Path("/dev/null"), 0)
-    for prefer in ('"respond-async"', 'x="a, respond-async, b"', "respond-asynchronously", ";,="):
-        answer = call(container, "/invocations", body, Prefer=prefer)
-        assert (answer.status, answer.json["result"]) == (200, "slept")
-        assert "Preference-Applied" not in answer.headers
-
-
 def test_a_job_outlives_the_worker_that_is_killed(container: Endpoint, tmp_path: Path) -> None:
     identity = later(container, sleeping(tmp_path / "note", 2)).json["id"]
     (first,) = begun(tmp_path / "note")

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Endpoint, running, wait_for
+from tests.conftest import Endpoint, running
 from tests.support.models.adders import added, ask_adder, write_adder
 
 ASKS = """
@@ -91,26 +90,6 @@ def test_an_alias_loads_its_model_of_the_first_folder(lazy: Endpoint) -> None:
     assert added(ask_adder(lazy, "one")) == [1, 1, 1], "its next request loads it again"
 
 
-def test_a_request_that_cannot_wait_is_503_and_the_load_goes_on(lazy: Endpoint) -> None:
-    assert ask_adder(lazy, "two").status == 200
-    assert lazy.call("/models/two", method="DELETE").status == 200
-    began = time.monotonic()
-    answer = ask_adder(lazy, "two", "?timeout_ms=700")
-    assert time.monotonic() < began + 3
-    assert (answer.status, answer.headers["Retry-After"]) == (503, "5")
-    assert answer.json["error"]["message"] == "the model 'two' is still being loaded"
-    wait_for(lambda: "two" in loaded(lazy), 20, "the load that went on")
-
-
-def test_a_model_that_cannot_be_loaded_says_why(lazy: Endpoint) -> None:
-    answer = ask_adder(lazy, "broken")
-    assert answer.status == 503
-    assert answer.json["error"]["message"].startswith("the model 'broken' cannot be loaded: ")
-    assert ask_adder(lazy, "nosuch").status == 404
-    assert lazy.call("/load_model/broken", method="POST").status == 400
-    assert lazy.call("/ping").status == 200
-
-
 @pytest.mark.slow
 def test_a_model_that_a_class_asks_is_loaded_too(lazy: Endpoint) -> None:
     for name in ("one", "two"):
@@ -125,6 +104,8 @@ def test_a_model_that_a_class_asks_is_loaded_too(lazy: Endpoint) -> None:
     answer = lazy.ask(modelname="asks", payload={"model": "nosuch", "numbers": [1, 2, 3]})
     assert (answer.status, answer.json["error"]["code"]) == (404, "unknown_model")
     assert "pinned" in answer.json["error"]["hint"]
+    assert lazy.call("/load_model/broken", method="POST").status == 400
+    assert lazy.call("/ping").status == 200
 
 
 def test_tritons_own_protocol_loads_a_model_too(lazy: Endpoint) -> None:

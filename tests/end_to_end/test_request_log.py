@@ -167,30 +167,29 @@ def test_nginx_and_the_dispatcher_do_not_tell_the_same_twice(seen: Endpoint) -> 
     assert (line["method"], line["path"]) == ("POST", "/invocations")
 
 
-def test_a_call_that_hangs_is_told_when_its_caller_was_answered(tmp_path: Path) -> None:
-    settings = {"MODEL_SERVER_ACCESS_LOG": "errors", "MODEL_SERVER_TIMEOUT": "5"}
-    with front(tmp_path, **settings) as endpoint:
-        body = json.dumps({"payload": {"seconds": [2.5]}})
-        path = "/infer/sleeps?timeout_ms=500"
-        assert endpoint.call(path, body, headers={"X-Request-Id": "hangs"}).status == 504
-        (line,) = lines_of(endpoint, "hangs")
-        assert line["total_s"] < 2
-        assert (line["status"], line["code"]) == (504, "deadline_exceeded")
-        assert line["model"] == "sleeps"
-        now = scraped(endpoint)
-        assert value(now, "dispatcher_request_seconds_count", model="sleeps", status="504") == 1
-        assert value(now, "dispatcher_requests_in_flight") == 1
-        assert '"/metrics"' not in endpoint.log.read_text(), "it was answered well"
-        time.sleep(2)  # until the thread comes back
-        assert len(lines_of(endpoint, "hangs")) == 1
-        assert value(scraped(endpoint), "dispatcher_requests_total", model="sleeps") == 1
-
-
 @pytest.fixture(scope="module")
 def in_json(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
-    """One whose log is JSON."""
-    with front(tmp_path_factory.mktemp("json"), LOG_FORMAT="json") as endpoint:
+    """One whose log is JSON, and has requests only where they failed."""
+    settings = {"MODEL_SERVER_ACCESS_LOG": "errors", "MODEL_SERVER_TIMEOUT": "5"}
+    with front(tmp_path_factory.mktemp("json"), LOG_FORMAT="json", **settings) as endpoint:
         yield endpoint
+
+
+def test_a_call_that_hangs_is_told_when_its_caller_was_answered(in_json: Endpoint) -> None:
+    body = json.dumps({"payload": {"seconds": [2.5]}})
+    path = "/infer/sleeps?timeout_ms=500"
+    assert in_json.call(path, body, headers={"X-Request-Id": "hangs"}).status == 504
+    (line,) = lines_of(in_json, "hangs")
+    assert line["total_s"] < 2
+    assert (line["status"], line["code"]) == (504, "deadline_exceeded")
+    assert line["model"] == "sleeps"
+    now = scraped(in_json)
+    assert value(now, "dispatcher_request_seconds_count", model="sleeps", status="504") == 1
+    assert value(now, "dispatcher_requests_in_flight") == 1
+    assert '"/metrics"' not in in_json.log.read_text(), "it was answered well"
+    time.sleep(2)  # until the thread comes back
+    assert len(lines_of(in_json, "hangs")) == 1
+    assert value(scraped(in_json), "dispatcher_requests_total", model="sleeps") == 1
 
 
 def test_a_traceback_is_one_line_of_json_where_all_is_json(in_json: Endpoint) -> None:

@@ -54,23 +54,6 @@ def test_requests_are_answered_while_the_collector_is_away(tmp_path: Path) -> No
             wait_for(lambda: collector.spans, 20, "spans after the collector has come back")
 
 
-@pytest.mark.slow
-def test_requests_are_answered_and_a_worker_ends_while_the_collector_is_slow(
-    tmp_path: Path,
-) -> None:
-    with collecting() as collector:
-        collector.delay = 120
-        with front(tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT=collector.url) as endpoint:
-            ask(endpoint, 300)
-            wait_for(
-                lambda: value(scraped(endpoint), DROPPED, reason="export_failed") > 0,
-                30,
-                "an export that was given up",
-            )
-            ask(endpoint, 10)
-        # `front` waits 30 s for the end of gunicorn, which waits for its worker.
-
-
 def test_a_full_queue_is_counted_and_the_end_is_not_awaited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

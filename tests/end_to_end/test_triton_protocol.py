@@ -145,37 +145,27 @@ def settled_with_key(endpoint: Endpoint) -> Any:
     return settled(WithKey())  # type: ignore[arg-type]
 
 
-ONE = {"name": "x", "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3]}
-GOOD = {"inputs": [ONE]}
-MISTAKES: dict[str, dict[str, Any]] = {
-    "no inputs": {},
-    "a huge shape": {"inputs": [{**ONE, "shape": [2**62, 4]}]},
-    "an unknown output": {**GOOD, "outputs": [{"name": "no"}]},
-    "too large a batch": {"inputs": [{**ONE, "shape": [5, 3], "data": [0] * 15}]},
-}
+X = {"name": "x", "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3]}
+GOOD = {"inputs": [X]}
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_400_with_a_text_and_triton_goes_on(endpoint: Endpoint, mistake: str) -> None:
-    body = json.dumps(MISTAKES[mistake])
-    answer = endpoint.call("/v2/models/plus_one/infer", body, headers=dict(ASKING))
-    assert answer.status == 400, answer.body
-    assert set(answer.json) == {"error"}
-    assert isinstance(answer.json["error"], str)
-    good = endpoint.call("/v2/models/plus_one/infer", json.dumps(GOOD), headers=dict(ASKING))
-    assert good.json["outputs"][0]["data"] == [2, 3, 4]
+def test_a_mistake_is_400_with_a_text_and_triton_goes_on(endpoint: Endpoint) -> None:
+    for mistake in ({}, {"inputs": [{**X, "shape": [2**62, 4]}]}):
+        body = json.dumps(mistake)
+        answer = endpoint.call("/v2/models/plus_one/infer", body, headers=dict(ASKING))
+        assert answer.status == 400, answer.body
+        assert set(answer.json) == {"error"}
+        assert isinstance(answer.json["error"], str)
+    body = json.dumps({**GOOD, "outputs": [{"name": "y", "parameters": {"classification": 2}}]})
+    good = endpoint.call("/v2/models/plus_one/infer", body, headers=dict(ASKING))
+    assert good.json["outputs"][0]["data"] == ["4.000000:2", "3.000000:1"]
     assert triton_restarts(endpoint) == 0
 
 
 def triton_restarts(endpoint: Endpoint) -> int:
-    programs = endpoint.call("/health", headers=dict(ASKING)).json["programs"]
-    return int(programs["Triton"]["restarts"])
-
-
-def test_classes_of_numbers_are_answered(endpoint: Endpoint) -> None:
-    body = {**GOOD, "outputs": [{"name": "y", "parameters": {"classification": 2}}]}
-    answer = endpoint.call("/v2/models/plus_one/infer", json.dumps(body), headers=dict(ASKING))
-    assert answer.json["outputs"][0]["data"] == ["4.000000:2", "3.000000:1"]
+    """Return how often Triton was restarted; -1 while it is not running."""
+    found = endpoint.call("/health", headers=dict(ASKING)).json["programs"]["Triton"]
+    return int(found["restarts"]) if found["state"] == "running" else -1
 
 
 @pytest.mark.parametrize(
@@ -183,9 +173,7 @@ def test_classes_of_numbers_are_answered(endpoint: Endpoint) -> None:
     [
         ("nosuch/infer", 404, "there is no model 'nosuch'; the served models are: "),
         ("plus_one/versions/3/infer", 404, "no version '3'; versions that are served: 1, 2"),
-        ("plus_one/versions/x/infer", 400, "`modelversion` is 'x'"),
         ("plus_one%2f..%2fplus_one/infer", 404, "there is no route"),
-        ("plus_one/infer?timeout_ms=x", 400, "`timeout_ms`"),
         ("plus_one/generate", 400, "the model takes `x` FP32"),
         ("plus_one/trace/setting", 404, "there is no route"),
     ],
@@ -211,33 +199,27 @@ def test_nginx_s_own_refusals_have_the_form_of_triton_too(endpoint: Endpoint) ->
 
 
 def test_shared_memory_traces_and_logs_cannot_be_reached(client: Any) -> None:
-    calls = [
-        lambda: client.get_system_shared_memory_status(headers=dict(MANAGING)),
-        lambda: client.register_system_shared_memory("r", "/r", 16, headers=dict(MANAGING)),
-        lambda: client.unregister_system_shared_memory(headers=dict(MANAGING)),
-        lambda: client.get_cuda_shared_memory_status(headers=dict(MANAGING)),
-        lambda: client.unregister_cuda_shared_memory(headers=dict(MANAGING)),
-        lambda: client.get_trace_settings("plus_one", headers=dict(MANAGING)),
-        lambda: client.update_trace_settings(settings={"trace_rate": 1}, headers=dict(MANAGING)),
-        lambda: client.get_log_settings(headers=dict(MANAGING)),
-        lambda: client.update_log_settings({"log_verbose_level": 1}, headers=dict(MANAGING)),
-    ]
-    for call in calls:
+    for call, *arguments in (
+        (client.get_system_shared_memory_status,),
+        (client.register_system_shared_memory, "r", "/r", 16),
+        (client.unregister_system_shared_memory,),
+        (client.get_cuda_shared_memory_status,),
+        (client.unregister_cuda_shared_memory,),
+        (client.get_trace_settings, "plus_one"),
+        (client.update_trace_settings, "plus_one", {"trace_rate": 1}),
+        (client.get_log_settings,),
+        (client.update_log_settings, {"log_verbose_level": 1}),
+    ):
         with pytest.raises(InferenceServerException) as caught:
-            call()
+            call(*arguments, headers=dict(MANAGING))
         assert caught.value.status() in {"404", "405"}
 
 
-def sagemaker_body() -> tuple[bytes, str]:
+def test_clients_of_triton_s_sagemaker_server_are_answered(endpoint: Endpoint) -> None:
     inputs, outputs = tensors()
     body, size = triton.InferenceServerClient.generate_request_body(inputs, outputs=outputs)
-    return body, f"{SAGEMAKER};json-header-size={size}"
-
-
-@pytest.mark.parametrize("path", ["/invocations", "/models/plus_one/invoke", "/infer/increment"])
-def test_clients_of_triton_s_sagemaker_server_are_answered(endpoint: Endpoint, path: str) -> None:
-    body, content_type = sagemaker_body()
-    answer = endpoint.call(path, body, headers={**ASKING, "Content-Type": content_type})
+    headers = {**ASKING, "Content-Type": f"{SAGEMAKER};json-header-size={size}"}
+    answer = endpoint.call("/invocations", body, headers=headers)
     assert answer.status == 200, answer.body
     kind, _, size = answer.headers["Content-Type"].partition(";json-header-size=")
     assert kind == SAGEMAKER
@@ -264,11 +246,6 @@ def test_what_is_loaded_and_unloaded_outlives_a_restart_of_triton(
 
 
 def restart_triton(endpoint: Endpoint) -> None:
-    def restarts() -> int:
-        programs = endpoint.call("/health", headers=dict(ASKING)).json["programs"]
-        running_now = programs["Triton"]["state"] == "running"
-        return int(programs["Triton"]["restarts"]) if running_now else -1
-
-    before = restarts()
+    before = triton_restarts(endpoint)
     assert hit(endpoint, "Triton", signal.SIGKILL)
-    wait_for(lambda: restarts() > before, 60, "a new Triton")
+    wait_for(lambda: triton_restarts(endpoint) > before, 60, "a new Triton")
