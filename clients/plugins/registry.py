@@ -166,9 +166,7 @@ def load(
         # An author's file may raise anything when it is imported; it disables this file alone.
         log.exception("%s cannot be imported", source.where)
         found = []
-        reason = (
-            f"{authors(source.where)} cannot be imported: {describe_error(error, source.where)}"
-        )
+        reason = f"{authors(source.where)} cannot be imported: {describe_error(error)}"
         loaded.broken.update(dict.fromkeys(names_in(source), reason))
     for client in dict.fromkeys(found):  # a class may have two names in its file
         name = str(getattr(client, "modelname", None) or source.where)
@@ -178,7 +176,7 @@ def load(
             # Its declarations may raise anything too; they disable this class alone.
             where = f"{client.__name__} in {authors(source.where)}"
             log.exception("%s cannot be registered", where)
-            reason = describe_error(error, source.where)
+            reason = describe_error(error)
             loaded.broken[name] = f"{where}: it cannot be registered: {reason}"
     for reason in dict.fromkeys(loaded.broken.values()):
         log.error("client disabled: %s", reason)
@@ -219,7 +217,7 @@ def register(
                 log.info("%s is not served: there is no folder %s (%s)", where, folder, why)
                 return
             log.exception("%s cannot be made", where)
-            loaded.broken[name] = f"{where}: it cannot be made: {describe_error(error, source)}"
+            loaded.broken[name] = f"{where}: it cannot be made: {describe_error(error)}"
 
 
 def may_lack(folder: Path, error: BaseException | None) -> bool:
@@ -246,12 +244,12 @@ def name_fault(client: type[Client], environment: Environment, taken: Mapping[st
     return ""
 
 
-def describe_error(error: BaseException, source: str = "") -> str:
+def describe_error(error: BaseException) -> str:
     """Return an exception in words, with the author's line that raised it, if one did.
 
     For a module that was not found, how to add it, too.
     """
-    fix = import_remedy(error, Path(source) if source.endswith(".py") else None)
+    fix = import_remedy(error)
     lines = [
         f" ({authors(frame.f_code.co_filename)}:{line})"
         for frame, line in walk_tb(error.__traceback__)

@@ -15,7 +15,7 @@ from clients.families.base.dispatch_toml import FILE
 from clients.model_files.files import is_litter
 from clients.model_files.findings import Findings
 from clients.model_files.model_folders import models_in
-from clients.model_files.requirements import lacks_of, requirement_files
+from clients.model_files.requirements import FIX, lacks_of, requirement_files
 from clients.plugins.discovery import sources
 from clients.plugins.registry import Loaded
 from container.model_check.model import BUILT_IN
@@ -91,8 +91,8 @@ def reason_of(name: str, client: Client, timeout: float) -> str:
 def check_requirements(findings: Findings, folders: Iterable[Path]) -> None:
     """Note what a `requirements.txt` beside classes wants, and this environment has not."""
     for file in requirement_files(folders, findings.root):
-        for one in lacks_of(file):
-            findings.warning(one.file, one.what, one.fix, line=one.line)
+        for line, what in lacks_of(file):
+            findings.warning(file, what, FIX, line=line)
 
 
 def unread(findings: Findings, folders: Iterable[Path]) -> None:
