@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import onnx
@@ -72,36 +73,24 @@ def test_only_the_name_of_the_answer_changes(tmp_path: Path) -> None:
 def test_refuses_another_export(tmp_path: Path, fields: dict[str, Any], message: str) -> None:
     with pytest.raises(WeightsError, match=message):
         fill_mask.convert(export(tmp_path, **fields))
-
-
-def test_refuses_what_is_no_model(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_text("version https://git-lfs.github.com/spec/v1")
     with pytest.raises(WeightsError, match=r"model\.onnx cannot be read"):
         fill_mask.convert(tmp_path)
 
 
-def hub_module(download: Any) -> Any:
-    module: Any = ModuleType("huggingface_hub")
-    module.snapshot_download = download
-    module.errors = SimpleNamespace(EntryNotFoundError=LookupError)
-    return module
-
-
-def test_asks_the_hub_for_these_files_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def download(repository: str, *, revision: str, allow_patterns: list[str]) -> str:
-        assert (repository, revision) == ("someone/text", "main")
-        assert allow_patterns == ["model.onnx", "vocab.txt"]
-        return str(tmp_path)
-
-    monkeypatch.setitem(sys.modules, "huggingface_hub", hub_module(download))
-    assert registries.snapshot("someone/text", "main", ["model.onnx", "vocab.txt"]) == tmp_path
-
-
-@pytest.mark.parametrize("error", [ConnectionError("no route\nand more"), LookupError("no route")])
-def test_a_hub_out_of_reach_is_one_line(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    def download(*_: object, **__: object) -> str:
-        raise error
-
-    monkeypatch.setitem(sys.modules, "huggingface_hub", hub_module(download))
-    with pytest.raises(WeightsError, match=r"^no route$"):
-        registries.snapshot("someone/text", "main", [])
+def test_asks_the_hub_for_these_files_only_and_says_a_failure_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub: Any = ModuleType("huggingface_hub")
+    hub.errors = SimpleNamespace(EntryNotFoundError=LookupError)
+    hub.snapshot_download = Mock(return_value=str(tmp_path))
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+    names = ["model.onnx", "vocab.txt"]
+    assert registries.snapshot("someone/text", "main", names) == tmp_path
+    hub.snapshot_download.assert_called_once_with(
+        "someone/text", revision="main", allow_patterns=names
+    )
+    for error in (ConnectionError("no route\nand more"), LookupError("no route")):
+        hub.snapshot_download.side_effect = error
+        with pytest.raises(WeightsError, match=r"^no route$"):
+            registries.snapshot("someone/text", "main", [])

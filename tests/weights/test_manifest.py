@@ -39,20 +39,18 @@ def test_the_shipped_model_is_the_one_in_the_manifest() -> None:
     assert digest == shipped.sha256
 
 
-def test_every_package_is_pinned_and_has_its_converter() -> None:
-    sources = [source for model in manifest.load().values() for source in model.sources]
+def test_every_package_is_pinned_and_has_its_converter_and_its_licence() -> None:
+    models = manifest.load()
+    sources = [source for model in models.values() for source in model.sources]
     packages = [source for source in sources if isinstance(source, NpmSource)]
     assert packages
     for source in packages:
         assert re.fullmatch(r"[0-9a-f]{64}", source.sha256)
         assert re.fullmatch(r"\d+\.\d+\.\d+", source.version)
         assert callable(import_module(f"weights.converters.{source.converter}").convert)
-
-
-def test_users_are_told_whose_licence_yolov5_is_under() -> None:
-    (source,) = manifest.load()["yolov5"].sources
-    assert source.licence == "AGPL-3.0"
-    assert "AGPL-3.0" in source.notice
+    (yolov5,) = models["yolov5"].sources
+    assert yolov5.licence == "AGPL-3.0"
+    assert "AGPL-3.0" in yolov5.notice, "users are told"
 
 
 @pytest.mark.parametrize(
