@@ -1,18 +1,22 @@
-"""`conformance IMAGE`, on a real Docker engine: images with a planted fault, and this project's."""
+"""`emulate IMAGE` and `conformance IMAGE`, on a real Docker engine.
+
+The container is a small program in Perl, but for this project's own image.
+"""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+import tarfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sagemaker_emulator.__main__ import main
 
 from tests.conftest import PROJECT
 from tests.support.docker import docker, skip_without_engine
+from tests.support.emulate import emulated, end
 
 pytestmark = pytest.mark.image
 
@@ -23,7 +27,7 @@ use IO::Socket::INET;
 $SIG{{TERM}} = sub {{ exit 0 }};
 my $server = IO::Socket::INET->new(LocalPort => 8080, Listen => 64, ReuseAddr => 1) or die;
 $| = 1;
-print "it listens\n";
+print "arguments: @ARGV\n";
 while (1) {{
     my $caller = $server->accept or next;
     my ($length, $path) = (0, "");
@@ -34,10 +38,98 @@ while (1) {{
     }}
     read $caller, my $body, $length if $length;
     my $status = $path =~ /^.(ping|invocations)$/ ? "200 OK" : "404 Not Found";
-    print $caller "HTTP/1.1 $status\r\nContent-Length: 0\r\n\r\n";
+    my $writable = open(my $made, ">", "/opt/ml/model/made") ? "true" : "false";
+    open(my $file, "<", "/opt/ml/model/weights"); my $weights = <$file> // "";
+    my $answer = "{{\"user\": $<, \"writable\": $writable, \"weights\": \"$weights\", " .
+        "\"greeting\": \"$ENV{{GREETING}}\", \"size\": $length}}";
+    print $caller "HTTP/1.1 $status\r\nContent-Length: " . length($answer) . "\r\n\r\n$answer";
     close $caller;
-}}'
+}}' "$@"
 """
+Build = Callable[[str, Path], str]
+
+
+def write_image(folder: Path, first: str = "", line: str = "") -> Path:
+    """Write an image that runs as another user unless it is run as root."""
+    (folder / "serve").write_text(SERVE.format(first=first))
+    (folder / "serve").chmod(0o755)
+    (folder / "Dockerfile").write_text(
+        f"FROM debian:bookworm-slim\nCOPY serve /usr/local/bin/serve\nUSER 1000\n{line}\n"
+    )
+    return folder
+
+
+def left() -> str:
+    return docker("ps", "--all", "--quiet", "--filter", "name=sagemaker-emulator-")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Build]:
+    """Build an image of a folder; return its name."""
+    skip_without_engine()
+    tags: list[str] = []
+
+    def build(name: str, folder: Path) -> str:
+        tags.append(f"sagemaker-emulator-{name}")
+        docker("build", "--network", "host", "--tag", tags[-1], folder)
+        return tags[-1]
+
+    yield build
+    for tag in tags:
+        docker("image", "rm", "--force", tag, check=False)
+    assert not left()
+    assert not docker("network", "ls", "--quiet", "--filter", "name=sagemaker-emulator-")
+
+
+@pytest.fixture(scope="module")
+def image(built: Build, tmp_path_factory: pytest.TempPathFactory) -> str:
+    entry = 'ENTRYPOINT ["/usr/local/bin/serve"]'
+    return built("tested", write_image(tmp_path_factory.mktemp("image"), line=entry))
+
+
+# emulate
+
+
+def test_an_image_is_started_as_the_service_does(image: str, tmp_path: Path) -> None:
+    (tmp_path / "weights").write_text("heavy")
+    with tarfile.open(tmp_path / "model.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "weights", "weights")
+    with emulated(
+        tmp_path, *(image, "--model", tmp_path / "model.tar.gz", "--env", "GREETING=hello")
+    ) as running:
+        body, _ = running.invoke(b"abc")
+        assert json.loads(body) == {
+            "user": 0,
+            "writable": False,
+            "weights": "heavy",
+            "greeting": "hello",
+            "size": 3,
+        }
+        assert "AllTraffic | arguments: serve" in running.lines
+        assert end(running) == 130
+        assert "stopped within" in running.lines
+    assert not left()
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "message"),
+    [
+        ("emulate", "no-such-image-here:1", "`docker pull` of 'no-such-image-here:1' failed"),
+        ("emulate", "debian:bookworm-slim", "the image needs a program `serve` on PATH"),
+        ("conformance", "no-such-image-here:1", "`docker pull` of 'no-such-image-here:1' failed"),
+    ],
+)
+def test_an_image_that_cannot_be_started(
+    command: str, name: str, message: str, capsys: pytest.CaptureFixture[str], image: str
+) -> None:
+    port = ["--port=0"] if command == "emulate" else []
+    assert main([command, name, *port]) == 2
+    assert message in capsys.readouterr().err
+    assert not left()
+
+
+# conformance
+
 PLANTED = {  # what `serve` does first, a line of the Dockerfile, and the check that finds it
     "": ("", "", set[str]()),
     "writes": ("echo > /opt/ml/model/cache || exit 1", "", {"start.read-only-model"}),
@@ -60,24 +152,6 @@ PLANTED = {  # what `serve` does first, a line of the Dockerfile, and the check 
 }
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Build an image of a folder; return its name."""
-    skip_without_engine()
-    tags: list[str] = []
-
-    def build(name: str, folder: Path) -> str:
-        tags.append(f"sagemaker-emulator-{name}")
-        docker("build", "--network", "host", "--tag", tags[-1], folder)
-        return tags[-1]
-
-    yield build
-    for tag in tags:
-        docker("image", "rm", "--force", tag, check=False)
-    assert not docker("ps", "--all", "--quiet", "--filter", "name=sagemaker-emulator-")
-    assert not docker("network", "ls", "--quiet", "--filter", "name=sagemaker-emulator-")
-
-
 def examined(
     capsys: pytest.CaptureFixture[str], *arguments: str | Path
 ) -> tuple[int, dict[str, str]]:
@@ -91,20 +165,10 @@ def failed(outcomes: dict[str, str]) -> set[str]:
     return {name for name, outcome in outcomes.items() if outcome == "fail"}
 
 
-def write_image(folder: Path, first: str = "", line: str = "") -> Path:
-    (folder / "serve").write_text(SERVE.format(first=first))
-    (folder / "serve").chmod(0o755)
-    (folder / "Dockerfile").write_text(
-        f"FROM debian:bookworm-slim\nCOPY serve /usr/local/bin/serve\n{line}\n"
-    )
-    return folder
-
-
 @pytest.fixture(scope="module")
-def elsewhere(built: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def elsewhere(image: str) -> Iterator[str]:
     """The address of a server that a container reaches unless it has no network."""
-    image = built("elsewhere", write_image(tmp_path_factory.mktemp("elsewhere")))
-    name = docker("run", "--detach", image, "serve").strip()
+    name = docker("run", "--detach", image).strip()
     yield docker("inspect", "--format", "{{.NetworkSettings.IPAddress}}", name).strip()
     docker("rm", "--force", name)
 
@@ -112,7 +176,7 @@ def elsewhere(built: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 @pytest.mark.parametrize("fault", PLANTED)
 def test_a_planted_fault_of_an_image(
     fault: str,
-    built: Any,
+    built: Build,
     elsewhere: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -127,7 +191,7 @@ def test_a_planted_fault_of_an_image(
 
 def test_this_project_s_image_keeps_the_contract(
     models: None,
-    built: Any,
+    built: Build,
     tmp_path: Path,
     tmp_path_factory: pytest.TempPathFactory,
     capsys: pytest.CaptureFixture[str],
@@ -148,9 +212,3 @@ def test_this_project_s_image_keeps_the_contract(
     assert {name for name, outcome in outcomes.items() if outcome != "pass"} == {
         *("start.read-only-model", "multi-model.full")
     }
-
-
-def test_an_image_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
-    skip_without_engine()
-    assert main(["conformance", "no-such-image-here:1"]) == 2
-    assert "`docker pull` of 'no-such-image-here:1' failed" in capsys.readouterr().err
