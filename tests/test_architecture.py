@@ -161,9 +161,8 @@ ARROWS = {
         "clients clients/families/base clients/images clients/model_files clients/tensors"
         " clients/text clients/triton container/model_check backends"
         " backends/onnxruntime"
-        " container/trouble.py dispatcher/settings tool tool/engines tool/tokenizer"
+        " container/trouble.py dispatcher/settings tool tool/engines"
     ),
-    "tool/tokenizer": "clients/model_files clients/text container/trouble.py tool",
     # The server, as its author's folder changes.
     "tool/dev": (
         "clients/model_files container/supervisor"

@@ -25,10 +25,6 @@ COMMANDS = {  # the module of each, and what it does
         "tool.scaffold.new_model",
         "write a model's folder and its test, by what the model's file shows",
     ),
-    "tokenizer": (
-        "tool.tokenizer.command",
-        "make a tokenizer folder from vocab.txt, merges.txt or a model of sentencepiece",
-    ),
     "check": (
         "tool.checks.check",
         "look for mistakes in a model repository, and say how to mend them",

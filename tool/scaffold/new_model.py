@@ -17,7 +17,7 @@ from clients.families.base.dispatch_toml import FILE
 from clients.model_files.findings import Findings
 from clients.model_files.model_folders import NAME, NAMED
 from clients.testing import answer, clients_in
-from clients.text.tokenizer import load_tokenizer
+from clients.text.tokenizer import Tokenizer, TokenizerNotReadable, load_tokenizer
 from container.model_check.model import check_loading
 from container.trouble import Trouble
 from dispatcher.settings import PROJECT
@@ -30,10 +30,11 @@ from tool.scaffold.folder import write_files
 from tool.scaffold.options import TENSORS, add_source, file_name, refuse_to_overwrite
 from tool.scaffold.plan import CHECK, FamilyPlan
 from tool.scaffold.source import ModelSource, labels_in, open_model
-from tool.tokenizer.command import make
-from tool.tokenizer.options import read_wanted
 
 TOKENIZER = "tokenizer"
+# Of a tokenizer, among the files of an exported model.
+PARTS = ("tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "config.json")
+VOCABULARIES = ("vocab.*", "merges.txt", "*.model")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,8 +76,7 @@ def lay_out(
     folder = place / options.name
     source.copy_to(folder / "1")
     if found[0].tokens:
-        notes.append(tokenizer_for(options, source, folder / TOKENIZER))
-        tokenizer = load_tokenizer(folder / TOKENIZER)
+        tokenizer = copy_tokenizer(options.tokenizer, source, folder / TOKENIZER)
         more = list(texts.longest(source, tokenizer))
         found = [plan.and_lines(*more) if plan.tokens else plan for plan in found]
     reasons: list[str] = []
@@ -105,16 +105,21 @@ def lay_out(
     )
 
 
-def tokenizer_for(options: argparse.Namespace, source: ModelSource, folder: Path) -> str:
-    """Make the tokenizer of a model that takes tokens; return a line about it."""
-    if not options.tokenizer:
+def copy_tokenizer(given: Path | None, source: ModelSource, folder: Path) -> Tokenizer:
+    """Copy the tokenizer of a model that takes tokens, and read it as the server does."""
+    if given is None:
         raise Trouble(
-            f"{source.file} takes tokens: name the files of its tokenizer, --tokenizer FILE (a "
-            "folder, tokenizer.json, vocab.txt, vocab.json with merges.txt, or a model of "
-            f"sentencepiece), or write `--family {TENSORS}`"
+            f"{source.file} takes tokens: name the folder of its tokenizer, --tokenizer FOLDER, as "
+            '`AutoTokenizer.from_pretrained("the model\'s name").save_pretrained("tokenizer")` of '
+            f"transformers writes it, or write `--family {TENSORS}`"
         )
-    line = make(options.tokenizer, folder, read_wanted(options))
-    return line.replace(str(folder), f"{options.into / options.name / TOKENIZER}")
+    folder.mkdir()
+    for path in (one for part in (*PARTS, *VOCABULARIES) for one in given.glob(part)):
+        shutil.copyfile(path, folder / path.name)
+    try:
+        return load_tokenizer(folder)
+    except (TokenizerNotReadable, OSError) as error:
+        raise Trouble(f"the tokenizer of {given} cannot be served: {error}") from error
 
 
 def refusal(place: Path, name: str) -> str:

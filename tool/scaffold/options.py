@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from container.trouble import Trouble
-from tool.tokenizer.options import add_wanted
 
 PICTURE, TEXT, TENSORS = "picture", "text", "tensors"
 KINDS: Mapping[str, str] = {
@@ -45,11 +44,9 @@ def add_source(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tokenizer",
         type=Path,
-        nargs="+",
-        metavar="FILE",
-        help="the tokenizer, as for `dispatcher tokenizer`; a model of texts needs one",
+        metavar="FOLDER",
+        help="the tokenizer, as transformers saves it; a model of texts needs one",
     )
-    add_wanted(parser)
     add_into(parser)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import threading
@@ -32,7 +33,7 @@ from tool.scaffold.families import FAMILIES
 from tool.scaffold.options import KINDS
 
 MINE = Path("mine")
-VOCABULARY = PROJECT / "model_repository" / "bert_base" / "tokenizer" / "vocab.txt"
+TOKENIZER = PROJECT / "model_repository" / "bert_base" / "tokenizer"
 
 
 def settings() -> dict[str, Any]:
@@ -258,10 +259,10 @@ def test_a_text_model_is_known_by_its_output(
 ) -> None:
     (tmp_path / "export").mkdir()
     file = tokens(tmp_path / "export" / "model.onnx", width, pooled=pooled)
-    given = ("--tokenizer", str(VOCABULARY.parent), "--max-tokens", "512")
-    said = write(file, *given)
+    write(file, "--tokenizer", str(TOKENIZER))
     assert settings() == expected
-    assert "read as BertTokenizer" in said
+    copied = {path.name for path in (MINE / "new" / "tokenizer").iterdir()}
+    assert copied == {path.name for path in TOKENIZER.iterdir()}
     (client,) = clients_in(MINE / "new" / "dispatch.toml")
     result = answer(client, None, OnnxModels(MINE))
     if expected["family"] == "text-classification":
@@ -275,7 +276,8 @@ def test_the_longest_text_is_found_out_where_nothing_states_it(
 ) -> None:
     export = tmp_path / "export"
     tokens(export / "model.onnx", 8, most=128)
-    said = write(export, "--tokenizer", str(VOCABULARY.with_name("tokenizer.json")))
+    shutil.copy(TOKENIZER / "tokenizer.json", export)
+    said = write(export, "--tokenizer", str(export))
     assert settings()["max_tokens"] == 128
     assert "the tokenizer states no limit" in said
 
@@ -283,8 +285,10 @@ def test_the_longest_text_is_found_out_where_nothing_states_it(
 def test_a_tokenizer_is_asked_for_where_none_is_there(write: Write, tmp_path: Path) -> None:
     file = tokens(tmp_path / "export" / "model.onnx", 8)
     said = write(file, code=2)
-    assert "name the files of its tokenizer, --tokenizer FILE" in said
+    assert "name the folder of its tokenizer, --tokenizer FOLDER" in said
     assert said.endswith("or write `--family tensors`\n")
+    said = write(file, "--tokenizer", str(tmp_path), code=2)
+    assert f"the tokenizer of {tmp_path} cannot be served: which has no tokenizer.json" in said
 
 
 def test_labels_of_words_are_no_vector(write: Write, tmp_path: Path) -> None:
@@ -297,10 +301,10 @@ def test_labels_of_words_are_no_vector(write: Write, tmp_path: Path) -> None:
 def test_a_family_that_fails_gives_way_to_tensors(write: Write, tmp_path: Path) -> None:
     """A model that goes on with a text looks as one that fills in words, but has no mask."""
     file = tokens(tmp_path / "export" / "model.onnx", 6000, each="logits")
-    vocabulary = [line for line in VOCABULARY.read_text().splitlines() if line != "[MASK]"]
-    file.with_name("vocab.txt").write_text("\n".join(vocabulary))
-    words = file.with_name("vocab.txt")
-    said = write(file, "--tokenizer", str(words), "--tokenizer-class", "BertTokenizer")
+    config = file.with_name("tokenizer_config.json")
+    config.write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')  # it names no mask
+    shutil.copy(TOKENIZER / "tokenizer.json", file.parent)
+    said = write(file, "--tokenizer", str(file.parent))
     assert settings() == {"family": "tensors"}
     assert "\nnot fill-mask, although it takes tokens, and `logits`" in said
     assert not (MINE / "new" / "tokenizer").exists()
@@ -317,21 +321,15 @@ def test_a_step_that_takes_long_is_named(
     assert capsys.readouterr().err == "counting …\n"
 
 
-PAGES = "".join(
-    (PROJECT / "docs" / f"{name}.md").read_text() for name in ("adding-a-model", "families")
-)
+PAGE = (PROJECT / "docs" / "adding-a-model.md").read_text()
 
 
-def test_the_pages_commands_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_s_command_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All but `dev`, which goes on: see tests/tool/dev."""
     monkeypatch.chdir(tmp_path)
     scores(Path("parts.onnx"), ("n", 3, 24, 16), 5)
-    Path("vocab.txt").write_bytes(VOCABULARY.read_bytes())
-    lines = re.findall(r"^dispatcher (new-model|tokenizer) (.*?) *#", PAGES, re.MULTILINE)
-    assert len(lines) == 2
-    for command, arguments in lines:
-        assert main([command, *shlex.split(arguments)]) == 0
-    assert Path("mine", "bert", "tokenizer", "tokenizer.json").is_file()
+    (line,) = re.findall(r"^dispatcher (new-model .*?) *#", PAGE, re.MULTILINE)
+    assert main(shlex.split(line)) == 0
 
 
 def test_a_file_where_a_folder_belongs_leaves_nothing_written(write: Write, tmp_path: Path) -> None:
