@@ -51,7 +51,7 @@ def test_sentences_lie_where_the_reference_says(tmp_path: Path) -> None:
 
 def test_every_file_on_the_page_is_right(tmp_path: Path) -> None:
     """Each as it stands there, in a folder with labels and a tokenizer."""
-    assert len(FILES) >= 10
+    assert len(FILES) >= 8
     for place, (path, text) in enumerate(FILES):
         model = tmp_path / str(place) / Path(path).parent
         model.mkdir(parents=True)
