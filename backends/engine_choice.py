@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from backends import parameters
 from backends.machine.shared_folder import digest_files, hold_lock, write_json
 from backends.model_config import FileSignature, FileTensor, ModelConfigError
 from backends.onnxruntime.session_settings import own_settings
-from backends.openvino.properties import HINT_BF16, properties
+from backends.openvino.properties import properties
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -140,19 +140,13 @@ def choice_for_onnxruntime(
     return found
 
 
-def choice_for_openvino(
-    config: Mapping[str, Any], folder: Path, file: Path, environment: Mapping[str, str]
-) -> EngineChoice:
+def choice_for_openvino(config: Mapping[str, Any]) -> EngineChoice:
     """Return in which precision OpenVINO runs a model of the backend `openvino`.
 
     Raises ModelConfigError: a parameter is not what it should be.
     """
-    asked = preference(config, environment)
-    precision = properties(config)["INFERENCE_PRECISION_HINT"]
-    if asked.precision == AUTO and HINT_BF16 not in parameters.texts(config):
-        found = find_choice(folder, file, EnginePreference(OPENVINO, AUTO), environment)
-        return replace(found, engine=OPENVINO)  # whatever the comparison found
-    return EngineChoice(OPENVINO, precision, CONFIGURED)
+    preference(config, {})
+    return EngineChoice(OPENVINO, properties(config)["INFERENCE_PRECISION_HINT"], CONFIGURED)
 
 
 def find_choice(
@@ -174,7 +168,7 @@ def find_choice(
             return known
         found = measure_choice(folder, file, asked, limit)
         if found.signature or found.gave_up_s:
-            keep(found, kept)
+            write_json(kept, asdict(found))
     return found
 
 
@@ -209,11 +203,6 @@ def read(kept: Path, limit: float) -> EngineChoice | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return None if 0 < known.gave_up_s < limit else known
-
-
-def keep(found: EngineChoice, kept: Path) -> None:
-    """Cache a choice; where that fails, engines are compared again next time."""
-    write_json(kept, asdict(found))
 
 
 def show(found: EngineChoice, shared: Path | None, model: str, version: str) -> Path | None:
@@ -252,14 +241,10 @@ def parse_choice(found: Mapping[str, Any]) -> EngineChoice:
 def key_of(folder: Path, file: Path, asked: EnginePreference) -> str:
     """Return the cache key of a choice: a digest of all that it depends on."""
     engines = [f"{name} {_version(name)}" for name in (OPENVINO, ONNXRUNTIME)]
-    return digest_files(_contents(folder, file), EDITION, asked, engines, processor())
-
-
-def _contents(folder: Path, file: Path) -> list[Path]:
-    """Return the files of a model's version, and what else the comparison reads."""
     roots = (file.parent, folder / SAMPLES)
-    found = [path for root in roots for path in sorted(root.rglob("*")) if path.is_file()]
-    return [*found, *([keys] if (keys := folder / KEYS).is_file() else [])]
+    paths = [*(path for root in roots for path in sorted(root.rglob("*"))), folder / KEYS]
+    files = [path for path in paths if path.is_file()]
+    return digest_files(files, EDITION, asked, engines, processor())
 
 
 def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
@@ -272,11 +257,6 @@ def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     return " ".join(one[1] for one in found if one)
 
 
-def has_bf16(said: str) -> bool:
-    """Whether the processor computes bf16 natively."""
-    return bool({"avx512_bf16", "amx_bf16"} & set(said.split()))
-
-
 def _version(package: str) -> str:
     for name in (package, f"{package}-gpu"):
         with suppress(PackageNotFoundError):
@@ -285,5 +265,6 @@ def _version(package: str) -> str:
 
 
 def precisions(asked: EnginePreference, said: str) -> Sequence[str]:
-    """Return the precisions in which OpenVINO may run a model, fastest first."""
-    return [BF16, F32] if asked.precision == AUTO and has_bf16(said) else [F32]
+    """Return the precisions in which OpenVINO may run a model on a processor, fastest first."""
+    has_bf16 = {"avx512_bf16", "amx_bf16"} & set(said.split())
+    return [BF16, F32] if asked.precision == AUTO and has_bf16 else [F32]

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy.typing as npt
 import onnxruntime
 
-from backends.model_config import FileSignature
-from backends.onnxruntime.session import DATA_TYPES
 from backends.openvino.properties import computing_in
 from backends.openvino.session import core
 from clients.testing import OnnxModels
@@ -43,23 +40,6 @@ class RecordingSession:
         noted = self.inputs, self.outputs
         self.inputs, self.outputs = [], []
         return noted
-
-
-def tensors_of(signature: FileSignature) -> Any:
-    """Return a session's view of tensors in a file that ONNX Runtime cannot read."""
-    types = {its: name for name, its in DATA_TYPES.items()}
-    inputs, outputs = (
-        [
-            SimpleNamespace(name=spec.name, type=types[spec.data_type], shape=list(spec.shape))
-            for spec in side
-        ]
-        for side in (signature.inputs, signature.outputs)
-    )
-    return SimpleNamespace(
-        get_inputs=lambda: inputs,
-        get_outputs=lambda: outputs,
-        get_overridable_initializers=list,
-    )
 
 
 class RecordedModels(OnnxModels):

@@ -36,7 +36,6 @@ from backends.engines.runs import (
     onnxruntime_run,
     open_session,
     openvino_run,
-    tensors_of,
 )
 from backends.model_config import FileSignature, ModelConfigError
 from backends.onnxruntime.session import OnnxFile
@@ -93,25 +92,19 @@ class Reference:
 
 def select_engine(folder: Path, file: Path, asked: EnginePreference) -> EngineChoice:
     """Compare the engines on this machine and return the best for a model."""
-    is_xml = file.suffix == ".xml"
-    opened_file: Any = openvino.OpenVinoFile(file) if is_xml else OnnxFile(file)
-    signature: FileSignature = opened_file.signature
-    stays = partial(EngineChoice, OPENVINO if is_xml else ONNXRUNTIME, F32, signature=signature)
+    signature = OnnxFile(file).signature
+    stays = partial(EngineChoice, ONNXRUNTIME, F32, signature=signature)
     types = {spec.data_type for spec in (*signature.inputs, *signature.outputs)}
     if beyond := [reason for kind, reason in BEYOND.items() if kind in types]:
         return stays(beyond[0])
-    session = tensors_of(signature) if is_xml else open_session(file)
-    exact = openvino_run(file) if is_xml else onnxruntime_run(session)
-    known = answers(folder, file, signature, session, exact)
+    known = answers(folder, file, signature)
     if not known.given:
         return stays("it has no samples, and cannot be run with made-up inputs")
-    wide = answer_wide_integers(file, known.given[0], exact)
+    wide = answer_wide_integers(file, known.given[0], known.exact)
     wanted = BF16 if asked.precision == AUTO else F32
     candidates = engine_choice.precisions(asked, engine_choice.processor())
     reasons = [f"this processor has no {wanted}"] if wanted not in candidates else []
     for precision in candidates:  # the first is the fastest
-        if is_xml and precision == F32:
-            continue
         try:
             speedup, worst = measure(known, file, precision, wide)
         except Trouble as error:
@@ -145,14 +138,14 @@ def measure(
     raise Trouble(f"has other answers: {found.worst}")
 
 
-def answers(
-    folder: Path, file: Path, signature: FileSignature, session: Any, exact: Run
-) -> Reference:
+def answers(folder: Path, file: Path, signature: FileSignature) -> Reference:
     """Return a model's outputs for its samples, or for made-up inputs.
 
     Raises Trouble: one of the model's own samples cannot be read, or its client refuses it.
     """
     is_int8 = has_int8(file)
+    session = open_session(file)
+    exact = onnxruntime_run(session)
     tap = RecordingSession(session, exact)
     client = None
     with suppress(Trouble):  # it has none, or a class that is broken
@@ -204,11 +197,8 @@ def has_int8(file: Path) -> bool:
 def answer_wide_integers(file: Path, given: Arrays, exact: Run) -> tuple[Arrays, Arrays] | None:
     """Return inputs with integers beyond 32 bits, and the outputs for them.
 
-    OpenVINO computes in 32 bits, and raises no error for a larger number.
-
-    Returns:
-        None where it takes no such numbers, as where they are those of words, or of repetitions.
-
+    OpenVINO computes in 32 bits, and raises no error for a larger number. None where the model
+    takes no such numbers, as where they are those of words, or of repetitions.
     """
     wide = {
         name: np.full_like(array, WIDE)

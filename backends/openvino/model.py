@@ -41,7 +41,7 @@ class TritonPythonModel(PythonModel):
                 "the instance is of kind KIND_GPU, but OpenVINO runs on the CPU alone here.",
                 "write KIND_CPU or KIND_AUTO",
             )
-        found = choice_for_openvino(config, self.folder(), file, os.environ)
+        found = choice_for_openvino(config)
         dims = {tensor["name"]: tensor["dims"] for tensor in config["output"]}
         return found, session.OpenVinoSession(
             file,

@@ -69,12 +69,10 @@ def describe_choice(folder: Path, environment: Mapping[str, str]) -> str:
     its = backend(message, versions)
     if not (its and versions):
         return "no model of ONNX or OpenVINO"
-    find = (
-        engine_choice.choice_for_openvino
-        if its == OPENVINO
-        else engine_choice.choice_for_onnxruntime
-    )
     try:
-        return find(config, folder, model_file(message, versions[-1]), environment).sentence()
+        file = model_file(message, versions[-1])
+        if its == OPENVINO:
+            return engine_choice.choice_for_openvino(config).sentence()
+        return engine_choice.choice_for_onnxruntime(config, folder, file, environment).sentence()
     except ModelConfigError as error:
         return str(error)
