@@ -7,7 +7,7 @@ loads there too: `AutoCompleteMaxBatch` and `AutoCompleteIO` of the onnxruntime 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from backends.batching.row_independence import find_dependence, row_dependence
 from backends.config_check import check_batching
@@ -22,15 +22,17 @@ from backends.model_config import (
     max_batch_size,
     needs_completion,
 )
+from backends.onnxruntime.session import OnnxFile
+from backends.openvino.session import OpenVinoFile
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from numpy.typing import NDArray
-
-    from backends.batching.item import Tensors
     from clients.model_files.config_text import Message
+
+ModelFile = OnnxFile | OpenVinoFile
+"""A model's file, opened by the engine of the backend that it is for."""
 
 DEFAULT_MAX_BATCH_SIZE = 4
 """The native onnxruntime backend's default for a model that can batch and does not say how far."""
@@ -60,18 +62,6 @@ class Completion:
     fields: Mapping[str, Any]
     info: str = ""
     warning: tuple[str, str] | None = None
-
-
-class ModelFile(Protocol):
-    """A model's file, opened by the engine of the backend that it is for."""
-
-    path: Path
-    runtime: str
-    """The engine and its version."""
-    signature: FileSignature
-
-    def run(self, inputs: Tensors, outputs: Sequence[str]) -> Mapping[str, NDArray[Any]]:
-        """Return the named outputs; raise what the engine raises."""
 
 
 def complete(

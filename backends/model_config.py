@@ -73,11 +73,6 @@ def max_batch_size(config: Mapping[str, Any]) -> int:
     return int(config.get("max_batch_size") or 0)
 
 
-def is_cached(config: Mapping[str, Any]) -> bool:
-    """Whether Triton may keep the answers in its response cache."""
-    return bool((config.get("response_cache") or {}).get("enable"))
-
-
 def instance_count(config: Mapping[str, Any]) -> int:
     """Return how many instances Triton starts; a count is for each GPU."""
     groups = config.get("instance_group") or []

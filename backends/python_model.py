@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path, PurePath
 from threading import Semaphore
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import triton_python_backend_utils as pb_utils
 
@@ -22,41 +22,11 @@ from backends.machine.shared_memory import Share, fit
 from clients.model_files.config_text import read_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from backends.batching.item import ByRows, Run, Tensors
     from backends.completion import ModelFile
     from backends.engine_choice import EngineChoice
-    from backends.triton_requests import TritonRequest
-
-
-class Session(Protocol):
-    """An open model of any engine."""
-
-    on_cpu: bool
-
-    @property
-    def signature(self) -> model_config.FileSignature:
-        """What the file says of its tensors."""
-
-    @property
-    def by_rows(self) -> ByRows | None:
-        """Runs that compute some rows alone, where the model can."""
-
-    @property
-    def at_once(self) -> int:
-        """Runs that are best on their way at a time; 1 where each has all cores."""
-
-    @property
-    def prepare(self) -> Callable[[Tensors], Tensors]:
-        """Return a request's tensors as the file has them; raise RequestError."""
-
-    @property
-    def run(self) -> Run:
-        """Run the model once."""
-
-    def close(self) -> None:
-        """Free the model."""
+    from backends.triton_requests import Session, TritonRequest
 
 
 class PythonModel(ABC):
@@ -128,17 +98,7 @@ class PythonModel(ABC):
             config_check.check(config, session.signature)
             share = Share.of(config, os.environ)
             failing.pop_all()
-        self._answering = triton_requests.RequestHandler(
-            config["name"],
-            [tensor["name"] for tensor in config["output"]],
-            session.prepare,
-            session.run,
-            model_config.max_batch_size(config),
-            share,
-            session.on_cpu,
-            session.by_rows,
-            model_config.is_cached(config),
-        )
+        self._answering = triton_requests.RequestHandler(config, session, share)
         if session.at_once > 1:
             self._threads = ThreadPoolExecutor(session.at_once)
         self._free = Semaphore(session.at_once)
@@ -152,7 +112,7 @@ class PythonModel(ABC):
         """Answer the requests of one batch; return None if they are answered later."""
         if self._session is None:
             raise RuntimeError("the session was closed, but a request came after it.")
-        asked = self._answering.asked(requests)
+        asked = [self._answering.read(request) for request in requests]
         if self._threads is None:
             return self._answering.responses(asked)
         kept = [one.kept() for one in asked]

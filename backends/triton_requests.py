@@ -6,10 +6,11 @@ import json
 import math
 import operator
 import time
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from threading import Lock
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -17,17 +18,21 @@ import triton_python_backend_utils as pb_utils
 from backends.batching.item import NONE, Item, PaddedTensors, RequestError, bare
 from backends.batching.length_buckets import run_in_buckets
 from backends.batching.run_items import run_items
+from backends.batching.tensor_shapes import conform
 from backends.machine.shared_memory import Share, TooLarge
+from backends.model_config import max_batch_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from backends.batching.item import ByRows, Run, Tensors
+    from backends.batching.item import Tensors
     from backends.completion import Completion
+    from backends.onnxruntime.session import OnnxSession
+    from backends.openvino.session import OpenVinoSession
 
-T = TypeVar("T")
+    Session = OnnxSession | OpenVinoSession
 
 # Parameters of a request; clients/triton/requests.py says what they are.
 DEADLINE = "deadline_us"
@@ -41,16 +46,6 @@ EXPECTED = {
     PADDING: "a number for each of its inputs in 'inputs' and a list of names in 'outputs'",
 }
 """What a parameter says of each model."""
-
-
-def deadline_of(parameters: Mapping[str, Any]) -> float:
-    """Return when the caller gives up, in microseconds since 1970; infinity by default."""
-    given = parameters.get(DEADLINE, math.inf)
-    try:
-        return float(given)
-    except (TypeError, ValueError):
-        what = f"parameter {DEADLINE} is {str(given)[:100]!r}"
-        raise RequestError(f"{what}; expected microseconds since 1970.") from None
 
 
 @dataclass(frozen=True)
@@ -67,96 +62,56 @@ class TritonRequest:
     outputs: tuple[str, ...]
     sender: Any
 
-    @classmethod
-    def of(
-        cls, request: Any, model: str, outputs: Sequence[str], *, cached: bool = False
-    ) -> TritonRequest:
-        """Return what a request to `model` says; `outputs` are for one that names none.
-
-        Where Triton keeps the answer for requests with equal inputs (`cached`), whatever their
-        parameters are, all rows are answered.
-        """
-        tensors: Tensors | Exception
-        parameters, padding, deadline = {}, NONE, math.inf
-        try:
-            parameters = json.loads(request.parameters() or "{}")
-            deadline = deadline_of(parameters)
-            for hint in (ROWS, ABOVE, PADDING) if cached else ():
-                parameters.pop(hint, None)
-            tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
-            padding = read_padding(parameters.get(PADDING), model)
-            refuse_unknown(padding, tensors, outputs)
-        except Exception as error:
-            tensors = bare(error)
-        wanted = tuple(dict.fromkeys(request.requested_output_names())) or tuple(outputs)
-        return cls(parameters, tensors, padding, deadline, wanted, request.get_response_sender())
-
     def kept(self) -> TritonRequest:
         """Return it with copies of its tensors, so that Triton's are freed."""
         if isinstance(self.tensors, Exception):
             return self
         return replace(self, tensors={name: one.copy() for name, one in self.tensors.items()})
 
-    def item(
-        self, model: str, prepare: Callable[[Tensors], Tensors], tensors: Tensors, now: float
-    ) -> Item:
-        """Return what `model` is to run; raise RequestError where it is too late or does not fit.
 
-        The deadline costs next to nothing, other than asking Triton for a cancelled request.
-        """
-        if self.deadline < now:
-            raise RequestError("the caller does not wait for the answer any more.")
-        rows, above = read_rows(self.parameters, model), read_thresholds(self.parameters, model)
-        return Item(prepare(tensors), self.outputs, rows, above, self.padding)
-
-
-@dataclass(frozen=True)
 class RequestHandler:
-    """How a model's requests are answered.
+    """How a model's requests are answered."""
 
-    Args:
-        prepare: turns a request's tensors into what the model takes; raises RequestError for a
-            request that does not fit, which then fails alone.
-        in_buckets: whether rows of a request that are near in length had better be run by
-            themselves, as on a CPU; on a GPU one run is best.
-        by_rows: runs that compute some rows alone, where the model can.
-        cached: whether Triton keeps the answers in its response cache.
+    def __init__(self, config: Mapping[str, Any], session: Session, share: Share) -> None:
+        signature = session.signature
+        self._model = config["name"]
+        self._dims = {tensor["name"]: len(tensor["dims"]) for tensor in config["output"]}
+        self._max_batch_size = max_batch_size(config)
+        # Triton keeps the answer for requests with equal inputs, whatever their parameters are.
+        self._is_cached = bool((config.get("response_cache") or {}).get("enable"))
+        self._specs = {spec.name: spec for spec in (*signature.inputs, *signature.optional)}
+        self._session = session
+        self._share = share
+        self._one_sends = Lock()
 
-    """
-
-    model: str
-    outputs: Sequence[str]
-    prepare: Callable[[Tensors], Tensors]
-    run: Run
-    max_batch_size: int
-    share: Share
-    in_buckets: bool
-    by_rows: ByRows | None = None
-    cached: bool = False
-    _one_sends: Lock = field(default_factory=Lock)
-
-    def asked(self, requests: Sequence[Any]) -> list[TritonRequest]:
-        """Return what Triton's requests say."""
-        return [
-            TritonRequest.of(request, self.model, self.outputs, cached=self.cached)
-            for request in requests
-        ]
+    def read(self, request: Any) -> TritonRequest:
+        """Return what one of Triton's requests says."""
+        tensors: Tensors | Exception
+        parameters, padding, deadline = {}, NONE, math.inf
+        outputs = tuple(self._dims)
+        try:
+            parameters = json.loads(request.parameters() or "{}")
+            deadline = deadline_of(parameters)
+            for hint in EXPECTED if self._is_cached else ():
+                parameters.pop(hint, None)  # all rows are answered
+            tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+            padding = read_padding(parameters.get(PADDING), self._model)
+            refuse_unknown("input", padding.inputs, tensors)
+            refuse_unknown("output", padding.outputs, outputs)
+        except Exception as error:
+            tensors = bare(error)
+        wanted = tuple(dict.fromkeys(request.requested_output_names())) or outputs
+        sender = request.get_response_sender()
+        return TritonRequest(parameters, tensors, padding, deadline, wanted, sender)
 
     def responses(self, asked: Sequence[TritonRequest]) -> list[Any]:
         """Return a response per request, in order; None for those already sent."""
         results = self.results(asked)
         taken = sum(_size(request.tensors) for request in asked)
-        if self.share.has_room(taken + sum(_size(result) for result in results)):
+        if self._share.has_room(taken + sum(_size(result) for result in results)):
             return [_response(result) for result in results]
         _send(asked, results)
         return [None] * len(results)
-
-    def results(self, asked: Sequence[TritonRequest]) -> list[Tensors | Exception]:
-        """Return for each request its outputs or its error; any thread may call."""
-        try:
-            return self._results(asked)
-        except Exception as error:
-            return [bare(error)] * len(asked)
 
     def send(self, asked: Sequence[TritonRequest], results: Sequence[Tensors | Exception]) -> None:
         """Answer requests that Triton does not wait for.
@@ -166,8 +121,15 @@ class RequestHandler:
         with self._one_sends:  # no more shared memory than one run needs
             _send(asked, results)
 
+    def results(self, asked: Sequence[TritonRequest]) -> list[Tensors | Exception]:
+        """Return for each request its outputs, or what went wrong; any thread may call."""
+        try:
+            self._share.reserve(sum(_size(request.tensors) for request in asked), _grow)
+            return self._results(asked)
+        except Exception as error:
+            return [bare(error)] * len(asked)
+
     def _results(self, asked: Sequence[TritonRequest]) -> list[Tensors | Exception]:
-        """Return for each request its outputs, or what went wrong."""
         results: list[Tensors | Exception] = [RequestError("the request was not run.")] * len(asked)
         items: dict[int, Item] = {}
         now = time.time() * 1e6
@@ -176,27 +138,41 @@ class RequestHandler:
                 results[index] = request.tensors
                 continue
             try:
-                items[index] = request.item(self.model, self.prepare, request.tensors, now)
+                items[index] = self._item(request, request.tensors, now)
             except ValueError as error:
                 results[index] = bare(error)
-        taken = [_size(item.inputs) for item in items.values()]
-        try:
-            self.share.reserve(sum(_size(request.tensors) for request in asked), _grow)
-        except TooLarge as error:
-            return [bare(error)] * len(asked)
-        in_buckets = self.in_buckets and any(item.length for item in items.values())
-        run_all = run_in_buckets if in_buckets else run_items
-        came = run_all(
+        # On a GPU one run is best; on a CPU rows of a request that are near in length are.
+        in_buckets = self._session.on_cpu and any(item.length for item in items.values())
+        came = (run_in_buckets if in_buckets else run_items)(
             list(items.values()),
-            self.run,
-            max_batch_size=self.max_batch_size,
-            by_rows=self.by_rows,
+            self._session.run,
+            max_batch_size=self._max_batch_size,
+            by_rows=self._session.by_rows,
         )
-        for index, own, result in zip(items, taken, came, strict=True):
-            needed = own + _size(result)
-            fits = self.share.has_room(needed)
-            results[index] = result if fits else self.share.refusal(needed)
+        for (index, item), result in zip(items.items(), came, strict=True):
+            needed = _size(item.inputs) + _size(result)
+            if not self._share.has_room(needed):
+                results[index] = self._share.refusal(needed)
+            elif isinstance(result, Exception):
+                results[index] = result
+            else:  # a scalar has the dimensions that are configured
+                results[index] = {
+                    name: array if array.ndim else array.reshape([1] * self._dims.get(name, 0))
+                    for name, array in result.items()
+                }
         return results
+
+    def _item(self, request: TritonRequest, tensors: Tensors, now: float) -> Item:
+        """Return what is to be run; raise RequestError where it is too late or does not fit.
+
+        The deadline costs next to nothing, other than asking Triton for a cancelled request.
+        """
+        if request.deadline < now:
+            raise RequestError("the caller does not wait for the answer any more.")
+        rows = read_rows(request.parameters.get(ROWS), self._model)
+        above = read_thresholds(request.parameters.get(ABOVE), self._model)
+        inputs = conform(tensors, self._specs)
+        return Item(inputs, request.outputs, rows, above, request.padding)
 
 
 def _send(asked: Sequence[TritonRequest], results: Sequence[Tensors | Exception]) -> None:
@@ -213,51 +189,61 @@ def _send(asked: Sequence[TritonRequest], results: Sequence[Tensors | Exception]
             pb_utils.Logger.log_error(f"an answer could not be sent: {error}")
 
 
-def read_rows(parameters: Mapping[str, Any], model: str) -> dict[str, list[int]]:
+def deadline_of(parameters: Mapping[str, Any]) -> float:
+    """Return when the caller gives up, in microseconds since 1970; infinity by default."""
+    given = parameters.get(DEADLINE, math.inf)
+    try:
+        return float(given)
+    except (TypeError, ValueError):
+        what = f"parameter {DEADLINE} is {str(given)[:100]!r}"
+        raise RequestError(f"{what}; expected microseconds since 1970.") from None
+
+
+def read_rows(text: str | None, model: str) -> Mapping[str, list[int]]:
     """Return the rows that a request wants of some outputs of a model; raise RequestError."""
+    with reading(ROWS):
+        return {
+            name: [operator.index(row) for row in some]
+            for name, some in said_of(model, text).items()
+        }
 
-    def read(outputs: Mapping[str, Any]) -> dict[str, list[int]]:
-        return {name: [operator.index(row) for row in some] for name, some in outputs.items()}
 
-    return read_hint(ROWS, parameters.get(ROWS), model, read) or {}
-
-
-def read_thresholds(parameters: Mapping[str, Any], model: str) -> dict[str, tuple[int, float]]:
+def read_thresholds(text: str | None, model: str) -> Mapping[str, tuple[int, float]]:
     """Return column and threshold for outputs whose rows are wanted so; raise RequestError."""
-
-    def read(outputs: Mapping[str, Any]) -> dict[str, tuple[int, float]]:
+    with reading(ABOVE):
         above = {
             name: (operator.index(column), float(least))
-            for name, (column, least) in outputs.items()
+            for name, (column, least) in said_of(model, text).items()
         }
         if not all(least >= 0 for _, least in above.values()):
             raise ValueError(ABOVE)
         return above
 
-    return read_hint(ABOVE, parameters.get(ABOVE), model, read) or {}
-
 
 @lru_cache(maxsize=64)  # a client says the same with every request
 def read_padding(text: str | None, model: str) -> PaddedTensors:
     """Return how rows of a request may be padded, from its parameter; raise RequestError."""
-
-    def read(said: Mapping[str, Any]) -> PaddedTensors:
+    with reading(PADDING):
+        said = said_of(model, text)
+        if said == {}:
+            return NONE
         if not isinstance(said["outputs"], list):
             raise TypeError(PADDING)
         inputs = {name: operator.index(number) for name, number in said["inputs"].items()}
         return PaddedTensors(inputs, tuple(map(str, said["outputs"])))
 
-    return read_hint(PADDING, text, model, read) or NONE
+
+def said_of(model: str, text: str | None) -> Mapping[str, Any]:
+    """Return what a parameter says of a model; empty where it says nothing."""
+    said: Mapping[str, Any] | None = None if text is None else json.loads(text).get(model)
+    return {} if said is None else said
 
 
-def read_hint(parameter: str, text: str | None, model: str, read: Callable[[Any], T]) -> T | None:
-    """Return what a parameter says of a model, as `read` makes it of JSON; None where nothing.
-
-    Raises RequestError: the parameter is not what it should be.
-    """
+@contextmanager
+def reading(parameter: str) -> Iterator[None]:
+    """Raise RequestError where a parameter is not what it should be."""
     try:
-        said = None if text is None else json.loads(text).get(model)
-        return None if said is None else read(said)
+        yield
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
         raise RequestError(
             f"parameter '{parameter}' was expected to be JSON of a model's name with "
@@ -265,20 +251,14 @@ def read_hint(parameter: str, text: str | None, model: str, read: Callable[[Any]
         ) from None
 
 
-def refuse_unknown(
-    padding: PaddedTensors, inputs: Collection[str], outputs: Collection[str]
-) -> None:
+def refuse_unknown(kind: str, named: Iterable[str], known: Collection[str]) -> None:
     """Raise RequestError where an input or output to be padded is missing."""
-    for kind, named, known in (
-        ("input", padding.inputs, inputs),
-        ("output", padding.outputs, outputs),
-    ):
-        for name in named:
-            if name not in known:
-                raise RequestError(
-                    f"parameter '{PADDING}' names the {kind} '{name}', but there are "
-                    f"{', '.join(known)}."
-                )
+    for name in named:
+        if name not in known:
+            raise RequestError(
+                f"parameter '{PADDING}' names the {kind} '{name}', but there are "
+                f"{', '.join(known)}."
+            )
 
 
 def log_completion(model_name: str, completion: Completion) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -12,6 +12,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Tensors = Mapping[str, NDArray[Any]]
+    Run = Callable[[Tensors, Sequence[str]], Tensors]
+    """One run of the model.
+
+    Takes tensors by name and the names of the outputs that are wanted, which it returns by name.
+    Raises whatever the runtime raises.
+    """
 
 
 AXIS = 1
@@ -57,9 +63,9 @@ class Item:
     inputs: Tensors
     outputs: tuple[str, ...]
     rows: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """Of which outputs only some rows are wanted, and which; see `picked`."""
+    """Of which outputs only some rows are wanted, and which; see `pick_rows`."""
     above: Mapping[str, tuple[int, float]] = field(default_factory=dict)
-    """Likewise, where a column tells which; see `picked_above`."""
+    """Likewise, where a column tells which; see `pick_rows_above`."""
     padding: PaddedTensors = NONE
     """How its rows may be made longer or shorter."""
     of_length: bool = False
@@ -101,17 +107,6 @@ class Rows:
 
     dims: tuple[int, int]
     numbers: list[int]
-
-
-class Run(Protocol):
-    """One run of the model.
-
-    Takes tensors by name and the names of the outputs that are wanted, which it returns by
-    name. Raises whatever the runtime raises.
-    """
-
-    def __call__(self, inputs: Tensors, outputs: Sequence[str], /) -> Tensors:
-        """Run the model once."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Tensors of a request in the shapes that a model's file has, and back."""
+"""Tensors of a request in the shapes that a model's file has."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from backends.batching.item import RequestError
-from backends.model_config import DYNAMIC, FileSignature, FileTensor
+from backends.model_config import DYNAMIC, FileTensor
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
@@ -46,24 +46,6 @@ def conform(inputs: Tensors, specs: Mapping[str, FileTensor]) -> dict[str, NDArr
     return conforming
 
 
-class Scalars:
-    """Outputs that are scalars in the file and have dimensions in Triton."""
-
-    def __init__(self, signature: FileSignature, dims: Mapping[str, Sequence[int]]) -> None:
-        self._shapes = {
-            spec.name: tuple(1 for _ in dims[spec.name])
-            for spec in signature.outputs
-            if not spec.shape and spec.name in dims
-        }
-
-    def shaped(self, answer: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Give scalar outputs the dimensions of the configuration."""
-        for name in self._shapes.keys() & answer.keys():
-            if not answer[name].ndim:  # else its rank was unknown, and is that of Triton's answer
-                answer[name] = answer[name].reshape(self._shapes[name])
-        return answer
-
-
 def decode_texts(name: str, array: NDArray[Any]) -> NDArray[Any]:
     """Return an array of str for one of bytes; RequestError if they are not UTF-8."""
     flat = np.empty(array.size, dtype=object)
@@ -76,8 +58,3 @@ def decode_texts(name: str, array: NDArray[Any]) -> NDArray[Any]:
                 f"at byte {error.start}."
             ) from None
     return flat.reshape(array.shape)
-
-
-def contiguous(array: NDArray[Any]) -> NDArray[Any]:
-    """Return the array in C order, copied only if it is not; a scalar stays one."""
-    return np.asarray(array, order="C")

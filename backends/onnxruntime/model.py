@@ -36,7 +36,7 @@ from backends.triton_requests import log_warnings
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from backends.python_model import Session
+    from backends.triton_requests import Session
 
 
 class TritonPythonModel(PythonModel):
@@ -63,14 +63,12 @@ class TritonPythonModel(PythonModel):
         found = EngineChoice(ONNXRUNTIME, reason="on a GPU")
         if on_cpu:
             found = choice_for_onnxruntime(config, self.folder(), file, os.environ)
-        dims = {tensor["name"]: tensor["dims"] for tensor in config["output"]}
         if found.engine == OPENVINO:
             return found, OpenVinoSession(
                 file,
                 properties(config, found.precision),
-                dims,
                 found.signature,
                 find_shared_folder(os.environ),
             )
         settings = session_settings(config, on_cpu=on_cpu)
-        return found, session.OnnxSession(file, settings, providers, dims)
+        return found, session.OnnxSession(file, settings, providers)

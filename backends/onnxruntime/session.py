@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from backends.batching.tensor_shapes import Scalars, conform
 from backends.machine import allocator
 from backends.machine.cpu_share import usable_cpus
 from backends.model_config import (
@@ -20,7 +18,7 @@ from backends.model_config import (
     files_of,
     has_operator,
 )
-from backends.onnxruntime.execution_providers import CPU, TENSORRT
+from backends.onnxruntime.execution_providers import CPU
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -140,10 +138,6 @@ class OnnxSession:
     run has its share. A large model has the first alone, and a model whose answers depend on the
     number of threads the second.
 
-    Args:
-        dims: of the configured outputs: a scalar has none in the file, but the configuration and
-            its readers expect some.
-
     Raises ModelConfigError: ONNX Runtime cannot read the file, or a tensor's type is not served.
 
     """
@@ -155,7 +149,6 @@ class OnnxSession:
         file: Path,
         settings: SessionSettings,
         providers: Sequence[Provider],
-        dims: Mapping[str, Sequence[int]],
     ) -> None:
         is_small = sum(one.stat().st_size for one in files_of(file)) <= SMALL
         self.on_cpu = [name for name, _ in providers] == [CPU]
@@ -170,9 +163,6 @@ class OnnxSession:
         self._shrinking.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
         self._sizes = {id(one): allocator.Sizes() for one in (self._alone, self._beside)}
         self.signature = _signature(self._alone)
-        self._scalars = Scalars(self.signature, dims)
-        specs = (*self.signature.inputs, *self.signature.optional)
-        self.prepare = partial(conform, specs={spec.name: spec for spec in specs})
 
     def run(self, inputs: Tensors, outputs: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Return the named outputs.
@@ -188,7 +178,7 @@ class OnnxSession:
             came = session.run(list(outputs), dict(inputs), options)
         if shrinking:
             allocator.give_back()
-        return self._scalars.shaped(dict(zip(outputs, came, strict=True)))
+        return dict(zip(outputs, came, strict=True))
 
     @contextmanager
     def _session(self) -> Iterator[Any]:
@@ -235,12 +225,8 @@ def _import_onnxruntime() -> Any:
 
 def _open(file: Path, options: Any, providers: Sequence[Provider]) -> Any:
     onnxruntime = _import_onnxruntime()
-    # Who asks for TensorRT gets an error where an option is wrong, instead of another provider.
-    falls_back = all(name != TENSORRT for name, _ in providers)
     try:
-        return onnxruntime.InferenceSession(
-            str(file), options, providers=list(providers), enable_fallback=falls_back
-        )
+        return onnxruntime.InferenceSession(str(file), options, providers=list(providers))
     except Exception as error:
         reason = str(error).strip().split("\n")[0]
         what = f"ONNX Runtime cannot open '{file}': {reason}"

@@ -42,11 +42,9 @@ class TritonPythonModel(PythonModel):
                 "write KIND_CPU or KIND_AUTO",
             )
         found = choice_for_openvino(config)
-        dims = {tensor["name"]: tensor["dims"] for tensor in config["output"]}
         return found, session.OpenVinoSession(
             file,
             properties(config, found.precision),
-            dims,
             found.signature,
             find_shared_folder(os.environ),
         )

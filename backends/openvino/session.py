@@ -6,7 +6,7 @@ import codecs
 import hashlib
 import sys
 from contextlib import ExitStack
-from functools import cache, partial
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from queue import LifoQueue
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from backends.batching.item import ByRows
-from backends.batching.tensor_shapes import Scalars, conform
 from backends.machine import allocator
 from backends.machine.allocator import WORTHWHILE
 from backends.machine.shared_folder import hold_lock
@@ -63,13 +62,9 @@ have; ONNX Runtime runs those."""
 class OpenVinoSession:
     """An open model; as many threads may run it at a time as it has streams.
 
-    Args:
-        dims: of the configured outputs: a scalar has none in the file, but the configuration and
-            its readers expect some.
-        shared: a folder for what the instances of one container share, if any.
+    `shared` is a folder for what the instances of one container share, if any.
 
     Raises ModelConfigError: OpenVINO cannot read or compile the file.
-
     """
 
     on_cpu = True
@@ -78,7 +73,6 @@ class OpenVinoSession:
         self,
         file: Path,
         properties: Mapping[str, Any],
-        dims: Mapping[str, Sequence[int]],
         signature: FileSignature | None = None,
         shared: Path | None = None,
     ) -> None:
@@ -107,8 +101,6 @@ class OpenVinoSession:
         self._free: LifoQueue[Any] = LifoQueue()
         for _ in range(self.at_once):
             self._free.put(self._compiled.create_infer_request())
-        self._scalars = Scalars(self.signature, dims)
-        self.prepare = partial(conform, specs={spec.name: spec for spec in self.signature.inputs})
         self._is_warm = False
         self._sizes, self._lean = allocator.Sizes(), sys.maxsize
         allocator.give_back()
@@ -146,7 +138,7 @@ class OpenVinoSession:
             self._lean = min(self._lean, allocator.resident())
         for name in by_rows:
             answer[name] = of_all_or_rows(answer[name], answer.pop(SHAPE + name), rows.get(name))
-        return self._scalars.shaped(answer)
+        return answer
 
     def close(self) -> None:
         self._free = LifoQueue()
@@ -176,7 +168,7 @@ class OpenVinoFile:
     def run(self, inputs: Tensors, outputs: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Return the named outputs; raise what OpenVINO raises."""
         if self._session is None:  # many a configuration is completed without a run
-            self._session = OpenVinoSession(self.path, computing_in(EXACT), {}, self.signature)
+            self._session = OpenVinoSession(self.path, computing_in(EXACT), self.signature)
         return self._session.run(inputs, outputs)
 
 

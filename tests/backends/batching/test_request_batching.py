@@ -9,9 +9,8 @@ import pytest
 
 from backends.batching.item import Item, PaddedTensors, RequestError
 from backends.batching.padding import OWN_RUN
-from backends.batching.row_selection import pick_rows, pick_rows_above
-from backends.batching.run_items import groups, run_items
-from backends.batching.tensor_shapes import conform, contiguous
+from backends.batching.run_items import groups, pick_rows, pick_rows_above, run_items
+from backends.batching.tensor_shapes import conform
 from backends.model_config import FileTensor
 from tests.support.triton.batching import Array, Doubler, Texts, item, text, values
 
@@ -291,7 +290,9 @@ def test_outputs_are_contiguous() -> None:
         for answer in run_items([item(2), item(1)], turned, max_batch_size=maximum):
             assert not isinstance(answer, Exception)
             assert answer["y"].flags.c_contiguous
-    assert contiguous(np.float32(1)[...]).shape == ()
+    (scalar,) = run_items([item(1)], lambda *_: {"y": np.float32(1)[...]}, max_batch_size=0)
+    assert not isinstance(scalar, Exception)
+    assert scalar["y"].shape == ()
 
 
 class TestConform:

@@ -184,27 +184,6 @@ class TestProviders:
         assert execution_providers(cpu_config(), "AUTO", 0, [CPU])[0] == [(CPU, {})]
         assert execution_providers(cpu_config(), "AUTO", 0, self.ALL)[0][0][0] == CUDA
 
-    def test_tensorrt_comes_first_with_its_parameters(self) -> None:
-        given = self.accelerated(
-            "gpu",
-            "tensorrt",
-            precision_mode="FP16",
-            max_workspace_size_bytes="1073741824",
-            trt_engine_cache_enable="1",
-        )
-        providers, warnings = execution_providers(given, "GPU", 1, self.ALL)
-        assert not warnings
-        assert providers[0] == (
-            "TensorrtExecutionProvider",
-            {
-                "trt_fp16_enable": "1",
-                "trt_max_workspace_size": "1073741824",
-                "trt_engine_cache_enable": "1",
-                "device_id": "1",
-            },
-        )
-        assert [name for name, _ in providers[1:]] == [CUDA, CPU]
-
     def test_cuda_takes_its_parameters(self) -> None:
         given = self.accelerated("gpu", "cuda", cudnn_conv_use_max_workspace="0")
         providers, _ = execution_providers(given, "GPU", 0, self.ALL)
@@ -217,17 +196,12 @@ class TestProviders:
         given = self.accelerated("cpu", "openvino")
         assert execution_providers(given, "CPU", 0, self.ALL) == ([(CPU, {})], [])
 
-    def test_a_missing_accelerator_is_a_warning(self) -> None:
-        given = self.accelerated("gpu", "tensorrt")
-        providers, warnings = execution_providers(given, "GPU", 0, [CUDA, CPU])
+    def test_of_tensorrt_cuda_takes_the_place(self) -> None:
+        given = self.accelerated("gpu", "tensorrt", precision_mode="FP16")
+        providers, (warning,) = execution_providers(given, "GPU", 0, self.ALL)
         assert [provider for provider, _ in providers] == [CUDA, CPU]
-        (warning,) = warnings
         assert "the accelerator 'tensorrt' is left out" in warning
-
-    def test_a_precision_that_there_is_not_is_refused(self) -> None:
-        given = self.accelerated("gpu", "tensorrt", precision_mode="FP8")
-        with pytest.raises(ModelConfigError, match="parameter 'precision_mode'"):
-            execution_providers(given, "GPU", 0, self.ALL)
+        assert "NVIDIA" in warning
 
     @pytest.mark.parametrize("kind", ["cpu", "gpu"])
     def test_an_unknown_accelerator_is_refused(self, kind: str) -> None:

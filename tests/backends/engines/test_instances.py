@@ -67,7 +67,7 @@ def at_once(
 def test_a_lone_run_has_all_cores_and_others_their_share(
     model: Path, monkeypatch: pytest.MonkeyPatch, widths: list[int]
 ) -> None:
-    session = OnnxSession(model, session_settings(cpu_config(1), cpus=4), CPU, {})
+    session = OnnxSession(model, session_settings(cpu_config(1), cpus=4), CPU)
     assert session.at_once == 4
     np.testing.assert_allclose(session.run({"x": X}, ["y"])["y"], EXPECTED, atol=1e-4)
     for answer in at_once(session, monkeypatch, 3):
@@ -101,14 +101,14 @@ def test_an_answer_that_depends_on_the_threads_is_the_same_under_load(
     (other,) = onnxruntime.InferenceSession(file, options).run(None, {"x": x})
     assert np.abs(other - expected).max() > 1e-3, "ONNX Runtime has mended it"
 
-    session = OnnxSession(file, session_settings(cpu_config(1), cpus=4), CPU, {})
+    session = OnnxSession(file, session_settings(cpu_config(1), cpus=4), CPU)
     answers = [session.run({"x": x}, ["y"])["y"], *at_once(session, monkeypatch, 3, x)]
     np.testing.assert_array_equal(answers, [expected] * 4)
     assert widths[2:] == [1] * 4
 
 
 def test_one_that_fails_is_no_longer_counted(model: Path, widths: list[int]) -> None:
-    session = OnnxSession(model, session_settings(cpu_config(1), cpus=4), CPU, {})
+    session = OnnxSession(model, session_settings(cpu_config(1), cpus=4), CPU)
     for _ in range(3):
         with pytest.raises(Exception, match="Got invalid dimensions"):
             session.run({"x": X[:, :5]}, ["y"])
@@ -118,7 +118,7 @@ def test_one_that_fails_is_no_longer_counted(model: Path, widths: list[int]) -> 
 
 def test_a_large_model_has_one_run_at_a_time(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SMALL", model.stat().st_size - 1)
-    session = OnnxSession(model, session_settings(cpu_config(1), cpus=4), CPU, {})
+    session = OnnxSession(model, session_settings(cpu_config(1), cpus=4), CPU)
     assert session.at_once == 1
     np.testing.assert_allclose(session.run({"x": X}, ["y"])["y"], EXPECTED, atol=1e-4)
 
@@ -177,9 +177,9 @@ def test_what_larger_runs_need_is_given_back(engine: str, larger: int, tmp_path:
     file = tmp_path / "m" / "model.onnx"
     onnx_models.save(file, nodes, *sides, weights=weights)
     session = (
-        OnnxSession(file, session_settings(cpu_config(1), cpus=2), CPU, {})
+        OnnxSession(file, session_settings(cpu_config(1), cpus=2), CPU)
         if engine == "onnxruntime"
-        else OpenVinoSession(file, properties(cpu_config(1), cpus=2), {})
+        else OpenVinoSession(file, properties(cpu_config(1), cpus=2))
     )
 
     def run(side: int) -> None:

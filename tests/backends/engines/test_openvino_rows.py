@@ -84,7 +84,7 @@ ENDS: dict[str, Callable[[], onnx.ModelProto]] = {
 
 def opened(made: onnx.ModelProto, folder: Path) -> OpenVinoSession:
     onnx.save(made, folder / "model.onnx")
-    return OpenVinoSession(folder / "model.onnx", PROPERTIES, {})
+    return OpenVinoSession(folder / "model.onnx", PROPERTIES)
 
 
 @pytest.mark.parametrize("end", ENDS)
@@ -141,7 +141,7 @@ def test_rows_counted_in_other_dimensions_are_refused(tmp_path: Path) -> None:
 
 def test_the_models_own_head_is_one() -> None:
     file = PROJECT / "model_repository" / "bert_base" / "1" / "model.onnx"
-    by_rows = OpenVinoSession(file, PROPERTIES, {}).by_rows
+    by_rows = OpenVinoSession(file, PROPERTIES).by_rows
     assert by_rows
     assert by_rows.outputs == ("output",)
 

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from backends.batching.item import RequestError
 from backends.machine import allocator
 from backends.model_config import FileTensor, ModelConfigError
 from backends.openvino import session as module
@@ -56,7 +55,7 @@ class TestWeights:
     def test_they_are_written_once_for_two_instances(
         self, file: Path, tmp_path: Path, saved: list[Path]
     ) -> None:
-        sessions = [OpenVinoSession(file, PROPERTIES, {}, shared=tmp_path / "s") for _ in range(2)]
+        sessions = [OpenVinoSession(file, PROPERTIES, shared=tmp_path / "s") for _ in range(2)]
         assert len(saved) == 1
         assert sorted(path.suffix for path in saved[0].parent.iterdir()) == [
             ".bin",
@@ -69,12 +68,12 @@ class TestWeights:
     def test_what_an_instance_removes_another_still_has(
         self, file: Path, tmp_path: Path, saved: list[Path]
     ) -> None:
-        first, last = (OpenVinoSession(file, PROPERTIES, {}, shared=tmp_path / "s") for _ in "ab")
+        first, last = (OpenVinoSession(file, PROPERTIES, shared=tmp_path / "s") for _ in "ab")
         first.close()
         np.testing.assert_allclose(last.run({"x": X}, ["y"])["y"], EXPECTED, atol=1e-4)
         last.close()
         assert [path.suffix for path in saved[0].parent.iterdir()] == [".lock"]
-        again = OpenVinoSession(file, PROPERTIES, {}, shared=tmp_path / "s")
+        again = OpenVinoSession(file, PROPERTIES, shared=tmp_path / "s")
         np.testing.assert_allclose(again.run({"x": X}, ["y"])["y"], EXPECTED, atol=1e-4)
         assert saved == [saved[0]] * 2
 
@@ -93,7 +92,7 @@ class TestWeights:
     ) -> None:
         (tmp_path / "s").mkdir()
         (tmp_path / "s" / "ir").write_text("in the way")
-        session = OpenVinoSession(file, PROPERTIES, {}, shared=tmp_path / "s")
+        session = OpenVinoSession(file, PROPERTIES, shared=tmp_path / "s")
         np.testing.assert_allclose(session.run({"x": X}, ["y"])["y"], EXPECTED, atol=1e-4)
         assert f"the weights of '{file}' are not mapped" in capfd.readouterr().err
 
@@ -145,7 +144,7 @@ def resident(file: Path) -> int:
 
 class TestRuns:
     def test_as_many_run_at_a_time_as_there_are_streams(self, file: Path) -> None:
-        session = OpenVinoSession(file, PROPERTIES, {})
+        session = OpenVinoSession(file, PROPERTIES)
         assert session.at_once == 2
 
         def ask(number: int) -> None:
@@ -156,39 +155,25 @@ class TestRuns:
             list(pool.map(ask, range(200)))
 
     def test_an_answer_is_not_changed_by_the_next(self, file: Path) -> None:
-        session = OpenVinoSession(file, {**PROPERTIES, "NUM_STREAMS": 1}, {})
+        session = OpenVinoSession(file, {**PROPERTIES, "NUM_STREAMS": 1})
         first = session.run({"x": X}, ["y"])["y"]
         session.run({"x": -X}, ["y"])
         np.testing.assert_allclose(first, EXPECTED, atol=1e-4)
 
     def test_after_a_failure_it_answers_as_before(self, file: Path) -> None:
-        session = OpenVinoSession(file, PROPERTIES, {})
+        session = OpenVinoSession(file, PROPERTIES)
         for _ in range(4):  # more often than there are streams
             with pytest.raises(RuntimeError):
                 session.run({"x": X[:, :5]}, ["y"])
         np.testing.assert_allclose(session.run({"x": X}, ["y"])["y"], EXPECTED, atol=1e-4)
 
-    def test_a_scalar_has_the_dimensions_of_the_configuration(self, tmp_path: Path) -> None:
-        openvino_models.total(tmp_path / "model.xml")
-        x = {"x": np.array([1, 2, 4], np.float32)}
-        for dims, shape in (({"total": [1]}, (1,)), ({"total": [1, 1]}, (1, 1)), ({}, ())):
-            session = OpenVinoSession(tmp_path / "model.xml", PROPERTIES, dims)
-            answer = session.run(x, ["total"])["total"]
-            assert answer.shape == shape
-            assert answer.sum() == 7
-
     def test_inputs_come_in_the_files_order(self, tmp_path: Path) -> None:
         nodes = [helper.make_node("Sub", ["b", "a"], ["y"])]
         inputs = [(name, TensorProto.FLOAT, [2]) for name in "ba"]
         onnx_models.save(tmp_path / "m.onnx", nodes, inputs, [("y", TensorProto.FLOAT, [2])])
-        session = OpenVinoSession(tmp_path / "m.onnx", PROPERTIES, {})
+        session = OpenVinoSession(tmp_path / "m.onnx", PROPERTIES)
         given = {"a": np.array([1, 2], np.float32), "b": np.array([5, 9], np.float32)}
         assert session.run(given, ["y"])["y"].tolist() == [4, 7]
-
-    def test_a_request_that_does_not_fit_is_refused(self, file: Path) -> None:
-        session = OpenVinoSession(file, PROPERTIES, {})
-        with pytest.raises(RequestError, match=r"'x' has shape \[3, 5\], but .* \[-1, 16\]"):
-            session.prepare({"x": X[:, :5]})
 
 
 class TestFiles:
@@ -227,7 +212,7 @@ class TestFiles:
         openvino_models.line(tmp_path / "model.xml")
         (tmp_path / "model.bin").write_bytes(b"")
         with pytest.raises(ModelConfigError, match="OpenVINO cannot open") as caught:
-            OpenVinoSession(tmp_path / "model.xml", PROPERTIES, {})
+            OpenVinoSession(tmp_path / "model.xml", PROPERTIES)
         assert "\n" not in str(caught.value)
 
 
@@ -250,7 +235,7 @@ sys.addaudithook(lambda event, given: event.startswith("socket.") and opened.app
 from pathlib import Path
 import numpy as np
 from backends.openvino.session import OpenVinoSession
-session = OpenVinoSession(Path({str(file)!r}), {{}}, {{}}, shared=Path({str(file.parent)!r}))
+session = OpenVinoSession(Path({str(file)!r}), {{}}, shared=Path({str(file.parent)!r}))
 session.run({{"x": np.zeros((1, 16), np.float32)}}, ["y"])
 print(opened)
 """
@@ -267,7 +252,7 @@ def test_ctrl_c_after_sessions_have_come_and_gone_is_an_exception(file: Path) ->
 import signal
 from pathlib import Path
 from backends.openvino.session import OpenVinoSession
-sessions = [OpenVinoSession(Path({str(file)!r}), {{}}, {{}}) for _ in range(3)]
+sessions = [OpenVinoSession(Path({str(file)!r}), {{}}) for _ in range(3)]
 while sessions:
     del sessions[0]
 try:
