@@ -16,7 +16,7 @@ from pathlib import Path
 
 from backends.machine.shared_memory import FOLDER, MIB, PLACE
 from container.programs.find_triton import TritonProgram
-from container.repository.shared_memory_plan import SharedMemoryPlan, configurations, share_out
+from container.repository.shared_memory_plan import SharedMemoryPlan, find_ours, share_out
 from container.supervisor.log import Say
 from dispatcher.settings import Settings
 
@@ -79,7 +79,7 @@ def plan_shared_memory(
     if not triton.has_our_backends:
         return SharedMemoryPlan()
     size = free.f_bavail * free.f_frsize
-    models = configurations(settings.model_repository)
+    models = find_ours(settings.model_repository)
     if settings.load_on_demand:  # the others take their shares of what is free when they are loaded
         models = {name: models[name] for name in models if name in settings.models_at_start}
     return share_out(models, size)

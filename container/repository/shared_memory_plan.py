@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,14 +32,20 @@ from backends.machine.shared_memory import (
     ItemBytes,
     is_scarce,
 )
-from clients.model_files.config_text import Message, NotProtobufText, parse_integer, read
+from clients.model_files.config_text import (
+    Message,
+    NotProtobufText,
+    parse_integer,
+    read,
+    read_folder,
+)
 from clients.model_files.files import text_of
 
 OURS = ("onnxruntime", "onnxruntime_onnx")
 
 ON_CPU = ("KIND_AUTO", "KIND_CPU")
-INSTANCES = {"onnxruntime": 2, "onnxruntime_onnx": 2}
-"""How many Triton starts of a model on a CPU where the configuration does not say; 1 of others.
+INSTANCES = 2
+"""How many Triton starts of such a model on a CPU where the configuration does not say.
 
 `SetDefaultInstanceCount` in model_config_utils.cc of triton-inference-server/core.
 """
@@ -96,29 +101,34 @@ class SharedMemoryPlan:
                 )
 
 
-def share_out(configurations: Mapping[str, str], size: int) -> SharedMemoryPlan:
-    """Divide `size` bytes among models, given by name and `config.pbtxt`."""
-    fixed: dict[str, tuple[Message, ItemBytes]] = {}
-    varying: dict[str, int] = {}
-    for name, text in configurations.items():
-        try:
-            message = read(text)
-            if (message.text("backend") or message.text("platform")) not in OURS:
-                continue
-            if item := item_of(message):
-                fixed[name] = message, item
-            else:
-                varying[name] = instances(message)
-        except NotProtobufText:
-            continue  # Triton says what is wrong with it
+def find_ours(repository: Path) -> dict[str, Message]:
+    """Return the configurations of the models that our backend runs, by name.
+
+    Triton finds the backend by the model's file where none is named.
+    """
+    found = {}
+    for folder in sorted(repository.iterdir()):
+        message = read_folder(folder)
+        backend = message.text("backend") or message.text("platform")
+        if backend in OURS or (not backend and any(folder.glob("*/model.onnx"))):
+            found[folder.name] = message
+    return found
+
+
+def share_out(models: Mapping[str, Message], size: int) -> SharedMemoryPlan:
+    """Divide `size` bytes among models, given by name and configuration."""
     shares, left = {}, size
+    varying, fixed = {}, []
+    for name, message in models.items():
+        if item := item_of(message):
+            fixed.append((item.region(1), name, item))
+        else:
+            varying[name] = instances(message)
     if size >= AMPLE:
-        for message, item in fixed.values():
-            left -= instances(message) * item.region(max(1, message.number("max_batch_size")))
-        left = max(left, size // 4)
+        left //= 2  # the rest is for models with fixed shapes
     else:
-        for name, (message, item) in sorted(fixed.items(), key=lambda m: m[1][1].region(1)):
-            shares[name], taken = share_of(message, item, size)
+        for _, name, item in sorted(fixed, key=lambda one: one[0]):
+            shares[name], taken = share_of(models[name], item, size)
             if taken > left:
                 shares[name], taken = ModelShare(0), 0
             left -= taken
@@ -131,9 +141,9 @@ def share_out(configurations: Mapping[str, str], size: int) -> SharedMemoryPlan:
 
 def share_of(message: Message, item: ItemBytes, size: int) -> tuple[ModelShare, int]:
     """Return the share of a model of fixed shapes, and the bytes of its instances."""
-    configured, count = message.number("max_batch_size"), instances(message)
+    configured, count = message.readable_number("max_batch_size"), instances(message)
     part = int(size * PART_OF_A_MODEL)
-    warmups = [sample.number("batch_size", 1) for sample in message.messages("model_warmup")]
+    warmups = [one.readable_number("batch_size") for one in message.messages("model_warmup")]
     least = max([1, *warmups])
     batch = max(least, configured)
     changed = count * item.region(batch) > part and (count > 1 or batch > least)
@@ -149,24 +159,25 @@ def share_of(message: Message, item: ItemBytes, size: int) -> tuple[ModelShare, 
 
 def instances(message: Message) -> int:
     """Return how many instances of a model Triton starts where there is no GPU."""
-    default = INSTANCES.get(message.text("backend") or message.text("platform"), 1)
-    groups = message.messages("instance_group") or [Message()]
     return sum(
-        max(0, group.number("count"))
-        or (default if group.text("kind", "KIND_AUTO") in ON_CPU else 1)
-        for group in groups
+        max(0, group.readable_number("count"))
+        or (INSTANCES if group.text("kind", "KIND_AUTO") in ON_CPU else 1)
+        for group in message.messages("instance_group") or [Message()]
     )
 
 
 def item_of(message: Message) -> ItemBytes | None:
     """Return the bytes of one item; None where they vary or are not listed."""
-    inputs, outputs = (
-        [
-            (tensor.text("data_type"), [parse_integer(text) for text in tensor.texts("dims")])
-            for tensor in message.messages(kind)
-        ]
-        for kind in ("input", "output")
-    )
+    try:
+        inputs, outputs = (
+            [
+                (tensor.text("data_type"), [parse_integer(text) for text in tensor.texts("dims")])
+                for tensor in message.messages(kind)
+            ]
+            for kind in ("input", "output")
+        )
+    except NotProtobufText:
+        return None  # Triton says what is wrong with it
     return ItemBytes.of(inputs, outputs)
 
 
@@ -174,18 +185,13 @@ def change_config(text: str, batch: int) -> str:
     """Return a configuration with one instance, another batch size, and the rest."""
     message = read(text)
     kind = next((g.text("kind") for g in message.messages("instance_group")), "") or "KIND_AUTO"
-    new = {
-        **{(f.start, f.end): f"max_batch_size: {batch}" for f in message.all("max_batch_size")},
-        **{(f.start, f.end): "" for f in message.all("instance_group")},
-        **{
-            (f.start, f.end): ""
-            for scheduler in message.messages("dynamic_batching")
-            for f in scheduler.all("preferred_batch_size")
-        },
-    }
-    for (start, end), field_text in sorted(new.items(), reverse=True):
-        text = text[:start] + field_text + text[end:]
-    return f"{text}\ninstance_group [ {{ count: 1 kind: {kind} }} ]\n"
+    schedulers = message.messages("dynamic_batching")
+    fields = [*message.all("max_batch_size"), *message.all("instance_group")]
+    fields += [one for each in schedulers for one in each.all("preferred_batch_size")]
+    for start, end in sorted({(one.start, one.end) for one in fields}, reverse=True):
+        text = text[:start] + text[end:]
+    group = f"instance_group [ {{ count: 1 kind: {kind} }} ]"
+    return f"{text}\nmax_batch_size: {batch}\n{group}\n"
 
 
 def lower(repository: Path, plan: SharedMemoryPlan) -> None:
@@ -204,26 +210,3 @@ def lower(repository: Path, plan: SharedMemoryPlan) -> None:
                 (link / path.name).symlink_to(path)
         config.unlink()
         config.write_text(text, encoding="utf-8")
-
-
-def configurations(repository: Path) -> dict[str, str]:
-    """Return the text of every model's `config.pbtxt`, by the model's name.
-
-    Where that names no backend it has the one that Triton finds by the model's file.
-    """
-    found = {}
-    for model in sorted(repository.iterdir()):
-        try:
-            text = text_of(model / "config.pbtxt")
-        except FileNotFoundError:
-            text = ""
-        except (OSError, UnicodeDecodeError):
-            continue  # Triton says what is wrong with it
-        with suppress(NotProtobufText):
-            message = read(text)
-            named = message.text("backend") or message.text("platform")
-            if not named and any(model.glob("*/model.onnx")):
-                text += '\nbackend: "onnxruntime"'
-        if text:
-            found[model.name] = text
-    return found

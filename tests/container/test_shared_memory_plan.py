@@ -21,7 +21,7 @@ from container.repository.compose import compose
 from container.repository.shared_memory_plan import (
     SharedMemoryPlan,
     change_config,
-    configurations,
+    find_ours,
     lower,
     share_out,
 )
@@ -85,7 +85,8 @@ def test_a_changed_configuration_differs_in_nothing_else(text: str) -> None:
     assert came == expected
 
 
-OURS = configurations(PROJECT / "model_repository")
+OURS = find_ours(PROJECT / "model_repository")
+YOLOV5 = (PROJECT / "model_repository" / "yolov5" / "config.pbtxt").read_text()
 
 
 def test_a_docker_container_s_64_mb_hold_all_regions() -> None:
@@ -112,14 +113,14 @@ def test_a_docker_container_s_64_mb_hold_all_regions() -> None:
 )
 def test_all_instances_that_triton_starts_have_a_share(config: str, count: int) -> None:
     """As `SetDefaultInstanceCount` in Triton's core has it where no number is configured."""
-    share = share_out({"texts": config}, 64 * MIB).shares["texts"]
+    share = share_out({"texts": read(config)}, 64 * MIB).shares["texts"]
     assert share.region == 64 * MIB // count
 
 
 def test_a_model_without_batches_gets_one_instance_where_two_are_too_many() -> None:
-    text = OURS["yolov5"].replace("max_batch_size: 8", "").replace("count: 1", "")
+    text = YOLOV5.replace("max_batch_size: 8", "").replace("count: 1", "")
     assert "instance_group" in text
-    plan = share_out({"yolov5": text}, 64 * MIB)
+    plan = share_out({"yolov5": read(text)}, 64 * MIB)
     share = plan.shares["yolov5"]
     # Two pictures of 3 × 640 × 640 floats and an answer of 25200 × 85, and half as much again.
     assert share.region == 3 * MIB // 2 + int(4 * (2 * 3 * 640 * 640 + 25200 * 85) * 1.5)
@@ -140,7 +141,7 @@ def test_with_1_gb_everything_is_as_configured() -> None:
 
 
 def test_a_model_without_room_is_not_loaded_and_says_why() -> None:
-    large = OURS["yolov5"].replace("640", "4000")
+    large = read(YOLOV5.replace("640", "4000"))
     plan = share_out({**OURS, "yolov5": large}, 64 * MIB)
     assert plan.shares["yolov5"].tensors == 0
     assert plan.shares["resnet"].tensors > 0, "the others are served"
@@ -155,27 +156,21 @@ def test_a_comment_at_the_end_is_one() -> None:
     assert len(list(message.all("max_batch_size"))) == 1
 
 
-def test_models_of_other_backends_and_unreadable_ones_are_left_alone() -> None:
-    plan = share_out({"mine": 'backend: "python"', "broken": "input {"}, 64 * MIB)
-    assert plan.shares == {}
-
-
 def test_a_model_needs_no_word_on_its_backend(tmp_path: Path) -> None:
+    """Models of other backends, and configurations that cannot be read, are left alone."""
     for name, file, text in (
         ("bare", "model.onnx", None),
         ("short", "model.onnx", "max_batch_size: 4"),
         ("odd", "model.onnx", 'backend: "mine"'),
+        ("mine", "model.py", 'backend: "python"'),
+        ("broken", "net.onnx", "input {"),
     ):
         (tmp_path / name / "1").mkdir(parents=True)
         (tmp_path / name / "1" / file).touch()
         if text:
             (tmp_path / name / "config.pbtxt").write_text(text)
     (tmp_path / "empty").mkdir()
-    found = configurations(tmp_path)
-    backends = {name: read(text).text("backend") for name, text in found.items()}
-    onnx = {"bare": "onnxruntime", "short": "onnxruntime"}
-    assert backends == {**onnx, "odd": "mine"}
-    assert set(share_out(found, 64 * MIB).shares) == {*onnx}
+    assert set(share_out(find_ours(tmp_path), 64 * MIB).shares) == {"bare", "short"}
 
 
 def test_only_the_links_to_what_is_lowered_are_replaced(tmp_path: Path) -> None:
