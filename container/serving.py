@@ -26,12 +26,12 @@ from container.checks import (
     say_what_lies_in_memory,
     unreadable_models,
 )
-from container.programs.find_triton import NVIDIAS, NoTriton, TritonProgram, find_triton
+from container.programs.find_triton import NVIDIAS, TritonProgram, find_triton
 from container.programs.gunicorn import gunicorn_program, warn_of_lost_jobs
 from container.programs.listening import listen_to_all
 from container.programs.model_loads import model_loads
-from container.programs.nginx import NoNginx, RequestLines, find_nginx, nginx_program
-from container.programs.shared_memory import NoSharedMemory, plan_shared_memory
+from container.programs.nginx import RequestLines, find_nginx, nginx_program
+from container.programs.shared_memory import plan_shared_memory
 from container.programs.triton import triton_program
 from container.programs.triton_options import has_cache, refuse_unknown, triton_options
 from container.repository.compose import compose, without_backend
@@ -41,6 +41,7 @@ from container.supervisor.log import ERROR, WARNING, Finish, Log, Say
 from container.supervisor.posix import Machine
 from container.supervisor.program import Policy
 from container.supervisor.supervisor import Supervisor
+from container.trouble import Trouble
 from dispatcher.settings import (
     ADAPT,
     ASIDE,
@@ -108,9 +109,6 @@ def main(arguments: list[str]) -> int:
         except SettingError as error:
             log.say(str(error), ERROR)
             return MISUSED
-        except NoFolder as error:
-            log.say(str(error), ERROR)
-            return error.exit_code
 
 
 def run_with_room(settings: Settings, run_dir: Path, log: Log) -> int:
@@ -150,7 +148,7 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
         nginx = find_nginx(settings)
         triton = None if settings.triton_url else prepare_triton(settings, run_dir, say)
         plan = plan_shared_memory(settings, triton, run_dir, say)
-    except (NoNginx, NoTriton, NoSharedMemory) as error:
+    except Trouble as error:
         say(str(error), ERROR)
         return 1
     where = triton.kind if triton else f"at {settings.triton_url}; none is started here"
@@ -193,7 +191,7 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
 def prepare_triton(settings: Settings, run_dir: Path, say: Say) -> TritonProgram:
     """Find Triton, and make what it needs for the settings.
 
-    Raises NoTriton: there is none. Raises SettingError: it lacks one of TRITON_OPTIONS.
+    Raises Trouble: there is none. Raises SettingError: it lacks one of TRITON_OPTIONS.
     """
     triton = find_triton(NVIDIAS, os.environ.get("PATH", os.defpath), run_dir)
     refuse_unknown(triton, settings)
@@ -303,14 +301,6 @@ def refuse_unknown_models(settings: Settings, models: Collection[str]) -> None:
         )
 
 
-class NoFolder(Exception):
-    """There is no folder for sockets and temporary files; the text says why."""
-
-    def __init__(self, text: str, exit_code: int = MISUSED) -> None:
-        super().__init__(text)
-        self.exit_code = exit_code
-
-
 @contextmanager
 def make_run_folder(wanted: Path | None) -> Iterator[Path]:
     """Make an empty folder for sockets and temporary files.
@@ -318,12 +308,12 @@ def make_run_folder(wanted: Path | None) -> Iterator[Path]:
     It is a folder of its own in `wanted`, whose other files are left alone; or a temporary one,
     which is removed at the end.
 
-    Raises NoFolder: it cannot be made, or another process of this machine uses it.
+    Raises SettingError: it cannot be made, or another process of this machine uses it.
     """
     if wanted is not None:
         own = wanted / OWN
         if not WORKABLE.fullmatch(str(own)):
-            raise NoFolder(f"RUN_DIR is '{wanted}'; expected: {RUN_PATH}")
+            raise SettingError(f"RUN_DIR is '{wanted}'; expected: {RUN_PATH}")
         with ExitStack() as held:
             try:
                 wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -334,10 +324,10 @@ def make_run_folder(wanted: Path | None) -> Iterator[Path]:
                 own.mkdir(mode=0o700)  # its socket bypasses NGINX and the API keys
             except BlockingIOError as error:
                 used = f"RUN_DIR is '{wanted}', which another `serve` uses; name another folder"
-                raise NoFolder(used, 1) from error
+                raise SettingError(used) from error
             except OSError as error:
                 why = explain_denial(wanted, os.W_OK) if isinstance(error, PermissionError) else ""
-                raise NoFolder(
+                raise SettingError(
                     f"RUN_DIR is '{wanted}': {error.strerror}; name a folder that can be written "
                     f"to{why}"
                 ) from error
@@ -346,13 +336,13 @@ def make_run_folder(wanted: Path | None) -> Iterator[Path]:
     try:
         made = tempfile.TemporaryDirectory(prefix="triton-dispatcher-", ignore_cleanup_errors=True)
     except OSError as error:
-        raise NoFolder(
+        raise SettingError(
             f"no temporary folder can be made: {error.strerror}; "
             "set RUN_DIR to a folder that can be written to"
         ) from error
     with made as folder:
         if not WORKABLE.fullmatch(folder):
-            raise NoFolder(f"the temporary folder is '{folder}'; set RUN_DIR to an {RUN_PATH}")
+            raise SettingError(f"the temporary folder is '{folder}'; set RUN_DIR to an {RUN_PATH}")
         yield Path(folder)
 
 

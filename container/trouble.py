@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class Trouble(Exception):
-    """A command cannot be carried out; the text says why, and what to do."""
+    """A command, or a start, cannot be carried out; the text says why, and what to do."""

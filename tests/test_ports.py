@@ -14,8 +14,8 @@ import pytest
 
 from container import serving
 from container.programs.gunicorn import SOCKET
-from container.serving import OWN, NoFolder, make_run_folder
-from dispatcher.settings import read_settings
+from container.serving import OWN, make_run_folder
+from dispatcher.settings import SettingError, read_settings
 from tests.conftest import PROJECT, free_ports
 
 
@@ -34,7 +34,7 @@ def test_nobody_else_is_given_ports_that_a_run_of_the_tests_has() -> None:
 def test_nobody_else_is_given_the_folder_of_a_serve_that_runs(tmp_path: Path) -> None:
     with make_run_folder(tmp_path / "run") as ours:
         (ours / "wanted").mkdir()
-        with pytest.raises(NoFolder, match=r"RUN_DIR is '.*/run', which another"):
+        with pytest.raises(SettingError, match=r"RUN_DIR is '.*/run', which another"):
             make_run_folder(tmp_path / "run").__enter__()
         assert (ours / "wanted").is_dir()
     with make_run_folder(tmp_path / "run") as next_one:
@@ -73,7 +73,7 @@ def test_what_lies_beside_the_own_folder_stays(tmp_path: Path) -> None:
 def test_an_own_folder_that_is_a_link_is_not_emptied(tmp_path: Path) -> None:
     (tmp_path / "theirs" / "1").mkdir(parents=True)
     (tmp_path / "dispatch-run").symlink_to("theirs")
-    with pytest.raises(NoFolder, match=r"RUN_DIR is '.*': File exists; name"):
+    with pytest.raises(SettingError, match=r"RUN_DIR is '.*': File exists; name"):
         make_run_folder(tmp_path).__enter__()
     assert (tmp_path / "theirs" / "1").is_dir()
 
@@ -85,7 +85,7 @@ def test_in_the_longest_folder_there_is_just_room_for_a_socket() -> None:
         socket.socket(socket.AF_UNIX) as listener,
     ):
         longest = f"{short}/".ljust(80, "x")
-        with pytest.raises(NoFolder, match="; expected: absolute path of at most 80 letters"):
+        with pytest.raises(SettingError, match="; expected: absolute path of at most 80 letters"):
             make_run_folder(Path(f"{longest}x")).__enter__()
         with pytest.raises(OSError, match="path too long"):
             listener.bind(f"{longest}x/{OWN}/{SOCKET}")
@@ -100,7 +100,9 @@ def test_a_temporary_folder_that_nginx_cannot_have_is_named(
 ) -> None:
     (tmp_path / name).mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / name))
-    with pytest.raises(NoFolder, match=f"the temporary folder is '.*{name}.*'; set RUN_DIR to an"):
+    with pytest.raises(
+        SettingError, match=f"the temporary folder is '.*{name}.*'; set RUN_DIR to an"
+    ):
         make_run_folder(None).__enter__()
     assert not list((tmp_path / name).iterdir())
 
@@ -110,10 +112,10 @@ def test_a_folder_that_cannot_be_made_is_named(
 ) -> None:
     tmp_path = tmp_path_factory.mktemp("f")  # RUN_DIR has at most 80 letters
     (tmp_path / "file").touch()
-    with pytest.raises(NoFolder, match=r"RUN_DIR is '.*/file/run': Not a directory; name"):
+    with pytest.raises(SettingError, match=r"RUN_DIR is '.*/file/run': Not a directory; name"):
         make_run_folder(tmp_path / "file" / "run").__enter__()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
-    with pytest.raises(NoFolder, match="No such file or directory; set RUN_DIR"):
+    with pytest.raises(SettingError, match="No such file or directory; set RUN_DIR"):
         make_run_folder(None).__enter__()
     serve = subprocess.run(
         [sys.executable, "-m", "container"],

@@ -29,8 +29,9 @@ from bench.servers.contenders import (
     install_rival,
 )
 from bench.servers.sessions import Engine
-from container.programs.find_triton import NoTriton, find_embedded
+from container.programs.find_triton import find_embedded
 from container.programs.malloc import ALLOCATOR
+from container.trouble import Trouble
 
 BENCH = Path(__file__).parents[1]
 BATCH = 16
@@ -99,7 +100,7 @@ def triton(place: Place) -> Contender:
     folder.mkdir(parents=True)
     try:
         program = find_embedded(folder)
-    except NoTriton as error:
+    except Trouble as error:
         raise Skipped(str(error)) from error
     lay_out_ensemble(folder / "models", place.repository, modelname, place.cpus)
     port = free_port(3)

@@ -20,6 +20,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from container.trouble import Trouble
+
 NVIDIAS = Path("/opt/tritonserver")  # in its image
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 # Else Triton looks for a GPU, and warns that there is none.
@@ -27,11 +29,10 @@ WITHOUT_GPU = ("--pinned-memory-pool-byte-size=0", "--allow-gpu-metrics=false")
 
 OWN_BACKENDS = Path(__file__).resolve().parents[2] / "backends"
 
+# The backend folder that an image makes: the temporary one of a container may be `noexec`.
+PREPARED = Path(sys.prefix) / "triton-backends"
+
 STUB = "triton_python_backend_stub"
-
-
-class NoTriton(Exception):
-    """There is no Triton that can be started; the message says what to install."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def find_triton(home: Path, search_path: str, run_dir: Path) -> TritonProgram:
 
     `run_dir` takes the backend folder of the embedded one where the image has none.
 
-    Raises NoTriton: there is none, or the embedded one lacks something.
+    Raises Trouble: there is none, or the embedded one lacks something.
     """
     if os.access(home / "bin" / "tritonserver", os.X_OK):
         backends = home / "backends"
@@ -70,17 +71,17 @@ def find_triton(home: Path, search_path: str, run_dir: Path) -> TritonProgram:
 def find_embedded(run_dir: Path) -> TritonProgram:
     """Return the Triton of the `nvidia-pytriton` wheel, with this project's backends.
 
-    Raises NoTriton: the wheel is not installed, or there is no `libpython` for its Python backend.
+    Raises Trouble: the wheel is not installed, or there is no `libpython` for its Python backend.
     """
     server = find_server()
     if server is None:
-        raise NoTriton(
+        raise Trouble(
             "no tritonserver found; run this in NVIDIA's image, put tritonserver on PATH, or "
             "install the embedded one (the nvidia-pytriton wheel): `make serve` in a checkout, "
             "else `pip install 'triton-dispatcher[serve]'`"
         )
     libraries = [str(server.parents[1] / "nvidia_pytriton.libs"), *libpython_folder()]
-    backends = find_prepared_backends()
+    backends = PREPARED
     if not is_laid_out(server, backends):
         backends = run_dir / "backends"
         lay_out_backends(server, backends)
@@ -124,7 +125,7 @@ def join_paths(*folders: str) -> str:
 def libpython_folder() -> list[str]:
     """Return the folder of `libpython` where the system's linker does not find it.
 
-    Raises NoTriton: it is not installed.
+    Raises Trouble: it is not installed.
     """
     name = f"libpython{sysconfig.get_python_version()}.so.1.0"
     beside = Path(sysconfig.get_config_var("LIBDIR") or "/nonexistent")
@@ -133,19 +134,11 @@ def libpython_folder() -> list[str]:
     try:
         ctypes.CDLL(name)
     except OSError as error:
-        raise NoTriton(
+        raise Trouble(
             f"Triton's Python backend needs {name}, which is not installed; "
             f"`apt-get install libpython{sysconfig.get_python_version()}` brings it"
         ) from error
     return []
-
-
-def find_prepared_backends() -> Path:
-    """Return the backend folder that an image makes beside the Python packages.
-
-    The temporary folder of a container may be mounted `noexec`.
-    """
-    return Path(sys.prefix) / "triton-backends"
 
 
 def is_laid_out(server: Path, backends: Path) -> bool:
@@ -163,7 +156,7 @@ def lay_out_backends(server: Path, backends: Path) -> None:
     Triton refuses a library behind a link that leads out of the backend's folder, so the wheel's
     files (3 MB) are copied.
 
-    Raises NoTriton: the wheel has no Python backend for this Python.
+    Raises Trouble: the wheel has no Python backend for this Python.
     """
     python = backends / "python"
     python.mkdir(parents=True)
@@ -178,11 +171,11 @@ def wheel_backend(server: Path) -> list[Path]:
 
     Ours starts the wheel's stub for the Python of the model's environment.
 
-    Raises NoTriton: the wheel has no stub for this Python.
+    Raises Trouble: the wheel has no stub for this Python.
     """
     version = sysconfig.get_python_version()
     if not (server / "python_backend_stubs" / version / STUB).is_file():
-        raise NoTriton(
+        raise Trouble(
             f"the embedded Triton has no Python backend for Python {version} on "
             f"{platform.machine()}; use Python 3.11 or 3.12 on x86_64"
         )
@@ -196,11 +189,11 @@ def own_backends() -> list[Path]:
 
 
 def prepare() -> None:
-    """Make the backend folder beside the packages; empty without an embedded Triton."""
-    shutil.rmtree(find_prepared_backends(), ignore_errors=True)
-    find_prepared_backends().mkdir()
+    """Make the backend folder of an image; empty without an embedded Triton."""
+    shutil.rmtree(PREPARED, ignore_errors=True)
+    PREPARED.mkdir()
     if server := find_server():
-        lay_out_backends(server, find_prepared_backends())
+        lay_out_backends(server, PREPARED)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from pathlib import Path
 from container.programs.listening import has_ipv6
 from container.supervisor.http_probe import ask, over_tcp
 from container.supervisor.program import Program
+from container.trouble import Trouble
 from dispatcher.log_lines import MAX_TEXT, json_line, level_of_status, timestamp
 from dispatcher.settings import PROJECT, Settings
 from dispatcher.settings.readers import ANY_ORIGIN
@@ -76,20 +77,16 @@ class RequestLines:
         return json_line(record)
 
 
-class NoNginx(Exception):
-    """There is no NGINX that can be used; the text says why."""
-
-
 def find_nginx(settings: Settings) -> str:
     """Return the path of NGINX.
 
-    Raises NoNginx: there is none, or it cannot pass gRPC on and a setting wants that.
+    Raises Trouble: there is none, or it cannot pass gRPC on and a setting wants that.
     """
     path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin"
     if (found := shutil.which("nginx", path=path)) is None:
-        raise NoNginx("no nginx found; `apt-get install nginx-light`, or `make serve`, brings it")
+        raise Trouble("no nginx found; `apt-get install nginx-light`, or `make serve`, brings it")
     if settings.public_grpc_port and not passes_grpc(found):
-        raise NoNginx(
+        raise Trouble(
             f"TRITON_PUBLIC_GRPC_PORT is {settings.public_grpc_port}, and {found} was built "
             "without HTTP/2 or gRPC; `apt-get install nginx-light` brings one with both"
         )

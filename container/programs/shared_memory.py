@@ -18,6 +18,7 @@ from backends.machine.shared_memory import FOLDER, MIB, PLACE
 from container.programs.find_triton import TritonProgram
 from container.repository.shared_memory_plan import SharedMemoryPlan, find_ours, share_out
 from container.supervisor.log import Say
+from container.trouble import Trouble
 from dispatcher.settings import Settings
 
 SOURCE = Path(__file__).with_name("shm_elsewhere.c")
@@ -29,10 +30,6 @@ LIBRARY = Path(sys.prefix) / "lib" / "shm_elsewhere.so"
 OWN_PREFIX = f"triton_dispatcher_{os.getpid()}_"
 
 
-class NoSharedMemory(Exception):
-    """Triton's Python backend cannot work; the text says what is missing."""
-
-
 def place_of(settings: Settings, run_dir: Path) -> Path:
     """Return the folder where shared memory is."""
     return run_dir / "shm" if settings.serverless else FOLDER
@@ -41,11 +38,11 @@ def place_of(settings: Settings, run_dir: Path) -> Path:
 def prepare(settings: Settings, run_dir: Path) -> None:
     """Make the folder, or see that /dev/shm can be used.
 
-    Raises NoSharedMemory: neither is possible.
+    Raises Trouble: neither is possible.
     """
     if not settings.serverless:
         if not os.access(FOLDER, os.W_OK | os.X_OK, effective_ids=True):
-            raise NoSharedMemory(
+            raise Trouble(
                 f"{FOLDER} cannot be written to, and Triton's Python backend needs shared memory; "
                 "SERVERLESS=true uses a folder in RUN_DIR instead"
             )
@@ -55,7 +52,7 @@ def prepare(settings: Settings, run_dir: Path) -> None:
         try:
             make(LIBRARY)
         except (OSError, subprocess.CalledProcessError) as error:
-            raise NoSharedMemory(
+            raise Trouble(
                 f"SERVERLESS needs {LIBRARY}, which the image has; a C compiler would make it here "
                 "(`apt-get install gcc libc6-dev`)"
             ) from error
@@ -66,7 +63,7 @@ def plan_shared_memory(
 ) -> SharedMemoryPlan:
     """Return how shared memory is divided among the models of the embedded Triton.
 
-    Raises NoSharedMemory: there is none.
+    Raises Trouble: there is none.
     """
     if not (triton and (settings.serverless or triton.has_our_backends)):
         return SharedMemoryPlan()

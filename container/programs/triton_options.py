@@ -7,7 +7,8 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from container.programs.find_triton import TritonProgram
@@ -22,50 +23,40 @@ OPTION = re.compile(r"--([a-z][a-z0-9-]*)(?:=(.*))?", re.DOTALL)
 TRACE = "trace-config"
 SHM_PREFIX = "shm-region-prefix-name"
 
-PORTS = "SAGEMAKER_SAFE_PORT_RANGE sets the ports, on loopback"
-NEEDED = "the web workers, `/ping` and `/metrics` need it as it is"
-PLAIN = "the web workers speak plain gRPC on loopback"
-PUBLIC = "it opens a port that bypasses the keys and limits of this container"
-LOADED = "REQUIRED_MODELS and SAGEMAKER_MULTI_MODEL choose the models, POST /models loads others"
-
 ALLOW_SHM = "allow-client-shm"
 
-# Why an option cannot be in TRITON_OPTIONS. A name that ends in a dash is the beginning of names.
+# Why some options cannot be in TRITON_OPTIONS: patterns of their names, by the reason.
 REFUSED = {
-    "http-port": PORTS,
-    "http-address": PORTS,
-    "grpc-port": PORTS,
-    "grpc-address": PORTS,
-    "metrics-port": PORTS,
-    "metrics-address": PORTS,
-    "reuse-": "another server would take some of the requests",
-    "allow-http": NEEDED,
-    "allow-grpc": NEEDED,
-    "allow-metrics": NEEDED,
-    ALLOW_SHM: NEEDED,
-    "http-restricted-api": NEEDED,
-    "grpc-restricted-protocol": NEEDED,
-    "grpc-use-ssl": PLAIN,
-    "grpc-server-": PLAIN,
-    "grpc-root-cert": PLAIN,
-    "allow-sagemaker": PUBLIC,
-    "sagemaker-": PUBLIC,
-    "allow-vertex-ai": PUBLIC,
-    "vertex-ai-": PUBLIC,
-    "model-repository": "MODEL_REPOSITORY and MODEL_DIR name the folders",
-    "model-store": "MODEL_REPOSITORY and MODEL_DIR name the folders",
-    "model-namespacing": "models are known by their names alone",
-    "model-control-mode": LOADED,
-    "repository-poll-secs": LOADED,
-    "load-model": LOADED,
-    "exit-on-error": "a model that does not load must not end the others; /ping says which it is",
-    "strict-readiness": "/ping decides which models have to be ready: see REQUIRED_MODELS",
-    "exit-timeout-secs": "SERVE_STOP_TIMEOUT sets it",
-    "backend-directory": "the backends are those of the Triton that is found",
-    "log-file": "the log would miss Triton's lines",
-    "log-format": "LOG_FORMAT sets the form of the log",
-    "response-cache-byte-size": "--cache-config=local,size=BYTES sets it",
-    "help": "Triton would print its help and end",
+    "SAGEMAKER_SAFE_PORT_RANGE sets the ports, on loopback": (
+        *("http-port", "http-address", "grpc-port", "grpc-address"),
+        *("metrics-port", "metrics-address"),
+    ),
+    "another server would take some of the requests": ("reuse-*",),
+    "the web workers, `/ping` and `/metrics` need it as it is": (
+        *("allow-http", "allow-grpc", "allow-metrics", ALLOW_SHM),
+        *("http-restricted-api", "grpc-restricted-protocol"),
+    ),
+    "the web workers speak plain gRPC on loopback": (
+        *("grpc-use-ssl*", "grpc-server-*", "grpc-root-cert"),
+    ),
+    "it opens a port that bypasses the keys and limits of this container": (
+        *("allow-sagemaker", "sagemaker-*", "allow-vertex-ai", "vertex-ai-*"),
+    ),
+    "MODEL_REPOSITORY and MODEL_DIR name the folders": ("model-repository", "model-store"),
+    "models are known by their names alone": ("model-namespacing",),
+    "REQUIRED_MODELS and SAGEMAKER_MULTI_MODEL choose the models, POST /models loads others": (
+        *("model-control-mode", "repository-poll-secs", "load-model"),
+    ),
+    "a model that does not load must not end the others; /ping says which it is": (
+        "exit-on-error",
+    ),
+    "/ping decides which models have to be ready: see REQUIRED_MODELS": ("strict-readiness",),
+    "SERVE_STOP_TIMEOUT sets it": ("exit-timeout-secs",),
+    "the backends are those of the Triton that is found": ("backend-directory",),
+    "the log would miss Triton's lines": ("log-file",),
+    "LOG_FORMAT sets the form of the log": ("log-format",),
+    "--cache-config=local,size=BYTES sets it": ("response-cache-byte-size",),
+    "Triton would print its help and end": ("help",),
 }
 
 
@@ -125,13 +116,8 @@ def refusal(name: str, text: str) -> str:
     """Return why an option cannot be passed to Triton; empty if it can."""
     if name == "backend-config" and f"python,{SHM_PREFIX}=" in text:
         return "shared memory that is left behind is found by this prefix"
-    found = (
-        reason
-        for refused, reason in REFUSED.items()
-        if name == refused or (refused.endswith("-") and name.startswith(refused))
-    )
-    # `grpc-use-ssl-mutual`
-    return next(found, PLAIN if name.startswith("grpc-use-ssl") else "")
+    patterns = ((reason, one) for reason, those in REFUSED.items() for one in those)
+    return next((reason for reason, one in patterns if fnmatchcase(name, one)), "")
 
 
 def refuse_unknown(triton: TritonProgram, settings: Settings) -> None:
@@ -161,11 +147,10 @@ def newer_options(triton: TritonProgram) -> list[str]:
 
 def list_options(triton: TritonProgram) -> set[str]:
     """Return the names of the options that Triton's help lists; none where it has no help."""
-    environment: Mapping[str, str] = {**os.environ, **triton.environment}
     try:
         done = subprocess.run(
             [triton.executable, "--help"],
-            env=environment,
+            env={**os.environ, **triton.environment},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             encoding="utf-8",

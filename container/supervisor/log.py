@@ -8,7 +8,6 @@ programs, least of all NGINX, which answers no request until its line is written
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import select
@@ -41,9 +40,6 @@ EXPECTED = re.compile(
     rb"|connect\(\) to unix:\S+ failed \(2: No such file or directory\)"
     rb"|initgroups\(root, 0\) failed"
 )
-# What Triton says about each failed export of traces, and how these lines go on.
-REPEATED, REPEATED_S = re.compile(rb"\[Error\] File: \S*/opentelemetry-cpp/"), 60.0
-CONTINUED = re.compile(rb"[,\s]")
 LEVELS = {
     **dict.fromkeys((b"i", b"info", b"notice"), INFO),
     **dict.fromkeys((b"w", b"warn", b"warning"), WARNING),
@@ -125,7 +121,7 @@ class Log:
         self._writer.join(END_S)
 
     def _copy(self, program: str, source: int, finish: Finish | None) -> None:
-        level, rest, seldom, ended = INFO, b"", Seldom(), False
+        level, rest, ended = INFO, b"", False
         while not ended:
             ended = not (read := os.read(source, READ_BYTES))
             *lines, rest = (rest + read).split(b"\n")
@@ -134,7 +130,7 @@ class Log:
             out = []
             for line in filter(None, lines):
                 finished = finish(line) if finish else None
-                if finished is None and seldom(line):
+                if finished is None:
                     calm = mark_calm(line)
                     level = level_of(calm, level)
                     finished = self._text(program, calm, level)
@@ -184,25 +180,6 @@ class Log:
             except OSError:
                 return False  # that is no reason to stop serving
         return True
-
-
-class Seldom:
-    """Leaves out lines that are repeated, but for one a minute."""
-
-    def __init__(self) -> None:
-        self._silent_until = -math.inf
-        self._left_out = False
-
-    def __call__(self, line: bytes) -> bool:
-        """Return whether a line is written."""
-        if REPEATED.match(line):
-            now = time.monotonic()
-            self._left_out = now < self._silent_until
-            if not self._left_out:
-                self._silent_until = now + REPEATED_S
-        elif not CONTINUED.match(line):
-            self._left_out = False
-        return not self._left_out
 
 
 def mark_calm(line: bytes) -> bytes:

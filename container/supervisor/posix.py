@@ -35,7 +35,7 @@ def die_with_parent() -> None:
 
 
 class Machine:
-    """The real `System`. Signals wake it through a socket, so that none is missed."""
+    """The operating system; signals wake it through a socket, so that none is missed."""
 
     def __init__(self) -> None:
         wake, waker = socket.socketpair()
@@ -52,6 +52,7 @@ class Machine:
         LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1)
 
     def spawn(self, program: Program) -> int:
+        """Start a program as the leader of a process group; return its process id."""
         # In a session of its own: a Ctrl-C in the terminal reaches this process alone.
         child = subprocess.Popen(
             program.command(),
@@ -72,17 +73,21 @@ class Machine:
         return child.pid
 
     def probe_result(self, program: Program) -> ProbeResult:
+        """Return the newest probe of a program that was started."""
         return self._probes[program.name].result
 
     def signal(self, pid: int, number: Signals) -> None:
+        """Send a signal to one process; do nothing where it is gone."""
         with suppress(ProcessLookupError):
             os.kill(pid, number)
 
     def signal_group(self, pid: int, number: Signals) -> None:
+        """Send a signal to a leader's whole process group; do nothing where it is gone."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, number)
 
     def group_is_gone(self, pid: int) -> bool:
+        """Whether no process of a leader's group is left."""
         try:
             os.killpg(pid, 0)
         except ProcessLookupError:
@@ -92,6 +97,7 @@ class Machine:
         return False
 
     def is_stopped(self, pid: int) -> bool:
+        """Whether SIGSTOP has stopped a process, and it was not continued since."""
         try:
             stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
         except OSError:
@@ -99,6 +105,7 @@ class Machine:
         return stat.rpartition(")")[2].split()[0] == "T"
 
     def ended(self) -> Iterator[tuple[int, int]]:
+        """Yield process id and exit code of every child that has ended, each once."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -112,6 +119,7 @@ class Machine:
             yield pid, code
 
     def wait(self, seconds: float) -> list[Signals]:
+        """Wait for signals, `seconds` at most; return those that have arrived."""
         select.select([self._wake], [], [], seconds)
         try:
             return [Signals(number) for number in os.read(self._wake, 4096)]
@@ -119,6 +127,7 @@ class Machine:
             return []
 
     def now(self) -> float:
+        """Return the seconds of a monotonic clock."""
         return time.monotonic()
 
 

@@ -1,13 +1,12 @@
-"""A program as the supervisor knows it, and the interface to the system."""
+"""A program as the supervisor knows it."""
 
 from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from signal import Signals
-from typing import Protocol
 
 
 @dataclass(frozen=True)
@@ -15,7 +14,7 @@ class ProbeResult:
     """The result of a probe of a program.
 
     Args:
-        began: when the probe began, on the clock of `System.now`.
+        began: when the probe began, on the clock of `Machine.now`.
         fault: what is wrong with the program; empty where it works.
 
     """
@@ -68,34 +67,3 @@ class Policy:
     restarts: int = 10
     window: float = 600
     patience: float = 10
-
-
-class System(Protocol):
-    """The operating system, as the supervisor uses it."""
-
-    def spawn(self, program: Program) -> int:
-        """Start a program as the leader of a process group; return its process id."""
-
-    def probe_result(self, program: Program) -> ProbeResult:
-        """Return the newest probe of a program that was started."""
-
-    def signal(self, pid: int, number: Signals) -> None:
-        """Send a signal to one process; do nothing where it is gone."""
-
-    def signal_group(self, pid: int, number: Signals) -> None:
-        """Send a signal to a leader's whole process group; do nothing where it is gone."""
-
-    def group_is_gone(self, pid: int) -> bool:
-        """Whether no process of a leader's group is left."""
-
-    def is_stopped(self, pid: int) -> bool:
-        """Whether SIGSTOP has stopped a process, and it was not continued since."""
-
-    def ended(self) -> Iterator[tuple[int, int]]:
-        """Yield process id and exit code of every child that has ended, each once."""
-
-    def wait(self, seconds: float) -> list[Signals]:
-        """Wait for signals, `seconds` at most; return those that have arrived."""
-
-    def now(self) -> float:
-        """Return the seconds of a monotonic clock."""

@@ -12,7 +12,7 @@ that was restarted too often, ends the container: the others are stopped, and th
 On a stop signal the programs are stopped one after the other, and each has time to finish its work.
 What still runs at the deadline is killed. The clock starts at the signal.
 
-All access to the machine goes through `System`, so that the tests are scripted histories.
+All access to the system goes through `Machine`, so that the tests are scripted histories.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ import math
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from signal import Signals
 from typing import Any
 
-from container.supervisor.lifecycle import Lifecycle, State
 from container.supervisor.log import ERROR, WARNING, Say
-from container.supervisor.program import Policy, Program, System
+from container.supervisor.posix import Machine
+from container.supervisor.program import Policy, Program
 from container.supervisor.signals import STOP_SIGNALS
 from dispatcher.exit_codes import in_words
 
@@ -55,7 +56,50 @@ STALE_S = 20.0
 # sleep or hang.
 DONE_S = 1.0
 
+FIRST_DELAY_S, LONGEST_DELAY_S = 0.5, 8.0  # before a restart
+
 LONGEST_REASON = 200  # characters; web workers show it to callers
+
+
+class State(Enum):
+    """The state of a program; the values are those of the status file."""
+
+    WAITING = "waiting"
+    STARTING = "starting"
+    RUNNING = "running"
+    ENDING = "ending"
+
+
+@dataclass
+class Lifecycle:
+    """The lifecycle of one program so far; times are those of `Machine.now`.
+
+    Args:
+        faulty_since: when the present fault was found; None without one.
+        done_since: when its work was found to be finished, after it was asked to end.
+
+    """
+
+    program: Program
+    state: State = State.WAITING
+    since: float = -math.inf
+    pid: int = 0
+    alive: bool = False
+    faulty_since: float | None = None
+    done_since: float | None = None
+    starts: int = 0
+    worked: bool = False
+    restarts: list[float] = field(default_factory=list)
+    reason: str = ""
+
+    def enter(self, state: State, now: float) -> None:
+        self.state, self.since, self.faulty_since = state, now, None
+
+    def delay(self) -> float:
+        """Return the seconds before the next start."""
+        if not self.restarts:
+            return 0.0
+        return float(min(FIRST_DELAY_S * 2 ** (len(self.restarts) - 1), LONGEST_DELAY_S))
 
 
 @dataclass
@@ -71,7 +115,7 @@ class Supervisor:
     """
 
     programs: Sequence[Program]
-    system: System
+    system: Machine
     policy: Policy
     say: Say
     publish: Callable[[Mapping[str, Any]], None]

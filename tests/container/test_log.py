@@ -237,17 +237,3 @@ def test_a_reader_that_is_gone_is_no_reason_to_fail() -> None:
         os.write(log.sink("triton"), b"line\n")
         log.say("line")
     os.close(out)
-
-
-def test_what_triton_repeats_about_each_export_is_written_once(tmp_path: Path) -> None:
-    failed = (
-        b"[Error] File: /tmp/src/opentelemetry-cpp/x.cc:103 failed, Header: a\n,\tDate: b\n,Body:\n"
-    )
-    lines = copied({"triton": b"I1 up\n" + 3 * failed + b"I2 on\n" + failed}, tmp_path)
-    assert [line for line in lines if not line.startswith("serve: ")] == [
-        "triton: I1 up",
-        "triton: [Error] File: /tmp/src/opentelemetry-cpp/x.cc:103 failed, Header: a",
-        "triton: ,\tDate: b",
-        "triton: ,Body:",
-        "triton: I2 on",
-    ]

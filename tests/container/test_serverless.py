@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from container.programs import shared_memory
-from container.programs.shared_memory import NoSharedMemory
+from container.trouble import Trouble
 from dispatcher.settings import read_settings
 from tests.conftest import Endpoint, start, stop, wait_until_announced
 from tests.end_to_end.test_remote_triton import X, make_models
@@ -67,7 +67,7 @@ def test_without_dev_shm_the_start_says_what_helps(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(shared_memory, "FOLDER", tmp_path / "nothing")
-    with pytest.raises(NoSharedMemory, match="SERVERLESS=true uses a folder in RUN_DIR"):
+    with pytest.raises(Trouble, match="SERVERLESS=true uses a folder in RUN_DIR"):
         shared_memory.prepare(read_settings({}), tmp_path)
 
 
@@ -76,5 +76,5 @@ def test_without_a_compiler_the_start_says_what_is_missing(
 ) -> None:
     monkeypatch.setattr(shared_memory, "LIBRARY", tmp_path / "shm_elsewhere.so")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(NoSharedMemory, match=r"which the image has; a C compiler"):
+    with pytest.raises(Trouble, match=r"which the image has; a C compiler"):
         shared_memory.prepare(read_settings({"SERVERLESS": "true"}), tmp_path)

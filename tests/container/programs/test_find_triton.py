@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from container.programs import find_triton as triton
-from container.programs.find_triton import NoTriton, find_triton
+from container.programs.find_triton import find_triton
+from container.trouble import Trouble
 from tests.conftest import PROJECT
 
 
@@ -64,7 +65,7 @@ def test_backends_laid_out_beforehand_are_used_where_they_fit(
     """An image's /tmp may be one that nothing can be run from."""
     prepared = tmp_path / "environment" / "triton-backends"
     prepared.parent.mkdir()
-    monkeypatch.setattr(triton, "find_prepared_backends", lambda: prepared)
+    monkeypatch.setattr(triton, "PREPARED", prepared)
     triton.prepare()
     found = find_triton(tmp_path / "none", "", tmp_path)
     assert f"--backend-directory={prepared}" in found.options
@@ -78,7 +79,7 @@ def test_without_any_it_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(NoTriton, match="nvidia-pytriton"):
+    with pytest.raises(Trouble, match="nvidia-pytriton"):
         find_triton(tmp_path / "none", "", tmp_path)
 
 
@@ -90,7 +91,7 @@ def test_without_libpython_it_says_what_to_install(
 
     monkeypatch.setattr(triton.sysconfig, "get_config_var", lambda name: str(tmp_path))
     monkeypatch.setattr(triton.ctypes, "CDLL", missing)
-    with pytest.raises(NoTriton, match="apt-get install libpython3"):
+    with pytest.raises(Trouble, match="apt-get install libpython3"):
         find_triton(tmp_path / "none", "", tmp_path)
 
 

@@ -18,11 +18,11 @@ from container.programs.listening import has_ipv6
 from container.programs.nginx import (
     ALIVE,
     REFUSALS,
-    NoNginx,
     RequestLines,
     find_nginx,
     nginx_program,
 )
+from container.trouble import Trouble
 from dispatcher.settings import read_settings
 from tests.conftest import PROJECT, free_ports, wait_for
 from tests.support.front import NGINX
@@ -160,5 +160,5 @@ def test_open_grpc_needs_an_nginx_with_http_2(
     if usable:
         assert find_nginx(settings) == str(executable)
     else:
-        with pytest.raises(NoNginx, match=r"TRITON_PUBLIC_GRPC_PORT is 9001, and .*/nginx was"):
+        with pytest.raises(Trouble, match=r"TRITON_PUBLIC_GRPC_PORT is 9001, and .*/nginx was"):
             find_nginx(settings)
