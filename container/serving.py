@@ -9,11 +9,10 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from backends.machine.cpu_share import usable_cpus
 from clients.model_files.files import explain_denial
@@ -105,31 +104,26 @@ def main(arguments: list[str]) -> int:
         try:
             check_files(settings)
             with make_run_folder(settings.run_dir) as run_dir:
-                return run_with_room(settings, run_dir, log)
-        except SettingError as error:
+                return run(settings, run_dir, log)
+        except (SettingError, Trouble) as error:
             log.say(str(error), ERROR)
-            return MISUSED
-
-
-def run_with_room(settings: Settings, run_dir: Path, log: Log) -> int:
-    """Start and watch the programs; return the exit code, 1 on a full disk."""
-    try:
-        return run(settings, run_dir, log)
-    except OSError as error:
-        if error.errno not in NO_ROOM:
-            raise
-        place = error.filename2 or error.filename or run_dir
-        log.say(f"'{place}': {error.strerror}; {ROOM}", ERROR)
-        return 1
+            return MISUSED if isinstance(error, SettingError) else 1
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            place = error.filename2 or error.filename or "RUN_DIR"
+            log.say(f"'{place}': {error.strerror}; {ROOM}", ERROR)
+            return 1
 
 
 def run(settings: Settings, run_dir: Path, log: Log) -> int:
-    """Start the three programs and watch them; return the exit code."""
+    """Start the three programs and watch them; return the exit code.
+
+    Raises Trouble, SettingError: they cannot be started.
+    """
     say = log.say
     if taken := list(find_taken_ports(settings)):
-        for line in taken:
-            say(line, ERROR)
-        return 1
+        raise Trouble("\n".join(taken))
     raise_file_limit(say)
     elsewhere = without_effect(settings) if settings.triton_url else ()
     for line in (*elsewhere, *find_gone(os.environ)):
@@ -138,19 +132,13 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
     settings = with_repository(settings, run_dir, say)
     optional = settings.multi_model or settings.load_on_demand or settings.triton_url
     if not (settings.required_models or optional or has_classes(settings)):
-        say(
+        raise Trouble(
             "MODEL_REPOSITORY and MODEL_DIR hold no models; expected: a folder per model, or "
-            "classes in CLIENTS_PATH",
-            ERROR,
+            "classes in CLIENTS_PATH"
         )
-        return 1
-    try:
-        nginx = find_nginx(settings)
-        triton = None if settings.triton_url else prepare_triton(settings, run_dir, say)
-        plan = plan_shared_memory(settings, triton, run_dir, say)
-    except Trouble as error:
-        say(str(error), ERROR)
-        return 1
+    nginx = find_nginx(settings)
+    triton = None if settings.triton_url else prepare_triton(settings, run_dir, say)
+    plan = plan_shared_memory(settings, triton, run_dir, say)
     where = triton.kind if triton else f"at {settings.triton_url}; none is started here"
     say(f"Triton: {where}; required models: {', '.join(settings.required_models) or 'none'}")
     for line in plan.changes():
@@ -178,7 +166,7 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
                 restarts=settings.restarts,
             ),
             say,
-            publisher(run_dir / SUPERVISOR, say),
+            StatusWriter(run_dir / SUPERVISOR).write,
             Announcement(settings.port, say, page=settings.shows_page),
             lambda: {"refusals": dict(requests.counts), "hung": sorted(loads.hung)},
         ).run()
@@ -214,19 +202,6 @@ def with_workers(environment: Mapping[str, str], cpus: int) -> dict[str, str]:
         return dict(environment)
     workers = min(MOST_WORKERS, max(1, cpus // CPUS_PER_WORKER))
     return {**environment, WORKERS: str(workers)}
-
-
-def publisher(path: Path, say: Say) -> Callable[[Mapping[str, Any]], None]:
-    """Return a function that publishes the status of the programs to the web workers."""
-    file = StatusWriter(path)
-
-    def publish(status: Mapping[str, Any]) -> None:
-        try:
-            file.write(status)
-        except OSError as error:
-            say(f"the status for the web workers cannot be written: {error.strerror}", WARNING)
-
-    return publish
 
 
 def find_taken_ports(settings: Settings) -> Iterator[str]:

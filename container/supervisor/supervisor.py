@@ -329,7 +329,11 @@ class Supervisor:
         }
         if status != self._published:
             self._published = status
-            self.publish(status)
+            try:
+                self.publish(status)
+            except OSError as error:
+                what = f"the status for the web workers cannot be written: {error.strerror}"
+                self.say(what, WARNING)
 
     def _begin_to_stop(self, exit_code: int) -> None:
         self._exit_code = exit_code
