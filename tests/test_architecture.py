@@ -107,7 +107,7 @@ ARROWS = {
     ),
     "container/programs": (
         "container/repository container/supervisor backends/engine_choice.py"
-        " backends/machine dispatcher/log_lines.py"
+        " backends/machine container/trouble.py dispatcher/log_lines.py"
         " dispatcher/telemetry/memory.py"
         " dispatcher/status/status_file.py dispatcher/settings"
     ),
@@ -193,7 +193,9 @@ ARROWS = {
     ),
     "bench/nothing": "clients",
     "bench/rivals": "bench/load clients/triton dispatcher/telemetry",
-    "bench/servers": ("bench/load container/programs backends/machine backends/openvino"),
+    "bench/servers": (
+        "bench/load container/programs container/trouble.py backends/machine backends/openvino"
+    ),
 }
 
 SHELF, TEST_SHELF = 9, 10
