@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,48 +15,30 @@ import pytest
 from PIL import Image
 
 from clients.tensors.agreement import Agreement
-from tests.conftest import PICTURES, PROJECT
+from tests.conftest import PICTURES, PROJECT, wait_for
 from tests.support.quantize import SIZE, asked, conv_net
 from tool.__main__ import main
 from tool.engines import int8, quantize
+
+Change = Callable[[Path], object]
 
 
 def left(here: Path) -> list[str]:
     return sorted(str(path.relative_to(here)) for path in (here / "models").rglob("*"))
 
 
-def broken_picture(here: Path) -> None:
-    (here / "samples" / "01.png").write_bytes(b"\x89PNG no more")
-
-
-def no_samples(here: Path) -> None:
-    for path in (here / "samples").iterdir():
+def no_samples(net: Path) -> None:
+    for path in (net.parents[1] / "samples").iterdir():
         path.rename(path.with_suffix(".tiff"))
 
 
-def torch_model(here: Path) -> None:
-    file = here / "models" / "net" / "1" / "model.onnx"
-    file.rename(file.with_suffix(".pt"))
+def plain(net: Path) -> None:
+    (net / "1" / "model.onnx").rename(net / "model.onnx")
+    (net / "1").rmdir()
 
 
-def no_onnx(here: Path) -> None:
-    (here / "models" / "net" / "1" / "model.onnx").write_bytes(b"<html>")
-
-
-def plain(here: Path) -> None:
-    folder = here / "models" / "net"
-    (folder / "1" / "model.onnx").rename(folder / "model.onnx")
-    (folder / "1").rmdir()
-
-
-def locked(here: Path) -> None:
-    if os.geteuid() == 0:
-        pytest.skip("root may write everywhere")
-    (here / "models" / "net").chmod(0o555)
-
-
-def broken_client(here: Path) -> None:
-    (here / "models" / "net" / "dispatch.toml").write_text('family = "classification"\ncrop = -1\n')
+def broken_picture(net: Path) -> None:
+    (net.parents[1] / "samples" / "01.png").write_bytes(b"\x89PNG no more")
 
 
 @pytest.mark.parametrize(
@@ -65,11 +46,28 @@ def broken_client(here: Path) -> None:
     [
         (broken_picture, [], "the client refuses the sample 01.png: "),
         (no_samples, [], "there are no samples in "),
-        (torch_model, [], "net is no ONNX model: there is no file 1/model.onnx"),
-        (no_onnx, [], "is no ONNX file that can be read"),
+        (
+            lambda net: (net / "1" / "model.onnx").rename(net / "1" / "model.pt"),
+            [],
+            "net is no ONNX model: there is no file 1/model.onnx",
+        ),
+        (
+            lambda net: (net / "1" / "model.onnx").write_bytes(b"<html>"),
+            [],
+            "is no ONNX file that can be read",
+        ),
         (plain, [], "has no version folders; move its model.onnx into"),
-        (locked, [], "Permission denied: "),
-        (broken_client, [], "the client of 'net' does not work: "),
+        pytest.param(
+            lambda net: net.chmod(0o555),
+            [],
+            "Permission denied: ",
+            marks=pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere"),
+        ),
+        (
+            lambda net: (net / "dispatch.toml").write_text('family = "classification"\ncrop = -1'),
+            [],
+            "the client of 'net' does not work: ",
+        ),
         (None, ["--samples", "/no/such"], "--samples is '/no/such', which is no folder; expected"),
         (None, ["--repository", "/no/such"], "MODEL_DIR is /no/such"),
         (None, ["--version", "7"], "--version is '7'; "),
@@ -81,7 +79,7 @@ def broken_client(here: Path) -> None:
 )
 def test_it_says_what_is_wrong_and_leaves_nothing(
     here: Path,
-    change: Callable[[Path], None] | None,
+    change: Change | None,
     options: list[str],
     words: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -89,7 +87,7 @@ def test_it_says_what_is_wrong_and_leaves_nothing(
 ) -> None:
     monkeypatch.chdir(here)
     if change:
-        change(here)
+        change(here / "models" / "net")
     before = left(here)
     assert asked(here, *options) == 2
     out, err = capsys.readouterr()
@@ -98,12 +96,21 @@ def test_it_says_what_is_wrong_and_leaves_nothing(
     assert left(here) == before
 
 
-def test_it_names_the_models_that_there_are(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_names_the_models_that_there_are_and_the_package_that_is_missing(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     given = ["--samples", str(here / "samples"), "--repository", str(here / "models")]
     assert main(["quantize", "nett", *given]) == 2
     err = capsys.readouterr().err
     assert "there is no model 'nett'" in err
     assert "net, resnet, yolov5" in err
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    assert asked(here) == 2
+    err = capsys.readouterr().err
+    extra = PROJECT / "container" / "image" / "requirements" / "quantize.txt"
+    assert "needs the package onnx, which is not installed" in err
+    assert f"`{sys.executable} -m pip install --require-hashes -r {extra}`" in err
+    assert extra.is_file()
 
 
 def test_int8_is_not_quantized_again(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,8 +136,8 @@ def test_few_samples_are_warned_of(here: Path, capsys: pytest.CaptureFixture[str
     assert "the one sample was calibrated on and compared" in capsys.readouterr().out
 
 
-def test_what_is_far_off_is_written_only_on_demand(
-    here: Path, capsys: pytest.CaptureFixture[str]
+def test_what_is_far_off_or_cannot_be_compared_is_written_only_on_demand(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of nearly black pictures come ranges in which others are nearly black too."""
     file = here / "models" / "net" / "1" / "model.onnx"
@@ -147,40 +154,16 @@ def test_what_is_far_off_is_written_only_on_demand(
     assert "in int8: not written" in out
     assert "--keep writes it all the same" in out
     assert left(here) == before
-    assert asked(here, "--keep") == 0
-    assert (file.parent.parent / "2" / "model.onnx").is_file()
-
-
-def test_what_cannot_be_compared_is_written_only_on_demand(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """However small the differences are."""
     nothing = Agreement(passes=True, worst="there is no object", difference=0.0, shows="")
-    monkeypatch.setattr(quantize, "difference", lambda *_: nothing)
-    before = left(here)
+    monkeypatch.setattr(quantize, "difference", lambda *_: nothing)  # however small they are
     assert asked(here) == 1
     out = capsys.readouterr().out
     assert "Nothing was written: no compared sample has an object" in out
     assert "warning: no compared sample has an object" in out
     assert left(here) == before
+    monkeypatch.undo()
     assert asked(here, "--keep") == 0
-
-
-def program(here: Path, code: str, **variables: str) -> subprocess.Popen[str]:
-    given = ["quantize", "net", "--samples", here / "samples", "--repository", here / "models"]
-    arguments = [str(one) for one in given]
-    return subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            f"{code}\nfrom tool.__main__ import main\nsys.exit(main({arguments}))",
-        ],
-        cwd=PROJECT,
-        env={"PATH": "/usr/bin:/bin", **variables},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    assert (file.parent.parent / "2" / "model.onnx").is_file()
 
 
 def test_ctrl_c_leaves_nothing(here: Path, tmp_path: Path) -> None:
@@ -191,12 +174,19 @@ def test_ctrl_c_leaves_nothing(here: Path, tmp_path: Path) -> None:
         "import signal, sys, time; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from tool.engines import quantize; quantize.difference = lambda *_: time.sleep(120)"
     )
-    with program(here, waits, TMPDIR=str(temporary)) as process:
-        end = time.monotonic() + 120
-        while not list((here / "models" / "net").glob(".dispatcher-*/2/model.onnx")):
-            assert time.monotonic() < end
-            assert process.poll() is None, process.communicate()
-            time.sleep(0.05)
+    given = ["--samples", str(here / "samples"), "--repository", str(here / "models")]
+    calls = f"from tool.__main__ import main\nsys.exit(main({['quantize', 'net', *given]}))"
+    with subprocess.Popen(
+        [sys.executable, "-c", f"{waits}\n{calls}"],
+        cwd=PROJECT,
+        env={"PATH": "/usr/bin:/bin", "TMPDIR": str(temporary)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        made = here / "models" / "net"
+        wait_for(lambda: list(made.glob(".dispatcher-*/2/model.onnx")), 120, "the int8 file")
+        assert process.poll() is None, process.communicate()
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -204,16 +194,6 @@ def test_ctrl_c_leaves_nothing(here: Path, tmp_path: Path) -> None:
     assert left(here) == before
     # ONNX Runtime's own file is there from its import on.
     assert [path for path in temporary.iterdir() if path.name != ".ses"] == []
-
-
-def test_what_is_missing_is_named_with_the_command_that_installs_it(here: Path) -> None:
-    with program(here, "import sys; sys.modules['onnx'] = None") as process:
-        out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (2, "")
-    extra = PROJECT / "container" / "image" / "requirements" / "quantize.txt"
-    assert "needs the package onnx, which is not installed" in err
-    assert f"`{sys.executable} -m pip install --require-hashes -r {extra}`" in err
-    assert extra.is_file()
 
 
 @pytest.mark.slow
