@@ -5,6 +5,7 @@ Skipped where the models were not made (`make weights`) or the reference models 
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,15 +14,32 @@ import onnxruntime
 import pytest
 
 from tests.conftest import PROJECT, SHARED
+from weights.cli import main
 
 REPOSITORY = PROJECT / "model_repository"
 
 
-def session(model: str) -> Any:
-    path = REPOSITORY / model / "1" / "model.onnx"
+def session(model: str, repository: Path = REPOSITORY) -> Any:
+    path = repository / model / "1" / "model.onnx"
     if not path.is_file():
-        pytest.skip(f"{path.relative_to(PROJECT)} is not there: run `make weights`")
+        pytest.skip(f"{path} is not there: run `make weights`")
     return onnxruntime.InferenceSession(path)
+
+
+def assert_same_numbers(ours: Any, theirs: Any, tolerance: float) -> None:
+    """A batch of two holds the batch axis too."""
+    (value,) = ours.get_inputs()
+    images = np.random.default_rng(3).random((2, *value.shape[1:]), np.float32)
+    (got,), (wanted,) = (one.run(None, {value.name: images}) for one in (ours, theirs))
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=tolerance)
+
+
+@pytest.mark.slow
+def test_weights_that_are_made_anew_give_the_same_numbers(tmp_path: Path) -> None:
+    """The packages are fetched. They are pinned, so a converter has nothing else to read."""
+    assert main(["resnet", "yolov5", "--repository", str(tmp_path)]) == 0
+    for model in ("resnet", "yolov5"):
+        assert_same_numbers(session(model, tmp_path), session(model), 1e-3)
 
 
 @pytest.mark.parametrize(
@@ -31,15 +49,11 @@ def session(model: str) -> Any:
 def test_every_number_agrees_with_the_reference_model(
     model: str, reference: str, tolerance: float
 ) -> None:
-    """Logits within 0.1; boxes within 0.01 pixels. A batch of two holds the batch axis too."""
+    """Logits within 0.1; boxes within 0.01 pixels."""
     other = SHARED / reference / "model.onnx"
     if not other.is_file():
         pytest.skip("the reference models are not beside the project")
-    ours, theirs = session(model), onnxruntime.InferenceSession(other)
-    (value,) = ours.get_inputs()
-    images = np.random.default_rng(3).random((2, *value.shape[1:]), np.float32)
-    (got,), (wanted,) = (one.run(None, {value.name: images}) for one in (ours, theirs))
-    np.testing.assert_allclose(got, wanted, rtol=0, atol=tolerance)
+    assert_same_numbers(session(model), onnxruntime.InferenceSession(other), tolerance)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.support.models import tfjs_files
 from weights.converters import tfjs
 from weights.errors import WeightsError
 
@@ -17,12 +17,22 @@ WEIGHTS = {
 
 
 def test_reads_weights_across_shards_which_hold_nothing_else(tmp_path: Path) -> None:
-    folder = tfjs_files.write(tmp_path, {"a": 1}, WEIGHTS)
-    stored, weights = tfjs.read(folder)
+    """As the TensorFlow.js converter lays them out: a shard may end in the middle of a weight."""
+    data = b"".join(array.tobytes() for array in WEIGHTS.values())
+    (tmp_path / "a.bin").write_bytes(data[:17])
+    (tmp_path / "b.bin").write_bytes(data[17:])
+    entries = [
+        {"name": name, "shape": list(array.shape), "dtype": str(array.dtype)}
+        for name, array in WEIGHTS.items()
+    ]
+    groups = [{"paths": ["a.bin", "b.bin"], "weights": entries}]
+    model = {"modelTopology": {"a": 1}, "weightsManifest": groups}
+    (tmp_path / "model.json").write_text(json.dumps(model))
+    stored, weights = tfjs.read(tmp_path)
     assert stored["modelTopology"] == {"a": 1}
     assert list(weights) == list(WEIGHTS)
     for name, array in WEIGHTS.items():
         np.testing.assert_array_equal(weights[name], array, strict=True)
-    (folder / "b.bin").write_bytes((folder / "b.bin").read_bytes() + b"more")
+    (tmp_path / "b.bin").write_bytes(data[17:] + b"more")
     with pytest.raises(WeightsError, match="4 bytes that are no weight"):
-        tfjs.read(folder)
+        tfjs.read(tmp_path)
