@@ -133,12 +133,7 @@ def build() -> Flask:
         explain=explainer(settings),
         classes=not settings.load_on_demand,  # they might load one model after the other
     )
-
-    def renewed() -> None:
-        admission.calls.reset_hanging()
-        prober.forgive()
-
-    reloader.renewed = renewed
+    reloader.renewed = prober.forgive
     prober.start()
     keys = load_key_file(settings)
     readiness = Readiness(supervisor, prober.status)
@@ -229,7 +224,7 @@ def assemble(
         follow=reloader.news.follow,
     )
     executor = Executor(lookup, admission.calls, grace_period(settings.client_timeout))
-    environment.others.find = executor.client
+    environment.others.find = lookup.client
     s3 = Step(settings, admission.bodies) if settings.s3_is_used else None
     later = Later(jobs, settings, s3) if jobs else None
     inference = InferenceHandler(settings, executor, admission, telemetry, s3=s3, later=later)

@@ -11,7 +11,6 @@ from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from clients.base import Client
 from clients.errors import BadParameter, BadPayload, InferenceError
 from clients.families.base.family import Family
 from clients.request import Once, part_of_trace
@@ -54,14 +53,6 @@ class Executor:
         self.patience = patience
         # A call gets its slot before its thread: there is a thread for each slot.
         self._pool = ThreadPoolExecutor(calls.total, thread_name_prefix="call")
-
-    def client(self, name: str, until: float) -> Client:
-        """Return the client of a model that another model's class asks, as for a caller.
-
-        Raises InferenceError: it is unknown, or known not to answer.
-        """
-        self.calls.refuse_hanging(self.registry.name(name))
-        return self.lookup.client(name, until)
 
     def batches(self, prepared: PreparedRequest, series: Series) -> Iterator[list[Any]]:
         """Yield the results for a list of payloads, a batch at a time.

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Self
 
-from clients.errors import DeadlineExceeded, ModelUnavailable, TooManyRequests
+from clients.errors import DeadlineExceeded, TooManyRequests
 from dispatcher.errors import CallerGone, time_used_up
 
 log = logging.getLogger(__name__)
@@ -30,9 +30,6 @@ SLOTS_PER_FREE = 2  # slots of a model for each free one: with one busy model a 
 # Part of the name under which new sequences of a model wait for slots: they may wait long in
 # Triton, and must not hold up those that go on.
 STARTS = " (new sequences)"
-
-# Calls of one model that may hang before further ones are refused: each occupies a thread for good.
-MAX_HANGING = 4
 
 
 @dataclass(frozen=True)
@@ -154,8 +151,6 @@ class Slots:
         self.total = self.free = total
         self.queues: dict[str, deque[Slot]] = {}  # the model that was served longest ago first
         self.taken: Counter[str] = Counter()
-        self.hanging: Counter[str] = Counter()
-        self.ignored_hanging: Counter[str] = Counter()
         self.running: set[Slot] = set()
         self._waiting_queue = waiting_queue
         self._lock = waiting_queue.lock
@@ -172,11 +167,9 @@ class Slots:
         """Wait for a slot; a call of a series goes before the other requests of its model.
 
         Raises TooManyRequests: the queue is full.
-        Raises ModelUnavailable: too many calls of the model hang.
         """
         slot = Slot(self, model, deadline, caller, in_series=in_series)
         with self._lock:
-            self.refuse_hanging(model)
             if model not in self.queues and self._has_capacity_for(model):
                 if slot.late():
                     raise DeadlineExceeded(
@@ -206,7 +199,6 @@ class Slots:
             slot.release()
             granted = False
         if not granted:
-            self.refuse_hanging(model)
             raise DeadlineExceeded(
                 "the time for this request was used up while it waited for a slot",
                 hint="send fewer requests at a time",
@@ -237,8 +229,7 @@ class Slots:
         if slot.late():
             return None
         with self._lock:
-            busy = model in self.queues or model in self.hanging
-            if busy or not self._has_capacity_for(model):
+            if model in self.queues or not self._has_capacity_for(model):
                 return None
             self._grant(slot)
             return slot
@@ -248,9 +239,6 @@ class Slots:
             self.running.discard(slot)
             self.free += 1
             decrement(self.taken, slot.model)
-            if slot.hanging:
-                decrement(self.hanging, slot.model)
-                self.ignored_hanging &= self.hanging  # the smaller count of each model
             while self.free and (model := self._next()) is not None:
                 # Moved behind the other models, if it has more waiting requests.
                 queue = self.queues.pop(model)
@@ -293,7 +281,6 @@ class Slots:
     ) -> list[Slot]:
         """Count the calls that began before that time as hanging; return the new ones.
 
-        If too many calls of a model hang, the requests that wait for it are woken and fail.
         `entered` returns when a thread ended a wait that its model did not cause.
         """
         with self._lock:
@@ -304,11 +291,6 @@ class Slots:
             ]
             for slot in found:
                 slot.hanging = True
-                self.hanging[slot.model] += 1
-            for model in {slot.model for slot in found}:
-                if self._is_hanging(model):
-                    for waiting in list(self.queues.get(model, ())):
-                        self.wake(waiting)
         return found
 
     def wake(self, slot: Slot) -> None:
@@ -325,22 +307,6 @@ class Slots:
         if not queue:
             del self.queues[slot.model]
         self._waiting_queue.count -= not slot.in_series
-
-    def reset_hanging(self) -> None:
-        """Admit calls of all models again: their clients were replaced since some hang."""
-        with self._lock:
-            self.ignored_hanging = self.hanging.copy()
-
-    def refuse_hanging(self, model: str) -> None:
-        """Raise ModelUnavailable if too many calls of a model hang."""
-        if self.hanging and self._is_hanging(model):
-            raise ModelUnavailable(
-                f"{self.hanging[model]} calls of the client of {model[:100]!r} hang",
-                hint="the container's log says where",
-            )
-
-    def _is_hanging(self, model: str) -> bool:
-        return self.hanging[model] - self.ignored_hanging[model] >= MAX_HANGING
 
     def _has_capacity_for(self, model: str) -> bool:
         return self.taken[model] < min(self.per_model, SLOTS_PER_FREE * self.free)

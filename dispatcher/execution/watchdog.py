@@ -1,8 +1,7 @@
 """Answers callers whose model's client hangs, and replaces the web worker.
 
 A thread cannot be ended from outside. So another thread answers its caller, and its slot stays
-taken. Once several calls of a model hang, further ones are refused. A worker in which hanging calls
-take half of all slots is replaced.
+taken. A worker in which hanging calls take half of all slots is replaced.
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ class Watchdog:
                 slot.model,
                 stack_of(slot.thread),
             )
-        hanging = sum(calls.hanging.values())
+        hanging = sum(slot.hanging for slot in list(calls.running))
         if not hanging or len(calls.running) > hanging or series.running:
             self.busy_at = now
         elif self.leaving and now > self.busy_at + IDLE_S:

@@ -34,7 +34,6 @@ from clients.images.pictures import room
 from clients.plugins.registry import Registry
 from clients.triton.server import ModelServer, ModelState
 from dispatcher.background import start_rounds
-from dispatcher.execution.slots import MAX_HANGING
 from dispatcher.execution.watchdog import stack_of
 from dispatcher.settings import FAILING, READINESS
 from dispatcher.status.checks import ModelChecks, ProbedModel
@@ -56,6 +55,7 @@ DEATHS_S = 0.5
 # So many probes of a model that is well only knock at its process: the example of YOLOv5s every 8 s
 # takes 4 % of a core. (CPU time of an idle container, by process.)
 KNOCKS = 7
+MAX_HUNG = 4  # probes of a class: each that does not come back keeps a thread
 
 
 @dataclass
@@ -209,7 +209,7 @@ class Prober:
                     continue
                 self._end(probe, reason, model_failed=False)
             log.error("the model %s: %s; it is at\n%s", name, reason, stack_of(probe.thread))
-            if probe.hung == MAX_HANGING and probe.result.required and probe.well:
+            if probe.hung == MAX_HUNG and probe.result.required and probe.well:
                 log.error("asking gunicorn for new web workers, in which %s may answer", name)
                 self.replace_workers()
 
@@ -306,7 +306,7 @@ class Prober:
             if is_urgent if result.reason else is_suspect:
                 wait = min(SOON_S, wait)
             is_due = result.tried_in != supervisor.triton_starts or now >= result.at + wait
-            waits = probe.began is None and probe.hung < MAX_HANGING
+            waits = probe.began is None and probe.hung < MAX_HUNG
             if is_due and waits and result.model not in self.reloads.lost:
                 yield name, probe
 

@@ -92,10 +92,8 @@ def test_a_client_that_ends_the_process_is_survived(endpoint: Endpoint) -> None:
     wait_for(back, 10, "a fresh worker")
 
 
-def test_a_client_that_hangs_is_answered_for_then_refused_and_no_other_is_hurt(
-    endpoint: Endpoint,
-) -> None:
-    """504 at the deadline, 3.6 s of 4, then 503 at once; `quick` is answered all the while."""
+def test_a_client_that_hangs_is_answered_for_and_no_other_is_hurt(endpoint: Endpoint) -> None:
+    """504 at the deadline, 3.6 s of 4; `quick` is answered all the while."""
     before = worker(endpoint)
     with steady(endpoint) as statuses, ThreadPoolExecutor(4) as pool:
         began = time.monotonic()
@@ -105,21 +103,19 @@ def test_a_client_that_hangs_is_answered_for_then_refused_and_no_other_is_hurt(
         assert {(a.status, a.json["error"]["code"]) for a in answers} == {
             (504, "deadline_exceeded")
         }
-        wait_for(lambda: bad(endpoint, "nothing").status == 503, 5, "the refusal")
-        refused = bad(endpoint, "nothing")
-        assert (refused.status, refused.json["error"]["code"]) == (503, "model_unavailable")
-        assert "4 calls of the client of 'bad' hang" in refused.json["error"]["message"]
         assert bad(endpoint, "nothing", "bad2").json["result"] == "nothing"
     assert set(statuses) == {200}
     assert worker(endpoint) == before
-    assert "time.sleep(1)" in endpoint.log.read_text(), "the log says where it hangs"
+    wait_for(
+        lambda: "time.sleep(1)" in endpoint.log.read_text(), 5, "the log to say where it hangs"
+    )
 
 
 def test_a_worker_that_has_lost_half_of_its_threads_is_replaced(fresh: Endpoint) -> None:
-    """Three models whose clients hang: all are answered, and a fresh worker takes over."""
+    """Two models whose clients hang: all are answered, and a fresh worker takes over."""
     before = worker(fresh)
     with steady(fresh) as statuses, ThreadPoolExecutor(12) as pool:
-        calls = [("hang", model) for model in ("bad", "bad2", "bad3") for _ in range(4)]
+        calls = [("hang", model) for model in ("bad", "bad2") for _ in range(6)]
         answers = list(pool.map(lambda one: bad(fresh, *one), calls))
         assert {a.status for a in answers} == {504}
         wait_for(lambda: worker(fresh) != before, 15, "another worker")

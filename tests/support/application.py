@@ -60,14 +60,7 @@ def make_app(
         readiness,
         admission=admission,
         reloader=reloader
-        or Reloader(
-            settings,
-            registry,
-            environment,
-            news_of(settings),
-            environment.server,
-            admission.calls.reset_hanging,
-        ),
+        or Reloader(settings, registry, environment, news_of(settings), environment.server),
         telemetry=telemetry or Telemetry(Metrics(registry.clients)),
         keys=keys,
         jobs=job_store(settings),

@@ -73,14 +73,10 @@ class Bad2(Bad):
     modelname = "bad2"
 
 
-class Bad3(Bad):
-    modelname = "bad3"
-
-
 def build() -> Flask:
     """Return the application, as `dispatcher.wsgi` does; for gunicorn."""
     settings = read_settings(os.environ)
-    names = {c.modelname: c for c in (Quick, Sleeps, Bad, Bad2, Bad3)}
+    names = {c.modelname: c for c in (Quick, Sleeps, Bad, Bad2)}
     server = FakeTriton(dict.fromkeys(names, dict), loading_s=LOADING_S)
     environment = Environment(server, settings.model_repository)
     registry = Registry({name: client(environment) for name, client in names.items()})

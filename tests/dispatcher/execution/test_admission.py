@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from clients.base import Environment
-from clients.errors import DeadlineExceeded, ModelUnavailable, TooManyRequests
+from clients.errors import DeadlineExceeded, TooManyRequests
 from clients.plugins.registry import Registry
 from dispatcher.errors import CallerGone
 from dispatcher.execution.admission import Admission
-from dispatcher.execution.slots import MAX_HANGING, Caller, Slot, Slots
+from dispatcher.execution.slots import Caller, Slot, Slots
 from dispatcher.execution.watchdog import Watchdog
 from dispatcher.settings import read_settings
 from tests.conftest import wait_for
@@ -240,52 +240,12 @@ def test_a_caller_who_talks_on_is_still_there(pair: Any) -> None:
     assert Caller(ours).disconnected()
 
 
-def test_a_model_whose_calls_hang_is_refused_until_they_come_back() -> None:
-    calls = admission().calls
-    hanging = [calls.enter("bad", soon(0.01)) for _ in range(MAX_HANGING)]
-    assert set(calls.find_hanging(time.monotonic() + 1)) == set(hanging)
-    with pytest.raises(ModelUnavailable, match="4 calls of the client of 'bad' hang"):
-        calls.enter("bad", soon())
-    assert calls.enter("good", soon())
-    hanging[0].release()
-    assert calls.enter("bad", soon())
-
-
-def test_a_model_whose_client_is_another_now_is_asked_again() -> None:
-    """Though some calls of the one before still hang; those of the new one count from nothing."""
-    calls = admission(16, 16, 0).calls
-    hanging = [calls.enter("bad", soon(0.01)) for _ in range(MAX_HANGING)]
-    calls.find_hanging(time.monotonic() + 1)
-    with pytest.raises(ModelUnavailable):
-        calls.enter("bad", soon())
-    calls.reset_hanging()
-    again = [calls.enter("bad", soon()) for _ in range(MAX_HANGING)]
-    hanging.pop().release()
-    calls.find_hanging(time.monotonic() + 1)
-    with pytest.raises(ModelUnavailable):
-        calls.enter("bad", soon())
-    for turn in (*hanging, *again):
-        turn.release()
-    calls.enter("bad", soon()).release()
-    assert not calls.ignored_hanging
-
-
-def test_those_who_wait_for_a_model_that_hangs_are_refused_with_the_others() -> None:
-    calls = admission(MAX_HANGING, 2 * MAX_HANGING).calls
-    for _ in range(MAX_HANGING):
-        calls.enter("bad", soon(0.01))
-    (waiting,) = waiters(calls, "bad", 1)
-    calls.find_hanging(time.monotonic() + 1)
-    assert isinstance(waiting.ended(), ModelUnavailable)
-
-
 def test_nothing_is_kept_of_names_that_callers_made_up() -> None:
     calls = admission().calls
     for number in range(100):
         calls.enter(f"made up {number}", soon()).release()
     assert not calls.taken
     assert not calls.queues
-    assert not calls.hanging
     assert calls.free == calls.total
 
 

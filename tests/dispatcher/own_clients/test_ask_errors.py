@@ -12,7 +12,6 @@ from flask.testing import FlaskClient
 from clients.base import Environment
 from clients.errors import DeadlineExceeded, ModelFailed, ModelUnavailable
 from clients.plugins.registry import load_clients
-from dispatcher.execution.slots import MAX_HANGING
 from dispatcher.settings import read_settings
 from dispatcher.wsgi import make_admission
 from tests.support.application import make_app, quiet
@@ -140,8 +139,6 @@ def test_a_model_that_is_known_not_to_answer_is_refused_as_to_callers(
     said = "'broken', which 'chain' asks: the client of 'broken' is disabled"
     assert_error(chain(client, numbers=[1], name="broken"), 503, "client_disabled", said)
     assert chain(client, numbers=[1]).status_code == 200
-    admission.calls.hanging["double"] = MAX_HANGING
-    assert_error(chain(client, numbers=[1]), 503, "model_unavailable", "'double' hang")
 
 
 CIRCLES = """
