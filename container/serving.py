@@ -57,7 +57,6 @@ from dispatcher.settings import (
     read_settings,
     rows,
 )
-from dispatcher.settings.remote_triton import without_effect
 from dispatcher.status.status_file import StatusWriter
 from dispatcher.version import describe_version
 
@@ -125,8 +124,7 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
     if taken := list(find_taken_ports(settings)):
         raise Trouble("\n".join(taken))
     raise_file_limit(say)
-    elsewhere = without_effect(settings) if settings.triton_url else ()
-    for line in (*elsewhere, *find_gone(os.environ)):
+    for line in find_gone(os.environ):
         say(line, WARNING)
     say_what_lies_in_memory(run_dir, say)
     settings = with_repository(settings, run_dir, say)

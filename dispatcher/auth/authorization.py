@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 
 from flask import Request
 from werkzeug.datastructures import Headers
@@ -58,15 +59,13 @@ def is_foreign(headers: Headers, origins: Collection[str]) -> bool:
     return bool(origin) and origin.partition("://")[2] != headers.get("Host", "").lower()
 
 
+@dataclass
 class Authorizer:
     """Checks requests."""
 
-    def __init__(
-        self, keys: KeyFile | None, origins: Collection[str] = (), *, management: bool
-    ) -> None:
-        self.keys = keys
-        self.origins = origins
-        self.management = management
+    keys: KeyFile | None
+    origins: Collection[str]  # whose pages may change what is served
+    management: bool  # whether models can be managed
 
     def check(self, request: Request) -> str:
         """Check a request; return the name of its key, empty where none is needed.

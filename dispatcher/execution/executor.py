@@ -135,8 +135,7 @@ class Executor:
         Raises BadParameter: none of the models knows a parameter.
         Raises BadPayload: none of the models knows a field of the payload.
         """
-        self.refuse_unknown_parameters(model_requests)
-        self.refuse_unknown_fields(model_requests)
+        self.refuse_unknown_names(model_requests)
         # Not for a list: each model decodes it a batch at a time, and all of it may be large.
         once = None if model_requests[0].is_list else Once()
         answers = self.items(model_requests, metadata, series, once)
@@ -145,26 +144,22 @@ class Executor:
             for one, answer in zip(model_requests, answers, strict=True)
         }
 
-    def refuse_unknown_parameters(self, model_requests: list[ModelRequest]) -> None:
-        clients = self.registry.clients
-        names = [self.registry.name(one.modelname) for one in model_requests]
-        known = {p for name in names if name in clients for p in clients[name].parameters}
-        if unknown := [name for name in model_requests[0].parameters if name not in known]:
-            raise BadParameter(
-                f"the parameter {brief(unknown[0])} is known to none of the models",
-                hint=f"they take {', '.join(sorted(known)) or 'no parameters'}",
-            )
-
-    def refuse_unknown_fields(self, model_requests: list[ModelRequest]) -> None:
-        """Refuse fields that no model knows, where all have ready-made clients."""
+    def refuse_unknown_names(self, model_requests: list[ModelRequest]) -> None:
+        """Refuse parameters that no model knows; fields too, where all have ready-made clients."""
         first = model_requests[0]
         names = [self.registry.name(one.modelname) for one in model_requests]
-        clients = [self.registry.clients.get(name) for name in names]
+        clients = [client for name in names if (client := self.registry.clients.get(name))]
+        taken = {name for client in clients for name in client.parameters}
+        if unknown := [name for name in first.parameters if name not in taken]:
+            raise BadParameter(
+                f"the parameter {brief(unknown[0])} is known to none of the models",
+                hint=f"they take {', '.join(sorted(taken)) or 'no parameters'}",
+            )
         families = [client for client in clients if isinstance(client, Family) and client.fields]
-        if first.tensors or len(families) < sum(client is not None for client in clients):
+        if first.tensors or len(families) < len(clients):
             return
         known = {field for client in families for field in client.fields}
-        if len(families) < len(clients):  # a model without a client may be served all the same
+        if len(clients) < len(names):  # a model without a client may be served all the same
             known.update(V2_FIELDS)
         for payload in first.payloads:
             if isinstance(payload, Mapping) and (unknown := [n for n in payload if n not in known]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import operator
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from contextvars import copy_context
@@ -22,14 +23,13 @@ from clients.errors import (
     UnsupportedMedia,
 )
 from clients.families.base.family import Family
-from clients.request import SEQUENCE_NAMES, Media, Once, Request, Timings, current
+from clients.request import SEQUENCE_NAMES, Media, Once, Request, SequencePart, Timings, current
 from clients.tensors.client import TensorClient, TensorResult
 from clients.tensors.nested import copy_deeply
 from dispatcher.codecs.media import UNSPECIFIED_MEDIA, detect_media
-from dispatcher.codecs.metadata import Metadata, names_sequence
+from dispatcher.codecs.metadata import Metadata, names_sequence, read_sequence
 from dispatcher.errors import BadBody, ClientBug, client_bug, contract_class, with_position
 from dispatcher.execution.model_lookup import ModelLookup
-from dispatcher.execution.sequences import sequence_of
 from dispatcher.model_request import ModelRequest
 from dispatcher.s3.places import FIELDS
 from dispatcher.s3.reading import Stored
@@ -292,7 +292,7 @@ def prepare(
         )
     alone = not model_request.is_list and not model_request.shared
     if alone and (metadata.session or names_sequence(parameters, metadata)):
-        sequence = sequence_of(lookup, client, parameters, metadata, deadline)
+        sequence = take_sequence(lookup, client, parameters, metadata, deadline)
     payloads = model_request.payloads
     if model_request.shared:  # each model takes the parameters and fields that it knows
         parameters = {k: v for k, v in parameters.items() if k in client.parameters}
@@ -320,6 +320,31 @@ def prepare(
     if model_request.is_list:  # which is opened a batch at a time
         return prepared
     return replace(prepared, payloads=prepared.opened(given, 0, deadline))
+
+
+def take_sequence(
+    lookup: ModelLookup,
+    client: Client,
+    parameters: dict[str, Any],
+    metadata: Metadata,
+    deadline: float,
+) -> SequencePart | None:
+    """Return the sequence that a request belongs to; take its names out of the parameters."""
+    if not client.parameters.keys().isdisjoint(SEQUENCE_NAMES):  # the author's own
+        return None
+    sequence = read_sequence(parameters, metadata)
+    named = names_sequence(parameters, metadata)
+    for name in SEQUENCE_NAMES:
+        parameters.pop(name, None)
+    if named and isinstance(client, TensorClient | Family):  # a class may ask other models
+        left = max(0.001, deadline - time.monotonic())
+        signature = lookup.environment.server.signature(client.served_by, timeout=left)
+        if not signature.sequence:
+            raise BadParameter(
+                f"`sequence_id` came, but the model {client.served_by!r} keeps no state",
+                hint="leave it out, or give the model `sequence_batching` in config.pbtxt",
+            )
+    return sequence
 
 
 def refuse_without_bucket(asked: ModelRequest, client: Client) -> None:

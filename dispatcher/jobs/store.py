@@ -133,7 +133,13 @@ class JobStore:
             write_json(part / REQUEST, asdict(request))
             with hold_lock(self.folder / LOCK, fcntl.LOCK_EX, time.monotonic() + LOCK_S):
                 if known := self.find(asked.owner, asked.identity):
-                    return same(known, request)
+                    if known.request.digest == request.digest:
+                        return known
+                    raise JobConflict(
+                        f"the job {request.identity} asks for something else: its body, path or "
+                        "headers differ",
+                        hint="send another id with another request",
+                    )
                 self.refuse_too_many(length)
                 # First the entry: a job without one would never be run.
                 self.enter(WAITING, Entry(time.time_ns(), length, request.name))
@@ -271,16 +277,6 @@ class JobStore:
 
 def folder_name(owner: str, identity: str) -> str:
     return hashlib.sha256(f"{owner}\n{identity}".encode()).hexdigest()
-
-
-def same(known: StoredJob, request: JobRequest) -> StoredJob:
-    """Return a job that was asked for again."""
-    if known.request.digest != request.digest:
-        raise JobConflict(
-            f"the job {request.identity} asks for something else: its body, path or headers differ",
-            hint="send another id with another request",
-        )
-    return known
 
 
 def read_json(file: Path) -> dict[str, Any] | None:

@@ -23,8 +23,7 @@ from dispatcher.s3.model_cache import RECORD
 PAGE_SIZE = 100  # models in one response
 WEIGHTS_RECORD = "model.onnx.source.json"  # written by the weights tool
 LISTED_STATES = frozenset({"READY", "LOADING", "UNLOADING"})
-RUNTIMES = frozenset({"openvino", "onnxruntime"})
-PRECISIONS = frozenset({"f32", "bf16"})
+ENGINE_FIELDS = ("engine", "precision", "speedup", "difference", "engine_reason")
 
 
 @dataclass
@@ -85,6 +84,7 @@ class ModelListing:
                 named.append((model, model, None))
         for name, model, client in sorted(named, key=lambda one: one[:2]):
             examples = list(examples_of(client)) if client else []
+            source = self.registry.source(name)
             latest = max(states[model], key=lambda state: int(state.version or 0))
             yield {
                 "modelName": name,
@@ -92,7 +92,7 @@ class ModelListing:
                 "modelUrl": self.url or model_url(self.repository / model),
                 "version": latest.version,
                 "state": latest.state,
-                "client": self.described(client) if client else None,
+                "client": client and f"{type(client).__name__} in {authors(source)}",
                 "weights": weights(self.repository / model),
                 "parameters": parameters(client) if client else {},
                 "media": dict(client.media) if client else {},
@@ -123,19 +123,9 @@ class ModelListing:
             return {}
         try:
             noted = json.loads((self.engines / f"{model}.{version}.json").read_bytes())
-            found: dict[str, Any] = {key: str(noted[key]) for key in ("engine", "precision")}
-            if "speedup" in noted and math.isfinite(speedup := float(noted["speedup"])):
-                found["speedup"] = speedup
-        except (OSError, ValueError, KeyError, TypeError):  # no file, or a damaged one
+        except (OSError, ValueError):  # no file, or a damaged one
             return {}
-        if found["engine"] not in RUNTIMES or found["precision"] not in PRECISIONS:
-            return {}
-        texts = ("difference", "engine_reason")
-        return found | {key: str(noted[key]) for key in texts if key in noted}
-
-    def described(self, client: Client) -> str:
-        """Return a client's class and its source file."""
-        return f"{type(client).__name__} in {authors(self.registry.source(client.modelname))}"
+        return {key: noted[key] for key in ENGINE_FIELDS if key in noted}
 
 
 def model_url(folder: Path) -> str:

@@ -43,18 +43,6 @@ Try = Callable[[Iterable[Source], Mapping[str, str], Settings], dict[str, Tried]
 try_at_start: Try = partial(try_sources, at_start=True)
 
 
-@dataclass(frozen=True)
-class Report:
-    """What a reload did."""
-
-    taken: list[str]  # clients that are new or were replaced
-    removed: list[str]  # clients that are gone
-    # Why new and changed sources do not work; then nothing was taken up or removed.
-    refused: dict[str, str]
-    broken: dict[str, str]  # why unchanged sources still do not work
-    absent: dict[str, str]  # the folders of clients whose models are absent or not loaded, by name
-
-
 def news_of(settings: Settings) -> News:
     """Return what names changed sources in this container; without RUN_DIR, in this process."""
     alone = Path(tempfile.gettempdir(), f"triton-dispatcher-{os.getpid()}")
@@ -163,8 +151,10 @@ class Reloader:
         if str(file) in self.registry.loaded and not file.is_file():
             self._publish([str(file)])
 
-    def reload(self) -> Report:
+    def reload(self) -> tuple[dict[str, Any], dict[str, str]]:
         """Take up all changes in every worker; where a changed source does not work, take up none.
+
+        Return what was done, and why new and changed sources do not work.
 
         Raises DeadlineExceeded: another reload did not end in time.
         """
@@ -199,21 +189,22 @@ class Reloader:
                 write_tried(folder, read_tried(folder) | known)
                 self._publish([*good, *gone])
             after, now = self.registry.clients, self.registry.loaded
-            report = Report(
-                taken=sorted(name for name, one in after.items() if before.get(name) is not one),
-                removed=sorted(before.keys() - after.keys()),
-                refused=refused,
-                broken=broken,
-                absent={
-                    name: str(folder)
-                    for where in tried
-                    if where in now
-                    for name, folder in now[where].absent.items()
-                }
-                | {s.model: str(authors(where).parent) for where, s in waiting.items()},
-            )
-        log.info("reload: %s", report)
-        return report
+            absent = {
+                name: str(folder)
+                for where in tried
+                if where in now
+                for name, folder in now[where].absent.items()
+            }
+        report = {
+            "taken": sorted(name for name, one in after.items() if before.get(name) is not one),
+            "removed": sorted(before.keys() - after.keys()),
+            # Why unchanged sources still do not work.
+            "broken": {str(authors(where)): why for where, why in broken.items()},
+            # The folders of clients whose models are absent or not loaded.
+            "absent": absent | {s.model: str(authors(w).parent) for w, s in waiting.items()},
+        }
+        log.info("reload: %s", report | {"refused": refused})
+        return report, refused
 
     def waiting(self, found: Iterable[Source]) -> dict[str, Source]:
         """Return the sources whose models are not loaded now, as far as Triton says so.

@@ -60,7 +60,6 @@ from dispatcher.routes.streams import (
     results_in_lines,
     spool,
     stream_response,
-    wants_lines,
 )
 from dispatcher.s3.reading import find_stored, wait_for_objects
 from dispatcher.s3.step import Output, Step
@@ -236,7 +235,7 @@ class InferenceHandler:
 
     def payloads(self, model_request: ModelRequest, metadata: Metadata) -> Response:
         """Answer a request with a list of payloads, a batch at a time."""
-        stream = wants_lines(metadata)
+        stream = negotiate(metadata.accept, (JSON, LINES)) == LINES
         if stream:
             refuse_to_keep(model_request, LINES)
 
@@ -255,7 +254,7 @@ class InferenceHandler:
         self, asked: SeveralModels | RequestList, metadata: Metadata, lines: str
     ) -> Response:
         """Answer several requests, each with its own status; lines as they come."""
-        stream = bool(lines) or wants_lines(metadata)
+        stream = bool(lines) or negotiate(metadata.accept, (JSON, LINES)) == LINES
         requests = iter(asked.model_requests)
         first = next(requests, None)
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from flask import Blueprint, Response, g, request
 
 from clients.errors import DeadlineExceeded, UnknownModel
-from clients.families.base.dispatch_toml import authors, find_original, remedy
+from clients.families.base.dispatch_toml import find_original, remedy
 from clients.plugins.registry import Registry
 from clients.tensors.quoting import brief
 from dispatcher.auth.api_keys import MANAGEMENT
@@ -100,11 +99,11 @@ def management_routes(  # noqa: C901  small functions that share them
     def reload() -> Response:
         """Load new and changed clients."""
         control.loader.refresh()
-        report = control.reloader.reload()
-        if report.refused:
-            copies = [file for file in map(Path, report.refused) if find_original(file)]
+        report, refused = control.reloader.reload()
+        if refused:
+            copies = [file for file in map(Path, refused) if find_original(file)]
             raise BadClient(
-                "; ".join(report.refused.values()),
+                "; ".join(refused.values()),
                 hint="; ".join(
                     [
                         "nothing was taken up: all clients are kept as they were",
@@ -112,10 +111,7 @@ def management_routes(  # noqa: C901  small functions that share them
                     ]
                 ),
             )
-        said = asdict(report)
-        del said["refused"]
-        said["broken"] = {str(authors(where)): why for where, why in report.broken.items()}
-        return json_response(said)
+        return json_response(report)
 
     @routes.post("/load_model/<model>")
     def load_own_model(model: str) -> Response:

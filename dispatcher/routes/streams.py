@@ -13,8 +13,7 @@ from clients.errors import DeadlineExceeded
 from dispatcher.codecs.content_types import BodyFile, LargeBodies
 from dispatcher.codecs.error_responses import encode_results
 from dispatcher.codecs.json_request import CHUNK
-from dispatcher.codecs.metadata import Metadata
-from dispatcher.codecs.responses import JSON, LINES, encode, lines_response, negotiate
+from dispatcher.codecs.responses import encode, lines_response
 from dispatcher.errors import CallerGone
 from dispatcher.execution.executor import Series
 from dispatcher.execution.prepared import PreparedRequest
@@ -81,10 +80,6 @@ def each_in_time(steps: Iterator[Any], prepared: PreparedRequest, series: Series
         if series.caller.disconnected():
             raise CallerGone("the caller closed the connection before all results") from error
         raise
-
-
-def wants_lines(metadata: Metadata) -> bool:
-    return negotiate(metadata.accept, (JSON, LINES)) == LINES
 
 
 def release_slot(slot: Slot) -> None:

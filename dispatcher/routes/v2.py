@@ -197,12 +197,7 @@ def refuse_parameters() -> None:
     if not isinstance(parameters, dict):
         raise BadBody(f"`parameters` is {brief(parameters)}", hint="expected an object, or none")
     if given := [name for name, value in parameters.items() if value]:
-        if given[0] == "unload_dependents":
-            raise BadBody(
-                "`parameters` has 'unload_dependents', which is not taken",
-                hint="unload each model by itself, an ensemble before its steps",
-            )
         raise BadBody(
             f"`parameters` has {brief(given[0])}, which is not taken: a restart would lose it",
-            hint="edit the model's folder (config.pbtxt and its files), then load the model",
+            hint="edit the model's folder, then load the model; unload each model by itself",
         )

@@ -33,7 +33,6 @@ CREDENTIALS: Final = (
     "check the container's AWS credentials: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and "
     "AWS_SESSION_TOKEN, or its IAM role"
 )
-RENEWED: Final = "give it new ones, or an IAM role, whose credentials renew themselves"
 KEY: Final = "check the key: it is the whole path in the bucket, and upper and lower case differ"
 
 Row = tuple[type[InferenceError], str, str]
@@ -72,7 +71,6 @@ BY_CLASS: Final[Mapping[tuple[type[Exception], ...], Row]] = {
 
 # By the codes of S3's answers. (One without a body has its status in the place of the code.)
 MISSING_KEY: Final[Row] = (ObjectNotFound, "the bucket {bucket!r} has no object {key!r}", KEY)
-EXPIRED: Final[Row] = (StorageFailed, "the container's AWS credentials have expired", RENEWED)
 WRONG_KEYS: Final[Row] = (
     StorageFailed,
     "S3 does not accept the container's AWS credentials ({code})",
@@ -91,8 +89,13 @@ BY_CODE: Final[Mapping[str, Row]] = {
         "check the bucket's name",
     ),
     **dict.fromkeys(("NoSuchKey", "NotFound", "404"), MISSING_KEY),
-    **dict.fromkeys(("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"), EXPIRED),
-    **dict.fromkeys(("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken"), WRONG_KEYS),
+    **dict.fromkeys(
+        (
+            *("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken"),
+            *("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"),
+        ),
+        WRONG_KEYS,
+    ),
     **dict.fromkeys(("SlowDown", "RequestTimeout"), FAILED),
     "InvalidObjectState": (
         ObjectForbidden,
@@ -100,7 +103,7 @@ BY_CODE: Final[Mapping[str, Row]] = {
         "it is archived: restore it (`aws s3api restore-object`), or copy it to another class",
     ),
 }
-PLAIN: Final = (MISSING_KEY, EXPIRED, WRONG_KEYS)  # to which S3's own text adds nothing
+PLAIN: Final = (MISSING_KEY, WRONG_KEYS)  # to which S3's own text adds nothing
 MOST_TEXT: Final = 400
 NAMED_RIGHT: Final = re.compile(r"not authorized to perform: (\S+)(?: on resource: (\S+))?")
 REGION_HEADER: Final = "x-amz-bucket-region"
@@ -162,9 +165,7 @@ def forbidden(operation: str, code: str, location: Location, text: str) -> Objec
     if named := NAMED_RIGHT.search(text):
         action, resource = named[1], named[2] or resource
     hint = f"allow {action} on {resource} for the container's user or role"
-    if "explicit deny" in text:
-        hint = f"a policy denies {action} on {resource}: take that out, or use another user or role"
-    elif not named and action == "s3:GetObject":
+    if not named and action == "s3:GetObject":
         hint += (
             "; S3 says the same of a missing object to those without s3:ListBucket, and of a "
             "bucket whose requester pays"

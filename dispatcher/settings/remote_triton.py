@@ -31,8 +31,6 @@ VALUE = re.compile(r"[ -~]+")
 
 # What only a Triton of this container can do.
 REFUSED = ("public_grpc_port", "multi_model", "gpu_configs", "triton_options")
-# What is set in some environments anyway.
-WITHOUT_EFFECT = (*("model_precision", "engine_cache", "model_url_roots"),)
 
 # Settings that belong to TRITON_URL, and those of TLS among them.
 ITS_OWN = (
@@ -72,10 +70,6 @@ class TritonMetadata:
     """What is sent to Triton with every call. A file is read again when it has changed.
 
     While a changed file cannot be used, what was read before is sent.
-
-    Args:
-        text: lines `name: value`, or `@` and the path of a file with such lines.
-
     """
 
     def __init__(self, text: str) -> None:
@@ -164,13 +158,6 @@ def find_changed(settings: Settings, names: Collection[str]) -> Iterator[str]:
             default = f.metadata["read"](f.metadata["default"])
             if getattr(settings, f.name) != default:
                 yield f.name
-
-
-def without_effect(settings: Settings) -> Iterator[str]:
-    """Yield a sentence for each setting that does nothing with a Triton elsewhere."""
-    its = {f.name: f.metadata["variable"] for f in fields(settings)}
-    for name in find_changed(settings, WITHOUT_EFFECT):
-        yield f"{its[name]} has no effect: Triton is at {settings.triton_url}"
 
 
 def tls_context(settings: Settings) -> ssl.SSLContext:

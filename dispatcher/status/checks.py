@@ -59,11 +59,15 @@ def failure(name: str, client: Client, timeout: float) -> str:
             is_mistake = isinstance(client, Family)  # in its file, which the message names
             return error.message if is_mistake else f"{failed}: {error.message}"
         except InferenceError as error:
-            return f"{failed}: {error.message}" + f" ({error.hint})" * bool(error.hint)
+            return f"{failed}: {with_hint(error)}"
         except (Exception, SystemExit) as error:
             log.exception("%s", failed)
             return f"{failed}: {describe_error(error)}{LOGGED}"
     return ""
+
+
+def with_hint(error: InferenceError) -> str:
+    return f"{error.message} ({error.hint})" if error.hint else error.message
 
 
 def fails_on(name: str, its: str) -> str:
@@ -243,15 +247,12 @@ class ModelChecks:
         failed = fails_on(client.modelname, its)
         try:
             self.ask_client(client, example)
-        except TensorsRefused:  # by the model
-            raise
-        except (BadRequest, NotJson) as error:
-            hint = f" ({error.hint})" * bool(error.hint)
-            refusal = BadRequest(f"{failed}: {error.message}{hint}")
+        except InferenceError as error:
+            if isinstance(error, TensorsRefused) or not isinstance(error, BadRequest | NotJson):
+                raise  # by the model
+            refusal = BadRequest(f"{failed}: {with_hint(error)}")
             refusal.model = error.model
             raise refusal from error
-        except InferenceError:
-            raise
         except BaseException as error:  # whatever a client does, the probe comes to its end
             if failed not in self._logged:  # it is probed again and again
                 log.exception("%s", failed)

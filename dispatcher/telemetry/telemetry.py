@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
@@ -34,14 +35,10 @@ QUEUE_S = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)
 
 
 class Metrics:
-    """The counters and histograms of requests, over all web workers.
+    """The counters and histograms of requests, over all web workers, for the models that exist.
 
-    Args:
-        models: the names that exist from the beginning.
-        environment: where several processes count, has the folder, which it had at the import of
-            prometheus_client too, and this worker's seat in it; else it may be empty.
-        workers: the number of web workers.
-
+    Where several processes count, the environment has the folder, which it had at the import of
+    prometheus_client too, and this worker's seat in it.
     """
 
     def __init__(
@@ -169,15 +166,13 @@ class Metrics:
         return OTHER
 
 
+@dataclass
 class Telemetry:
     """Counts and logs requests."""
 
-    def __init__(
-        self, metrics: Metrics, access_log: AccessLog | None = None, traces: Traces | None = None
-    ) -> None:
-        self.metrics = metrics
-        self.access_log = access_log
-        self.traces = traces
+    metrics: Metrics
+    access_log: AccessLog | None = None
+    traces: Traces | None = None
 
     def begin(
         self, request: Request, request_id: str, queue: float, *, counts: bool

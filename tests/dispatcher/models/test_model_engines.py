@@ -113,33 +113,13 @@ def test_of_a_model_that_is_not_ready_nothing_is_shown(
     assert not any(metrics(client).values())
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "",
-        '{"engine": "openv',
-        "[]",
-        "null",
-        "\xff",
-        '{"engine": "openvino"}',
-        '{"engine": "a", "precision": "f32"}',
-        '{"engine": "openvino", "precision": ["f32"]}',
-        '{"engine": "openvino", "precision": "f32", "speedup": "fast"}',
-    ],
-)
+@pytest.mark.parametrize("content", ["", '{"engine": "openv', "\xff"])
 def test_a_damaged_file_is_passed_over(client: FlaskClient, tmp_path: Path, content: str) -> None:
     file = show(BF16, tmp_path / "instances", "first", "1")
     assert file is not None
     file.write_bytes(content.encode("latin-1"))
     assert shown(client, "first") == {}
     assert not any(metrics(client).values())
-
-
-def test_a_number_that_json_has_not_is_left_out(client: FlaskClient, tmp_path: Path) -> None:
-    file = show(BF16, tmp_path / "instances", "first", "1")
-    assert file is not None
-    file.write_text('{"engine": "openvino", "precision": "f32", "speedup": Infinity}')
-    assert shown(client, "first") == {"engine": "openvino", "precision": "f32"}
 
 
 @pytest.mark.parametrize("has_folder", [True, False])
