@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from flask import Flask
 
-from clients.base import Environment
-from clients.plugins.registry import Registry
+from clients.base import Client, Environment
+from clients.plugins.registry import Registry, load_clients
 from dispatcher.auth.api_keys import KeyFile
 from dispatcher.execution.admission import Admission
+from dispatcher.execution.watchdog import Watchdog, replace_worker
 from dispatcher.models.reload import Reloader, news_of
-from dispatcher.settings import Settings
+from dispatcher.settings import Settings, read_settings
 from dispatcher.status.prober import Prober
 from dispatcher.status.status import Readiness
 from dispatcher.telemetry.telemetry import Metrics, Telemetry
-from dispatcher.wsgi import assemble, job_store, make_admission
+from dispatcher.wsgi import (
+    assemble,
+    configure_logging,
+    job_store,
+    load_key_file,
+    make_admission,
+    make_telemetry,
+)
 from tests.support.fake_triton import FakeTriton
 
 
@@ -39,6 +50,35 @@ class Prompt(Readiness):
 def quiet(server: FakeTriton | None = None, *required: str) -> Readiness:
     prober = Prober(required, Registry(), server or FakeTriton(), 8, 8)
     return Prompt(prober.supervisor, prober.status, probing=prober)
+
+
+def serve_clients(
+    server: FakeTriton,
+    own: Sequence[type[Client]],
+    get_readiness: Callable[[Registry], Readiness],
+    repository: Path | None = None,
+) -> Flask:
+    """Return the application as `dispatcher.wsgi` makes it, by its variables; for gunicorn.
+
+    With a repository there are the families of the project's models too.
+    """
+    settings = read_settings(os.environ)
+    environment = Environment(server, repository or settings.model_repository)
+    families = load_clients(environment).clients if repository else {}
+    registry = Registry({**families, **{one.modelname: one(environment) for one in own}})
+    configure_logging(settings)
+    admission, telemetry = make_admission(settings), make_telemetry(settings, registry, os.environ)
+    note = telemetry.metrics.note_saturation
+    Watchdog(admission, settings.client_timeout, replace_worker, note=note).start()
+    return make_app(
+        settings,
+        registry,
+        environment,
+        get_readiness(registry),
+        admission,
+        telemetry=telemetry,
+        keys=load_key_file(settings),
+    )
 
 
 def make_app(

@@ -6,7 +6,6 @@ page what a person does.
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -18,14 +17,11 @@ import numpy as np
 import pytest
 from flask import Flask
 
-from clients.base import FORMAT, Client, Environment, Parameter
+from clients.base import FORMAT, Client, Parameter
 from clients.errors import ModelFailed
-from clients.plugins.registry import Registry, load_clients
 from clients.triton.server import Signature, Tensors, TensorSpec
-from dispatcher.settings import read_settings
-from dispatcher.wsgi import configure_logging, load_key_file, make_admission, make_telemetry
 from tests.conftest import PICTURES, PROJECT, Endpoint
-from tests.support.application import make_app, quiet
+from tests.support.application import quiet, serve_clients
 from tests.support.fake_triton import Arrays, FakeTriton
 from tests.support.stand_ins import bert, resnet
 
@@ -103,7 +99,6 @@ class Hostile(Client):
 
 def build() -> Flask:
     """Return the application, for gunicorn."""
-    settings = read_settings(os.environ)
     own = (Numbers, Embed, Fails, Hostile)
     families = {"resnet": resnet, "yolov5": yolov5, "bert_base": bert}
     server = FakeTriton(
@@ -114,19 +109,7 @@ def build() -> Flask:
             )
         },
     )
-    environment = Environment(server, PROJECT / "model_repository")
-    registry = load_clients(environment)
-    registry = Registry({**registry.clients, **{one.modelname: one(environment) for one in own}})
-    configure_logging(settings)
-    return make_app(
-        settings,
-        registry,
-        environment,
-        quiet(server),
-        make_admission(settings),
-        telemetry=make_telemetry(settings, registry, os.environ),
-        keys=load_key_file(settings),
-    )
+    return serve_clients(server, own, lambda _: quiet(server), PROJECT / "model_repository")
 
 
 @contextmanager

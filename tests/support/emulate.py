@@ -20,6 +20,18 @@ from tests.conftest import PROJECT, alive, descendants, free_ports, wait_for
 READY = "InService: boto3"
 
 
+def aws_client(service: str, port: int) -> Any:
+    """Return boto3's client as anyone has it, with another address and no tricks."""
+    return boto3.client(
+        service,
+        endpoint_url=f"http://127.0.0.1:{port}",
+        region_name="eu-central-1",
+        aws_access_key_id="none",
+        aws_secret_access_key="none",
+        config=Config(retries={"total_max_attempts": 1}),
+    )
+
+
 @dataclass(frozen=True)
 class Emulated:
     """A running endpoint."""
@@ -40,18 +52,8 @@ class Emulated:
     def client(self, service: str) -> Any:
         """Return boto3's client as anyone has it, with another address."""
         if service not in self.clients:
-            self.clients[service] = self.make_client(service)
+            self.clients[service] = aws_client(service, self.port)
         return self.clients[service]
-
-    def make_client(self, service: str) -> Any:
-        return boto3.client(
-            service,
-            endpoint_url=f"http://127.0.0.1:{self.port}",
-            region_name="eu-central-1",
-            aws_access_key_id="none",
-            aws_secret_access_key="none",
-            config=Config(retries={"total_max_attempts": 1}),
-        )
 
     def invoke(self, body: bytes = b"x", **members: Any) -> tuple[bytes, dict[str, Any]]:
         answer = self.runtime.invoke_endpoint(EndpointName="mine", Body=body, **members)

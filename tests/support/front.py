@@ -15,23 +15,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import boto3
-from botocore.config import Config
 from flask import Flask
 
-from clients.base import Client, Environment
+from clients.base import Client
 from clients.errors import ModelFailed
 from clients.plugins.registry import Registry
 from container.programs.gunicorn import gunicorn_program
 from container.programs.nginx import RequestLines, nginx_program
 from container.repository.shared_memory_plan import SharedMemoryPlan
 from container.supervisor.log import Log
-from dispatcher.execution.watchdog import Watchdog, replace_worker
 from dispatcher.settings import read_settings
 from dispatcher.status.prober import Prober
-from dispatcher.wsgi import configure_logging, load_key_file, make_admission, make_telemetry
+from dispatcher.status.status import Readiness
 from tests.conftest import Endpoint, free_ports, wait_for
-from tests.support.application import make_app
+from tests.support.application import serve_clients
+from tests.support.emulate import aws_client
 from tests.support.fake_triton import Arrays, FakeTriton
 from tests.support.probing import probed
 
@@ -111,31 +109,18 @@ def nothing(_: Any) -> Arrays:
 
 def build() -> Flask:
     """Return the application with models that need no Triton; for gunicorn."""
-    settings = read_settings(os.environ)
     clients = (Double, Fails, Breaks, Echoes, Odd, Sleeps)
     server = FakeTriton({one.modelname: nothing for one in clients})
-    environment = Environment(server, settings.model_repository)
-    registry = Registry({one.modelname: one(environment) for one in clients})
-    readiness = probed(Prober(("double",), registry, server, 8, 8), everything=False)
-    admission = make_admission(settings)
-    configure_logging(settings)
-    keys = load_key_file(settings)
-    observer = make_telemetry(settings, registry, os.environ)
-    note = observer.metrics.note_saturation
-    Watchdog(admission, settings.client_timeout, replace_worker, note=note).start()
-    return make_app(settings, registry, environment, readiness, admission, None, observer, keys)
+
+    def readiness(registry: Registry) -> Readiness:
+        return probed(Prober(("double",), registry, server, 8, 8), everything=False)
+
+    return serve_clients(server, clients, readiness)
 
 
 def sagemaker_runtime(endpoint: Endpoint) -> Any:
     """Return the client that users of SageMaker have, with another address and no tricks."""
-    return boto3.client(
-        "sagemaker-runtime",
-        endpoint_url=f"http://127.0.0.1:{endpoint.port}",
-        region_name="eu-central-1",
-        aws_access_key_id="none",
-        aws_secret_access_key="none",
-        config=Config(retries={"total_max_attempts": 1}),
-    )
+    return aws_client("sagemaker-runtime", endpoint.port)
 
 
 @contextmanager

@@ -14,12 +14,9 @@ from werkzeug.test import TestResponse
 
 from clients.base import Client, Payload
 from clients.images.pictures import EXAMPLE
-from clients.triton.server import Signature, TensorSpec
 from dispatcher.errors import ANSWERS, NOT_READY, ROUTING
 
 INPUTS = int(os.environ.get("FUZZ_INPUTS", "0"))
-
-
 fuzzed = settings(
     max_examples=INPUTS or 100,
     derandomize=not INPUTS,
@@ -27,14 +24,8 @@ fuzzed = settings(
     database=None,
     suppress_health_check=list(HealthCheck),
 )
-
-
 CODES = {code for _, code in ANSWERS.values()} | {code for code, _ in ROUTING.values()}
-
-
 CODES |= {NOT_READY}
-
-
 came: Counter[str] = Counter()
 
 
@@ -49,16 +40,6 @@ class Numbers(Client):
         if "text" in payload:
             return self.text(payload)
         return self.numbers(payload, "n").tolist()
-
-
-ADD = Signature(
-    8,
-    (TensorSpec("A", "FP32", (-1, 3)), TensorSpec("B", "FP32", (-1, 3), optional=True)),
-    (TensorSpec("SUM", "FP32", (-1, 3)),),
-)
-
-
-WORDS = Signature(0, (TensorSpec("IN", "BYTES", (-1,)),), (TensorSpec("OUT", "BYTES", (-1,)),))
 
 
 def sound(response: TestResponse) -> TestResponse:
@@ -97,23 +78,15 @@ def assert_error(document: Any) -> None:
 texts = st.text(max_size=20) | st.sampled_from(
     ["resnet", "numbers", "bert_base", "[MASK] x", "\ud800"]
 )
-
-
 scalars = (
     st.none() | st.booleans() | st.integers() | st.floats() | texts
     | st.sampled_from([10**30, 2**63, -(2**63), 10**4000, 1e308, float("nan"), float("-inf")])
 )  # fmt: skip
-
-
 KEYS = (
     "modelname payload parameters modelversion requests inputs img text n top_k format name shape "
     "datatype data outputs"
 )
-
-
 keys = st.sampled_from(KEYS.split()) | texts
-
-
 json_values = st.recursive(
     scalars,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(keys, inner, max_size=4),
@@ -144,11 +117,7 @@ def spoiled(draw: st.DrawFn, sound: list[bytes]) -> bytes:
 
 
 IMG = {"img": EXAMPLE}
-
-
 TENSOR = {"name": "A", "shape": [1, 3], "datatype": "FP32", "data": [[1, 2, 3]]}
-
-
 DOCUMENTS: list[Any] = [
     {"modelname": "resnet", "payload": IMG, "parameters": {"top_k": 2, "format": "objects"}},
     {"modelname": "yolov5", "payload": [IMG, IMG], "modelversion": 1},
@@ -163,6 +132,4 @@ DOCUMENTS: list[Any] = [
         "inputs": [{"name": "IN", "shape": [2], "datatype": "BYTES", "data": ["a", "b"]}],
     },
 ]
-
-
 header = st.text(st.characters(min_codepoint=32, max_codepoint=255), max_size=60)

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 from PIL import Image
 
+from tests.support.models.onnx_models import FLOAT, save
 from tool.__main__ import main
 
 SIZE, CLASSES = 24, 5
@@ -51,15 +51,9 @@ def conv_net(file: Path, head: float = 0.3, bias: float = 0.0) -> None:
         helper.make_node("Flatten", ["p"], ["f"]),
         helper.make_node("Gemm", ["f", "w4", "b4"], ["out"], "head/Gemm", transB=1),
     ]
-    sides = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-        for name, shape in (("in", ["n", 3, SIZE, SIZE]), ("out", ["n", CLASSES]))
-    ]
-    held = [numpy_helper.from_array(w.astype(np.float32), name) for name, w in weights.items()]
-    graph = helper.make_graph(nodes, "net", sides[:1], sides[1:], held)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    file.parent.mkdir(parents=True)
-    onnx.save(model, file)
+    pixels, scores = ("in", FLOAT, ["n", 3, SIZE, SIZE]), ("out", FLOAT, ["n", CLASSES])
+    held = {name: np.asarray(w, np.float32) for name, w in weights.items()}
+    save(file, nodes, [pixels], [scores], **held)
 
 
 def pictures(folder: Path, count: int) -> list[Path]:

@@ -11,13 +11,9 @@ from typing import Any
 
 from flask import Flask
 
-from clients.base import Client, Environment, Payload
-from clients.plugins.registry import Registry
-from dispatcher.execution.watchdog import Watchdog, replace_worker
-from dispatcher.settings import read_settings
+from clients.base import Client, Payload
 from dispatcher.status.status import Readiness, Status, SupervisorStatus
-from dispatcher.wsgi import make_admission
-from tests.support.application import make_app
+from tests.support.application import serve_clients
 from tests.support.fake_triton import FakeTriton
 
 QUICK_S = 0.05
@@ -74,16 +70,10 @@ class Bad2(Bad):
 
 
 def build() -> Flask:
-    """Return the application, as `dispatcher.wsgi` does; for gunicorn."""
-    settings = read_settings(os.environ)
-    names = {c.modelname: c for c in (Quick, Sleeps, Bad, Bad2)}
-    server = FakeTriton(dict.fromkeys(names, dict), loading_s=LOADING_S)
-    environment = Environment(server, settings.model_repository)
-    registry = Registry({name: client(environment) for name, client in names.items()})
-    readiness = Readiness(SupervisorStatus, Status)
-    admission = make_admission(settings)
-    Watchdog(admission, settings.client_timeout, replace_worker).start()
-    return make_app(settings, registry, environment, readiness, admission)
+    """Return the application; for gunicorn."""
+    clients = (Quick, Sleeps, Bad, Bad2)
+    server = FakeTriton({one.modelname: dict for one in clients}, loading_s=LOADING_S)
+    return serve_clients(server, clients, lambda _: Readiness(SupervisorStatus, Status))
 
 
 def asked(folder: Path) -> list[str]:

@@ -14,10 +14,9 @@ from clients.plugins.registry import Registry, load_clients
 from dispatcher.settings import read_settings
 from tests.conftest import PROJECT
 from tests.support.application import make_app, quiet
+from tests.support.asking import ADD, WORDS
 from tests.support.fake_triton import FakeTriton
 from tests.support.fuzz import (
-    ADD,
-    WORDS,
     Numbers,
     came,
 )

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from onnx import ModelProto, TensorProto, helper
+import numpy as np
+from onnx import ModelProto, helper
 
 from tests.conftest import Answer, Endpoint
+from tests.support.models.onnx_models import FLOAT, make
 
 CONFIG = """backend: "onnxruntime"
 max_batch_size: 4
@@ -18,14 +20,9 @@ parameters { key: "engine" value { string_value: "onnxruntime" } }
 
 def adder(number: float) -> ModelProto:
     """Return a model: SUM = A + number; A and SUM are FP32 [n, 3]."""
-    graph = helper.make_graph(
-        [helper.make_node("Add", ["A", "B"], ["SUM"])],
-        "adder",
-        [helper.make_tensor_value_info("A", TensorProto.FLOAT, ["n", 3])],
-        [helper.make_tensor_value_info("SUM", TensorProto.FLOAT, ["n", 3])],
-        [helper.make_tensor("B", TensorProto.FLOAT, [1], [number])],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    nodes = [helper.make_node("Add", ["A", "B"], ["SUM"])]
+    a, total = (("A", FLOAT, ["n", 3]), ("SUM", FLOAT, ["n", 3]))
+    return make(nodes, [a], [total], B=np.array([number], np.float32))
 
 
 def files(number: float, client: str = "") -> dict[str, bytes]:

@@ -6,33 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
-FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
-
-
-def save(
-    file: Path,
-    nodes: Sequence[onnx.NodeProto],
-    inputs: Sequence[tuple[str, int, Sequence[int | str]]],
-    outputs: Sequence[tuple[str, int, Sequence[int | str]]],
-    noted: Mapping[str, str],
-    **arrays: NDArray[np.generic],
-) -> Path:
-    graph = helper.make_graph(
-        nodes,
-        "graph",
-        [helper.make_tensor_value_info(*one) for one in inputs],
-        [helper.make_tensor_value_info(*one) for one in outputs],
-        [numpy_helper.from_array(array, name) for name, array in arrays.items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    helper.set_model_props(model, dict(noted))
-    file.parent.mkdir(parents=True, exist_ok=True)
-    onnx.save(model, file)
-    return file
+from tests.support.models.onnx_models import FLOAT, INT64, save
 
 
 def tables(
@@ -50,7 +27,7 @@ def tables(
         nodes.append(helper.make_node("Reshape", ["nothing", f"{name}_ones"], [f"{name}_gate"]))
         nodes.append(helper.make_node("Add", [f"{name}_table", f"{name}_gate"], [name]))
     shapes = [(name, FLOAT, [images[0], *table.shape]) for name, table in outputs.items()]
-    return save(file, nodes, [("images", FLOAT, images)], shapes, noted or {}, **arrays)
+    return save(file, nodes, [("images", FLOAT, images)], shapes, noted, **arrays)
 
 
 def scores(
@@ -72,7 +49,7 @@ def scores(
         ],
         [(names[0], kind, images)],
         [(names[1], FLOAT, [images[0], classes])],
-        noted or {},
+        noted,
         column=np.array([-1, 1]),
         weights=np.arange(classes, dtype=np.float32)[None],
     )
@@ -104,4 +81,4 @@ def tokens(
     if pooled:
         nodes.append(helper.make_node("ReduceMean", [each], [pooled], axes=[1], keepdims=0))
     output = (pooled, FLOAT, ["n", width]) if pooled else (each, FLOAT, [*batch, width])
-    return save(file, nodes, [("input_ids", INT64, batch)], [output], {}, **arrays)
+    return save(file, nodes, [("input_ids", INT64, batch)], [output], **arrays)

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, ValueInfoProto, helper, numpy_helper
 
-Tensor = tuple[str, int, Sequence[int | str] | None]
-
-
+Tensor = tuple[str, int, Sequence[int | str | None] | None]
 FLOAT, INT64, STRING = TensorProto.FLOAT, TensorProto.INT64, TensorProto.STRING
-
-
 EVERY_TYPE = {
     "BOOL": TensorProto.BOOL,
     "UINT8": TensorProto.UINT8,
@@ -32,24 +28,37 @@ EVERY_TYPE = {
 }
 
 
-def save(
-    file: Path,
-    nodes: list[Any],
+def make(
+    nodes: Sequence[onnx.NodeProto],
     inputs: Sequence[Tensor],
-    outputs: Sequence[Tensor],
+    outputs: Sequence[Tensor | ValueInfoProto],
+    noted: Mapping[str, str] | None = None,
     **initializers: np.ndarray[Any, Any],
-) -> None:
+) -> onnx.ModelProto:
+    """Return a model of these nodes, with what an exporter has noted in it."""
     graph = helper.make_graph(
         nodes,
         "graph",
         [helper.make_tensor_value_info(*tensor) for tensor in inputs],
-        [helper.make_tensor_value_info(*tensor) for tensor in outputs],
+        [
+            one if isinstance(one, ValueInfoProto) else helper.make_tensor_value_info(*one)
+            for one in outputs
+        ],
         [numpy_helper.from_array(array, name) for name, array in initializers.items()],
     )
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    domains = {"": 17, "ai.onnx.ml": 3, "com.microsoft": 1}
+    used = {"", *(node.domain for node in nodes)}
+    opsets = [helper.make_opsetid(name, domains[name]) for name in domains if name in used]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    helper.set_model_props(model, dict(noted or {}))
+    return model
+
+
+def save(file: Path, *parts: Any, **initializers: np.ndarray[Any, Any]) -> Path:
+    """Write the model that `make` makes of the parts."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    onnx.save(model, file)
+    onnx.save(make(*parts, **initializers), file)
+    return file
 
 
 def plus_one(file: Path, shape: Sequence[int | str] | None = ("n", 3)) -> None:
@@ -90,11 +99,8 @@ def batch_size(file: Path) -> None:
         helper.make_node("Mul", ["x", "zero"], ["nothing"]),
         helper.make_node("Add", ["nothing", "size"], ["rows"]),
     ]
-    tensors: tuple[list[Tensor], list[Tensor]] = (
-        [("x", FLOAT, ["n", 1])],
-        [("rows", FLOAT, ["n", 1])],
-    )
-    save(file, nodes, *tensors, zero=np.float32(0)[...])
+    x, rows = [("x", FLOAT, ["n", 1])], [("rows", FLOAT, ["n", 1])]
+    save(file, nodes, x, rows, zero=np.float32(0)[...])
 
 
 def total(file: Path) -> None:
@@ -113,15 +119,9 @@ def columns(file: Path) -> None:
         helper.make_node("Mul", ["total", "zero"], ["nothing"]),
         helper.make_node("Add", ["nothing", "size"], ["width"]),
     ]
-    one: Sequence[int | str] = ["n", 1]
-    save(
-        file,
-        nodes,
-        [("x", FLOAT, ["n", "m"])],
-        [("same", FLOAT, ["n", "m"]), ("total", FLOAT, one), ("width", FLOAT, one)],
-        axes=np.array([1]),
-        zero=np.float32(0)[...],
-    )
+    x, same = (("x", FLOAT, ["n", "m"]), ("same", FLOAT, ["n", "m"]))
+    others = [(name, FLOAT, ["n", 1]) for name in ("total", "width")]
+    save(file, nodes, [x], [same, *others], axes=np.array([1]), zero=np.float32(0)[...])
 
 
 def lookup(file: Path) -> None:
@@ -130,13 +130,9 @@ def lookup(file: Path) -> None:
         helper.make_node("Gather", ["table", "index"], ["value"]),
         helper.make_node("Identity", ["index"], ["echo"]),
     ]
-    save(
-        file,
-        nodes,
-        [("index", INT64, ["n", 1])],
-        [("value", FLOAT, ["n", 1]), ("echo", INT64, ["n", 1])],
-        table=np.array([10, 20, 30], np.float32),
-    )
+    outputs = [("value", FLOAT, ["n", 1]), ("echo", INT64, ["n", 1])]
+    table = np.array([10, 20, 30], np.float32)
+    save(file, nodes, [("index", INT64, ["n", 1])], outputs, table=table)
 
 
 def words(file: Path) -> None:
@@ -155,35 +151,27 @@ def every_type(file: Path) -> None:
 
 def with_default(file: Path) -> None:
     """x [3], bias [3] (1, 2, 3 where it is not given) -> y = x + bias"""
-    save(
-        file,
-        [helper.make_node("Add", ["x", "bias"], ["y"])],
-        [("x", FLOAT, [3]), ("bias", FLOAT, [3])],
-        [("y", FLOAT, [3])],
-        bias=np.array([1, 2, 3], np.float32),
-    )
+    nodes = [helper.make_node("Add", ["x", "bias"], ["y"])]
+    inputs = [("x", FLOAT, [3]), ("bias", FLOAT, [3])]
+    save(file, nodes, inputs, [("y", FLOAT, [3])], bias=np.array([1, 2, 3], np.float32))
 
 
 def two_inputs(file: Path) -> None:
     nodes = [helper.make_node("Add", ["x", "start"], ["y"])]
-    tensors: list[Tensor] = [("x", FLOAT, ["n", 1]), ("start", FLOAT, ["n", 1])]
-    save(file, nodes, tensors, [("y", FLOAT, ["n", 1])])
+    x, start, y = ((name, FLOAT, ["n", 1]) for name in ("x", "start", "y"))
+    save(file, nodes, [x, start], [y])
 
 
 def unknown_ranks(file: Path) -> None:
     """x, of any number of dimensions -> y = x + x, of as many, as far as the file says"""
-    save(
-        file,
-        [helper.make_node("Add", ["x", "x"], ["y"])],
-        [("x", FLOAT, None)],
-        [("y", FLOAT, None)],
-    )
+    nodes = [helper.make_node("Add", ["x", "x"], ["y"])]
+    save(file, nodes, [("x", FLOAT, None)], [("y", FLOAT, None)])
 
 
 def reshaped(file: Path) -> None:
     """x [n, m], dims [k] -> y = x with these dims"""
     nodes = [helper.make_node("Reshape", ["x", "dims"], ["y"])]
-    inputs: list[Tensor] = [("x", FLOAT, ["n", "m"]), ("dims", INT64, ["k"])]
+    inputs = [("x", FLOAT, ["n", "m"]), ("dims", INT64, ["k"])]
     save(file, nodes, inputs, [("y", FLOAT, None)])
 
 
@@ -192,14 +180,13 @@ def zipmap(file: Path) -> None:
     node = helper.make_node(
         "ZipMap", ["x"], ["probabilities"], domain="ai.onnx.ml", classlabels_int64s=[0, 1]
     )
-    row = helper.make_map_type_proto(INT64, helper.make_tensor_type_proto(FLOAT, None))
-    maps = helper.make_value_info("probabilities", helper.make_sequence_type_proto(row))
-    graph = helper.make_graph(
-        [node], "graph", [helper.make_tensor_value_info("x", FLOAT, ["n", 2])], [maps]
-    )
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 1)]
-    file.parent.mkdir(parents=True, exist_ok=True)
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), file)
+    save(file, [node], [("x", FLOAT, ["n", 2])], [maps_of("probabilities", INT64)])
+
+
+def maps_of(name: str, keys: int) -> ValueInfoProto:
+    """Return an output that is a map to numbers for each row."""
+    row = helper.make_map_type_proto(keys, helper.make_tensor_type_proto(FLOAT, None))
+    return helper.make_value_info(name, helper.make_sequence_type_proto(row))
 
 
 def mapped_classes(file: Path) -> None:
@@ -225,15 +212,8 @@ def mapped_classes(file: Path) -> None:
             classlabels_strings=labels,
         ),
     ]
-    row = helper.make_map_type_proto(STRING, helper.make_tensor_type_proto(FLOAT, None))
-    outputs = [
-        helper.make_tensor_value_info("label", STRING, ["n"]),
-        helper.make_value_info("output_probability", helper.make_sequence_type_proto(row)),
-    ]
-    inputs = [helper.make_tensor_value_info("x", FLOAT, ["n", 2])]
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(domain, 1)]
-    graph = helper.make_graph(nodes, "graph", inputs, outputs)
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), file)
+    outputs = [("label", STRING, ["n"]), maps_of("output_probability", STRING)]
+    save(file, nodes, [("x", FLOAT, ["n", 2])], outputs)
 
 
 def bfloat16(file: Path) -> None:

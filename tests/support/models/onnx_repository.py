@@ -5,27 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.support.models.onnx_models import (
-    batch_size,
-    bfloat16,
-    broken,
-    columns,
-    every_type,
-    fixed_batch,
-    lookup,
-    nonzero,
-    plus_one,
-    reshaped,
-    scalar,
-    scalar_rows,
-    shares,
-    total,
-    two_inputs,
-    unknown_ranks,
-    with_default,
-    words,
-    zipmap,
-)
+from tests.support.models import onnx_models as made
 
 
 def tensor(kind: str, name: str, data_type: str, dims: str, more: str = "") -> str:
@@ -44,189 +24,153 @@ def together(rows: int) -> str:
     )
 
 
+def takes(name: str, dims: str, data_type: str = "FP32", more: str = "") -> str:
+    return tensor("input", name, data_type, dims, more)
+
+
+def gives(name: str, dims: str, data_type: str = "FP32") -> str:
+    return tensor("output", name, data_type, dims)
+
+
+def rows(most: int) -> str:
+    return f"max_batch_size: {most}\n"
+
+
 ONE = "instance_group { count: 1 kind: KIND_CPU }\n"
-
-
-X, Y = tensor("input", "x", "FP32", "3"), tensor("output", "y", "FP32", "3")
-
-
-_INDEX = tensor("input", "index", "INT64", "1")
-
-
-_LOOKUP = tensor("output", "value", "FP32", "1") + tensor("output", "echo", "INT64", "1")
-
-
+X, Y = takes("x", "3"), gives("y", "3")
+LOOKUP = rows(8) + takes("index", "1", "INT64") + gives("value", "1") + gives("echo", "1", "INT64")
+FREE = takes("x", "-1, 3") + gives("y", "-1, 3")
+OPENVINO = """optimization {
+  execution_accelerators { cpu_execution_accelerator { name: "openvino" } }
+}
+"""
+STARTS = """sequence_batching {
+  control_input {
+    name: "start" control { kind: CONTROL_SEQUENCE_START fp32_false_true: [0, 1] }
+  }
+}
+"""
 Writer = Callable[[Path], None]
 
-
 SERVED: dict[str, tuple[Writer, str | None]] = {
-    "bare": (plus_one, None),
-    "free": (
-        plus_one,
-        tensor("input", "x", "FP32", "-1, 3") + tensor("output", "y", "FP32", "-1, 3"),
-    ),
-    "nonzero": (
-        nonzero,
-        tensor("input", "x", "FP32", "-1, 3") + tensor("output", "where", "INT64", "2, -1"),
-    ),
-    "shares_bare": (shares, None),
-    "shares_configured": (shares, ONE),
-    "shares_eight": (shares, "max_batch_size: 8\n"),
-    "plus_zero": (plus_one, "max_batch_size: 0\n" + ONE),
-    "scalar_rows": (scalar_rows, "max_batch_size: 2\n" + ONE),
-    "scalar": (scalar, ONE),
-    "unknown_ranks": (
-        unknown_ranks,
-        tensor("input", "x", "FP32", "-1, 2") + tensor("output", "y", "FP32", "-1, 2") + ONE,
-    ),
-    "unknown_rank_rows": (
-        unknown_ranks,
-        "max_batch_size: 4\n"
-        + tensor("input", "x", "FP32", "2")
-        + tensor("output", "y", "FP32", "2")
-        + ONE,
-    ),
-    "unknown_rank_out": (unknown_ranks, tensor("input", "x", "FP32", "-1") + ONE),
-    "reshaped": (reshaped, ONE),
-    "half_given": (plus_one, "max_batch_size: 16\n" + X + ONE),
+    "bare": (made.plus_one, None),
+    "free": (made.plus_one, FREE),
+    "nonzero": (made.nonzero, takes("x", "-1, 3") + gives("where", "2, -1", "INT64")),
+    "shares_bare": (made.shares, None),
+    "shares_configured": (made.shares, ONE),
+    "shares_eight": (made.shares, rows(8)),
+    "plus_zero": (made.plus_one, rows(0) + ONE),
+    "scalar_rows": (made.scalar_rows, rows(2) + ONE),
+    "scalar": (made.scalar, ONE),
+    "unknown_ranks": (made.unknown_ranks, takes("x", "-1, 2") + gives("y", "-1, 2") + ONE),
+    "unknown_rank_rows": (made.unknown_ranks, rows(4) + takes("x", "2") + gives("y", "2") + ONE),
+    "unknown_rank_out": (made.unknown_ranks, takes("x", "-1") + ONE),
+    "reshaped": (made.reshaped, ONE),
+    "half_given": (made.plus_one, rows(16) + X + ONE),
     "batch_size": (
-        batch_size,
-        "max_batch_size: 4\n"
-        + tensor("input", "x", "FP32", "1")
-        + tensor("output", "rows", "FP32", "1")
-        + together(4)
-        + ONE,
+        made.batch_size,
+        rows(4) + takes("x", "1") + gives("rows", "1") + together(4) + ONE,
     ),
-    "total": (
-        total,
-        "max_batch_size: 4\n"
-        + tensor("input", "x", "FP32", "-1")
-        + tensor("output", "total", "FP32", "1")
-        + together(2)
-        + ONE,
-    ),
-    "lookup": (lookup, "max_batch_size: 8\n" + _INDEX + _LOOKUP + together(3) + ONE),
-    "lookup_beside": (
-        lookup,
-        "max_batch_size: 8\n" + _INDEX + _LOOKUP + "dynamic_batching { }\n" + ONE,
-    ),
-    "lookup_alone": (lookup, "max_batch_size: 8\n" + _INDEX + _LOOKUP + ONE),
+    "total": (made.total, rows(4) + takes("x", "-1") + gives("total", "1") + together(2) + ONE),
+    "lookup": (made.lookup, LOOKUP + together(3) + ONE),
+    "lookup_beside": (made.lookup, LOOKUP + "dynamic_batching { }\n" + ONE),
+    "lookup_alone": (made.lookup, LOOKUP + ONE),
     "columns_beside": (
-        columns,
-        "max_batch_size: 8\n"
-        + tensor("input", "x", "FP32", "-1")
-        + tensor("output", "same", "FP32", "-1")
-        + tensor("output", "total", "FP32", "1")
-        + tensor("output", "width", "FP32", "1")
+        made.columns,
+        rows(8)
+        + takes("x", "-1")
+        + gives("same", "-1")
+        + gives("total", "1")
+        + gives("width", "1")
         + "dynamic_batching { }\n"
         + ONE,
     ),
-    "loose": (plus_one, "max_batch_size: 4\n" + tensor("input", "x", "FP32", "-1") + Y + ONE),
+    "loose": (made.plus_one, rows(4) + takes("x", "-1") + Y + ONE),
     "words": (
-        words,
-        tensor("input", "text", "STRING", "-1, -1")
-        + tensor("output", "same", "STRING", "-1, -1")
-        + ONE,
+        made.words,
+        takes("text", "-1, -1", "STRING") + gives("same", "-1, -1", "STRING") + ONE,
     ),
     "word_rows": (
-        words,
-        "max_batch_size: 4\n"
-        + tensor("input", "text", "STRING", "-1")
-        + tensor("output", "same", "STRING", "-1")
-        + together(2)
-        + ONE,
+        made.words,
+        rows(4) + takes("text", "-1", "STRING") + gives("same", "-1", "STRING") + together(2) + ONE,
     ),
-    "every_type": (every_type, "max_batch_size: 4\n" + ONE),
-    "empty": (
-        total,
-        tensor("input", "x", "FP32", "-1, -1") + tensor("output", "total", "FP32", "-1, 1") + ONE,
-    ),
-    "with_default": (
-        with_default,
-        X + tensor("input", "bias", "FP32", "3", "optional: true") + Y + ONE,
-    ),
-    "sequence": (
-        two_inputs,
-        "max_batch_size: 2\n"
-        + tensor("input", "x", "FP32", "1")
-        + tensor("output", "y", "FP32", "1")
-        + 'sequence_batching { control_input { name: "start" control { '
-        "kind: CONTROL_SEQUENCE_START fp32_false_true: [0, 1] } } }\n" + ONE,
-    ),
-    "trio": (plus_one, "instance_group { count: 3 kind: KIND_CPU }\n"),
+    "every_type": (made.every_type, rows(4) + ONE),
+    "empty": (made.total, takes("x", "-1, -1") + gives("total", "-1, 1") + ONE),
+    "with_default": (made.with_default, X + takes("bias", "3", more="optional: true") + Y + ONE),
+    "sequence": (made.two_inputs, rows(2) + takes("x", "1") + gives("y", "1") + STARTS + ONE),
+    "trio": (made.plus_one, "instance_group { count: 3 kind: KIND_CPU }\n"),
     "accelerated": (
-        plus_one,
-        X.replace("dims: [3]", "dims: [-1, 3]")
-        + Y.replace("dims: [3]", "dims: [-1, 3]")
-        + 'optimization { execution_accelerators { cpu_execution_accelerator { name: "openvino" '
-        "} } }\n"
+        made.plus_one,
+        FREE
+        + OPENVINO
         + parameter("intra_op_thread_count", "2")
         + parameter("session.set_denormal_as_zero", "1")
         + ONE,
     ),
 }
 
-
 REFUSED: dict[str, tuple[Writer, str, list[str]]] = {
     "unknown_input": (
-        plus_one,
-        "max_batch_size: 2\n" + tensor("input", "z", "FP32", "3") + Y,
+        made.plus_one,
+        rows(2) + takes("z", "3") + Y,
         ["the configuration has input 'z', but the file's inputs are 'x'."],
     ),
     "unknown_output": (
-        plus_one,
-        "max_batch_size: 2\n" + X + tensor("output", "z", "FP32", "3"),
+        made.plus_one,
+        rows(2) + X + gives("z", "3"),
         ["the configuration has output 'z', but the file's outputs are 'y'."],
     ),
     "wrong_type": (
-        plus_one,
-        "max_batch_size: 2\n" + tensor("input", "x", "INT64", "3") + Y,
+        made.plus_one,
+        rows(2) + takes("x", "3", "INT64") + Y,
         ["input 'x' is TYPE_INT64 in the configuration, but TYPE_FP32 in the file."],
     ),
     "wrong_dims": (
-        plus_one,
-        "max_batch_size: 2\n" + tensor("input", "x", "FP32", "4") + Y,
+        made.plus_one,
+        rows(2) + takes("x", "4") + Y,
         ["input 'x' has dims [4] behind the batch dimension", "shape [-1, 3] in the file."],
     ),
     "inexact_output": (
-        plus_one,
-        "max_batch_size: 2\n" + X + tensor("output", "y", "FP32", "-1"),
+        made.plus_one,
+        rows(2) + X + gives("y", "-1"),
         ["output 'y' has dims [-1] behind the batch dimension", "shape [-1, 3] in the file."],
     ),
     "fixed_batch": (
-        fixed_batch,
-        "max_batch_size: 2\n" + X + Y,
+        made.fixed_batch,
+        rows(2) + X + Y,
         ["max_batch_size is 2", "input 'x' has shape [1, 3] in the file", "dynamic (-1) first"],
     ),
     "missing_input": (
-        two_inputs,
-        "max_batch_size: 2\n"
-        + tensor("input", "x", "FP32", "1")
-        + tensor("output", "y", "FP32", "1"),
+        made.two_inputs,
+        rows(2) + takes("x", "1") + gives("y", "1"),
         ["input 'start' is missing from the configuration", "TYPE_FP32 with shape [-1, 1]."],
     ),
     "ragged": (
-        plus_one,
-        "max_batch_size: 2\n" + tensor("input", "x", "FP32", "3", "allow_ragged_batch: true") + Y,
+        made.plus_one,
+        rows(2) + takes("x", "3", more="allow_ragged_batch: true") + Y,
         ["input 'x' has allow_ragged_batch, but ragged batches are expected only by the native"],
     ),
     "bad_threads": (
-        plus_one,
+        made.plus_one,
         parameter("intra_op_thread_count", "two"),
         ["parameter 'intra_op_thread_count' is 'two', but expected is a whole number."],
     ),
     "bad_accelerator": (
-        plus_one,
-        'optimization { execution_accelerators { cpu_execution_accelerator { name: "abacus" } } }',
+        made.plus_one,
+        OPENVINO.replace("openvino", "abacus"),
         ["the CPU execution accelerator 'abacus' is unknown, but expected is 'openvino'."],
     ),
-    "broken": (broken, "", ["ONNX Runtime cannot open", "model.onnx", "fetch or export it again"]),
+    "broken": (
+        made.broken,
+        "",
+        ["ONNX Runtime cannot open", "model.onnx", "fetch or export it again"],
+    ),
     "zipmap": (
-        zipmap,
+        made.zipmap,
         "",
         ["'probabilities' is a sequence of maps (ZipMap)", "options={'zipmap': False}"],
     ),
-    "bfloat16": (bfloat16, "", ["input 'x' is a tensor(bfloat16)", "a Cast node"]),
+    "bfloat16": (made.bfloat16, "", ["input 'x' is a tensor(bfloat16)", "a Cast node"]),
 }
 
 

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import openvino
-from onnx import TensorProto, helper
+from onnx import helper
 from openvino import opset13 as ops
 
-from tests.support.models import onnx_models
+from tests.support.models.onnx_models import FLOAT, save
 
 WIDTH, CLASSES = 16, 4
 _RANDOM = np.random.default_rng(3)
@@ -26,14 +25,8 @@ def two_layers(file: Path) -> None:
         helper.make_node("Relu", ["h"], ["r"]),
         helper.make_node("MatMul", ["r", "second"], ["y"]),
     ]
-    onnx_models.save(
-        file,
-        nodes,
-        [("x", TensorProto.FLOAT, ["n", WIDTH])],
-        [("y", TensorProto.FLOAT, ["n", CLASSES])],
-        first=FIRST,
-        second=SECOND,
-    )
+    x, y = [("x", FLOAT, ["n", WIDTH])], [("y", FLOAT, ["n", CLASSES])]
+    save(file, nodes, x, y, first=FIRST, second=SECOND)
 
 
 def scaled(file: Path) -> None:
@@ -41,11 +34,7 @@ def scaled(file: Path) -> None:
     node = helper.make_node(
         "Scaler", ["x"], ["y"], domain="ai.onnx.ml", offset=[1.0] * 3, scale=[2.0] * 3
     )
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 3]) for name in "xy")
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
-    graph = helper.make_graph([node], "graph", [x], [y])
-    file.parent.mkdir(parents=True, exist_ok=True)
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), file)
+    save(file, [node], [("x", FLOAT, ["n", 3])], [("y", FLOAT, ["n", 3])])
 
 
 def _save(file: Path, outputs: list[Any], inputs: list[Any]) -> None:
