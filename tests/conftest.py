@@ -248,11 +248,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class ByServer(LoadFileScheduling):
-    """Keeps a file's tests in one process, and those of all files that share the one Triton."""
+    """Keeps a file's tests in one process, and those of all files that share a Triton or an S3."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)
-        return file.rpartition("/")[0] if "/on_triton/" in file else file
+        return file.rpartition("/")[0] if "/on_triton/" in file or "/s3/" in file else file
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByServer | None:

@@ -10,12 +10,14 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
 from botocore.config import Config
+from botocore.loaders import JSONFileLoader
 
 from tests.conftest import free_ports
 
@@ -26,6 +28,10 @@ SECRET = "the-secret-of-the-tests"
 # The first may do all, the second read and list `images/` in the first bucket.
 FULL, READER = "FULLACCESSOFTESTS000", "READERACCESSTESTS000"
 START_S = 60.0
+
+# Each application of a test makes a client, which reads S3's description: two thirds of its time.
+read_description = cache(JSONFileLoader().load_file)
+JSONFileLoader.load_file = lambda _, path: read_description(path)
 
 
 @dataclass(frozen=True)
@@ -55,11 +61,7 @@ class S3Server:
 
     def client(self) -> Any:
         """Return boto3's client, with all rights."""
-        return boto3.session.Session(FULL, SECRET, region_name=REGION).client(
-            "s3",
-            endpoint_url=self.url,
-            config=Config(retries={"total_max_attempts": 1}, connect_timeout=2, read_timeout=10),
-        )
+        return connect(self.url)
 
     def put(self, key: str, content: bytes, bucket: str = BUCKET) -> None:
         self.client().put_object(Bucket=bucket, Key=key, Body=content)
@@ -68,6 +70,15 @@ class S3Server:
         """Return the content of an object and its content type."""
         answer = self.client().get_object(Bucket=bucket, Key=key)
         return answer["Body"].read(), answer["ContentType"]
+
+
+@cache
+def connect(url: str) -> Any:
+    return boto3.session.Session(FULL, SECRET, region_name=REGION).client(
+        "s3",
+        endpoint_url=url,
+        config=Config(retries={"total_max_attempts": 1}, connect_timeout=2, read_timeout=10),
+    )
 
 
 def credentials(key: str = FULL) -> dict[str, str]:

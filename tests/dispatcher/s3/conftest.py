@@ -22,6 +22,7 @@ from tests.support.s3 import BUCKET, OTHER_BUCKET, S3Server
 from tests.support.stand_ins import bert, resnet
 
 MakeClient = Callable[..., FlaskClient]
+ODD = "images/a b+c%20ä#?&.png"
 
 
 def png(colour: str) -> bytes:
@@ -64,6 +65,7 @@ def pictures(s3: S3Server) -> S3Server:
     """The server with a picture of one colour below each key."""
     for name in ("red", "lime", "blue"):
         s3.put(f"images/{name}.png", png(name))
+    s3.put(ODD, png("blue"))
     s3.put("texts/note.txt", b"the cat has as [MASK] paws\n")
     s3.put("texts/umlauts.txt", "äöü".encode())
     s3.put("images/red.png", png("red"), OTHER_BUCKET)
@@ -81,18 +83,13 @@ def make(
         for name, value in given.items():
             monkeypatch.setenv(name, value)
         models = {"resnet": resnet, "bert_base": bert, "echo": lambda inputs: {"Y": inputs["X"]}}
-        signature = Signature(
-            0, (TensorSpec("X", "FP32", (-1, 2)),), (TensorSpec("Y", "FP32", (-1, 2)),)
-        )
+        signature = Signature(0, *((TensorSpec(name, "FP32", (-1, 2)),) for name in "XY"))
         environment = Environment(FakeTriton(models, signatures={"echo": signature}), tmp_path)
         for one in built_in.clients.values():
             one._environment = environment
         own = {one.modelname: one(environment) for one in (Colour, Letters, Slow)}
-        registry = Registry({**built_in.clients, **own})
-        read = read_settings(given)
-        return make_app(
-            read, registry, environment, quiet(environment.server, "resnet")
-        ).test_client()
+        registry, readiness = Registry({**built_in.clients, **own}), quiet(environment.server)
+        return make_app(read_settings(given), registry, environment, readiness).test_client()
 
     return made
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import time
+from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
@@ -14,7 +15,7 @@ from flask.testing import FlaskClient
 from clients.base import Client
 from clients.errors import TooLargeAtOnce
 from dispatcher.s3.client import S3
-from tests.dispatcher.s3.conftest import Colour, MakeClient, Slow, png
+from tests.dispatcher.s3.conftest import ODD, Colour, MakeClient, Slow, png
 from tests.support.s3 import BUCKET, OTHER_BUCKET, S3Server
 from tests.support.stand_ins import assert_error
 
@@ -38,17 +39,19 @@ def test_a_family_answers_as_if_the_picture_had_been_sent(client: FlaskClient) -
 
 
 @pytest.mark.parametrize(
-    "body",
+    ("body", "pixel"),
     [
-        {"s3_key": "images/lime.png"},
-        {"s3_uri": f"s3://{BUCKET}/images/lime.png"},
-        {"payload": {"s3_key": "images/lime.png"}},
-        {"payload": {"s3_uri": f"s3://{BUCKET}/images/lime.png"}},
+        ({"s3_key": "images/lime.png"}, LIME),
+        ({"s3_key": ODD}, BLUE),  # these characters are a part of the key
+        ({"s3_uri": f"s3://{BUCKET}/images/lime.png"}, LIME),
+        ({"s3_uri": f"s3://{OTHER_BUCKET}/images/red.png"}, RED),
+        ({"payload": {"s3_key": "images/lime.png"}}, LIME),
+        ({"payload": {"s3_uri": f"s3://{BUCKET}/images/lime.png"}}, LIME),
     ],
 )
-def test_a_class_knows_nothing_of_s3(client: FlaskClient, body: Any) -> None:
+def test_a_class_knows_nothing_of_s3(client: FlaskClient, body: Any, pixel: list[int]) -> None:
     response = client.post("/infer/colour", json=body)
-    assert response.json == {"modelname": "colour", "result": {"pixel": LIME, "others": []}}
+    assert response.json == {"modelname": "colour", "result": {"pixel": pixel, "others": []}}
     assert "s3;dur=" in response.headers["Server-Timing"]
 
 
@@ -80,13 +83,6 @@ def test_lists_and_lines_keep_their_order(client: FlaskClient) -> None:
     response = client.post("/invocations", data=lines, content_type="application/jsonlines")
     came = [json.loads(line) for line in response.text.splitlines()]
     assert [one["result"]["pixel"] for one in came] == pixels
-
-
-def test_a_line_for_an_unknown_model_is_an_error_of_its_own(client: FlaskClient) -> None:
-    line = json.dumps({"modelname": "none", **key("red")})
-    response = client.post("/invocations", data=line, content_type="application/jsonlines")
-    assert response.status_code == 200
-    assert json.loads(response.text)["error"]["code"] == "unknown_model"
 
 
 def test_each_of_several_requests_has_its_own_error(client: FlaskClient) -> None:
@@ -124,24 +120,31 @@ def test_what_is_wrong_with_an_object_names_it(client: FlaskClient, pictures: S3
     assert_error(response, 415, "unsupported_media", "images/red.png: a picture came")
 
 
-def test_a_key_asked_by_two_models_is_read_once(client: FlaskClient) -> None:
+@pytest.fixture
+def get() -> Iterator[Any]:
+    """Counts what is read of S3."""
     with patch.object(S3, "get", autospec=True, side_effect=S3.get) as get:
-        came = ask(client, ["resnet", "colour", "slow"], key("red"))["results"]
-        assert [one["status"] for one in came.values()] == [200, 200, 200]
-        assert came["colour"]["result"]["pixel"] == RED
-        assert get.call_count == 1
+        yield get
 
 
-def test_an_object_is_read_once_where_lines_would_do_too(client: FlaskClient) -> None:
-    """The model does not stream: its answer is one document."""
-    accept = {"Accept": "application/json, application/jsonlines"}
-    with patch.object(S3, "get", autospec=True, side_effect=S3.get) as get:
-        response = client.post("/infer/colour", json=key("red"), headers=accept)
-    assert (response.json or {})["result"]["pixel"] == RED
+def test_an_object_asked_by_several_models_or_where_lines_would_do_too_is_read_once(
+    client: FlaskClient, get: Any
+) -> None:
+    """Where the model does not stream its answer is one document."""
+    came = ask(client, ["resnet", "colour", "slow"], key("red"))["results"]
+    assert [one["status"] for one in came.values()] == [200, 200, 200]
+    assert came["colour"]["result"]["pixel"] == RED
     assert get.call_count == 1
+    came = ask(client, ["colour", "slow"], [key(name) for name in ("red", "lime", "blue")])
+    assert [one["pixel"] for one in came["results"]["slow"]["result"]] == [RED, LIME, BLUE]
+    assert get.call_count == 4
+    accept = {"Accept": "application/json, application/jsonlines"}
+    response = client.post("/infer/colour", json=key("red"), headers=accept)
+    assert (response.json or {})["result"]["pixel"] == RED
+    assert get.call_count == 5
 
 
-def test_a_batch_that_is_halved_is_read_once(client: FlaskClient) -> None:
+def test_a_batch_that_is_halved_is_read_once(client: FlaskClient, get: Any) -> None:
     def one_alone(self: Client, payloads: Any) -> Any:
         if len(payloads) > 1:
             raise TooLargeAtOnce("too large at once")
@@ -151,19 +154,10 @@ def test_a_batch_that_is_halved_is_read_once(client: FlaskClient) -> None:
     with (
         patch.object(Colour, "inference_batch", one_alone),
         patch.object(Colour, "max_batch_size", 4),
-        patch.object(S3, "get", autospec=True, side_effect=S3.get) as get,
     ):
         came = ask(client, "colour", [key(name) for name in names])["result"]
     assert [one["pixel"] for one in came] == [RED, LIME, BLUE]
     assert get.call_count == len(names)
-
-
-def test_a_list_for_several_models_is_read_once(client: FlaskClient) -> None:
-    payloads = [key(name) for name in ("red", "lime", "blue")]
-    with patch.object(S3, "get", autospec=True, side_effect=S3.get) as get:
-        came = ask(client, ["colour", "slow"], payloads)["results"]
-        assert [one["pixel"] for one in came["slow"]["result"]] == [RED, LIME, BLUE]
-        assert get.call_count == 3
 
 
 def test_objects_of_requests_that_fail_make_room_for_the_next(
@@ -232,39 +226,21 @@ def test_what_is_no_allowed_object_is_refused(
     assert_error(client.post("/infer/colour", json=fields), status, code, word)
 
 
-def test_another_allowed_bucket_is_read(client: FlaskClient) -> None:
-    came = ask(client, "colour", {"s3_uri": f"s3://{OTHER_BUCKET}/images/red.png"})
-    assert came["result"]["pixel"] == RED
-
-
-def test_odd_characters_are_a_part_of_the_key(client: FlaskClient, pictures: S3Server) -> None:
-    odd = "images/a b+c%20ä#?&.png"
-    pictures.put(odd, png("blue"))
-    assert ask(client, "colour", {"s3_key": odd})["result"]["pixel"] == BLUE
-
-
 def test_without_a_bucket_a_key_is_refused_and_a_class_may_have_such_a_field(
     make: MakeClient,
 ) -> None:
     client = make(S3_BUCKET_NAME="")
     assert_error(client.post("/infer/resnet", json=key("red")), 400, "bad_body", "S3_BUCKET_NAME")
-    assert_error(
-        client.post("/infer/colour", json={"payload": {"img": ""}, "output": {}}),
-        400,
-        "bad_body",
-        "S3_BUCKET_NAME",
-    )
+    stored = client.post("/infer/colour", json={"payload": {"img": ""}, "output": {}})
+    assert_error(stored, 400, "bad_body", "S3_BUCKET_NAME")
     assert_error(client.post("/infer/colour", json=key("red")), 400, "bad_payload", "`img`")
 
 
-def test_a_model_that_takes_no_files_says_so(client: FlaskClient) -> None:
-    assert_error(
-        client.post("/infer/resnet", json={"s3_key": "texts/umlauts.txt"}), 400, "bad_payload"
-    )
-
-
 def test_unknown_models_are_refused_before_the_object_is_read(client: FlaskClient) -> None:
+    line = json.dumps({"modelname": "none", **key("red")})
     with patch.object(S3, "get", autospec=True) as get:
-        response = client.post("/infer/no-such-model", json=key("red"))
+        response = client.post("/infer/none", json=key("red"))
     assert_error(response, 404, "unknown_model")
     assert not get.called
+    lines = client.post("/invocations", data=line, content_type="application/jsonlines")
+    assert (lines.status_code, json.loads(lines.text)["error"]["code"]) == (200, "unknown_model")

@@ -80,6 +80,7 @@ def test_each_payload_of_a_list_has_an_object_of_its_own(
 
 RED_ELSEWHERE = {"s3_uri": f"s3://{OTHER_BUCKET}/images/red.png"}
 TOP_1 = {"top_k": 1}
+ELSEWHERE = f"s3://{OTHER_BUCKET}/results/a"
 
 
 @pytest.mark.parametrize(
@@ -141,12 +142,8 @@ def test_an_answer_of_tensors_is_stored_too(
     answer.pop("status", None)
     assert read(pictures, key) == answer
     assert answer.get("result", answer)["outputs"][0]["data"] == [1, 2]
-    for wrong, code in (
-        (5, "bad_body"),
-        ({}, "bad_payload"),
-        ({"s3_key": "x"}, "object_forbidden"),
-    ):
-        assert ask(wrong)["error"]["code"] == code
+    codes = [ask(wrong)["error"]["code"] for wrong in (5, {}, {"s3_key": "x"})]
+    assert codes == ["bad_body", "bad_payload", "object_forbidden"]
 
 
 def test_an_output_among_tensors_is_refused(client: FlaskClient) -> None:
@@ -155,21 +152,15 @@ def test_an_output_among_tensors_is_refused(client: FlaskClient) -> None:
     assert_error(client.post("/infer/echo", json={"payload": body}), *words)
     response = client.post("/v2/models/echo/infer", json=body)
     assert (response.status_code, "`output` is among" in response.text) == (400, True)
-    response = client.post(
-        "/invocations?modelname=echo",
-        data=json.dumps(body),
-        content_type="application/vnd.sagemaker-triton.binary+json",
-    )
+    kind = "application/vnd.sagemaker-triton.binary+json"
+    response = client.post("/infer/echo", data=json.dumps(body), content_type=kind)
     assert_error(response, *words)
 
 
 def test_each_line_has_its_own_output(client: FlaskClient, pictures: S3Server) -> None:
     lines = [{"modelname": "colour", **one, "output": {}} for one in (RED, {"s3_key": "x"}, LIME)]
-    response = client.post(
-        "/invocations",
-        data="\n".join(map(json.dumps, lines)),
-        content_type="application/jsonlines",
-    )
+    body = "\n".join(map(json.dumps, lines))
+    response = client.post("/invocations", data=body, content_type="application/jsonlines")
     came = [json.loads(line) for line in response.text.splitlines()]
     assert [one["status"] for one in came] == [200, 404, 200]
     assert read(pictures, came[2]["output"]["s3_key"])["result"] == came[2]["result"]
@@ -180,12 +171,7 @@ def test_each_line_has_its_own_output(client: FlaskClient, pictures: S3Server) -
     [
         ({"s3_key": "images/red.png"}, 403, "object_forbidden", "S3_ALLOWED_OUTPUTS"),
         ({"s3_key": "results/../images/red.png"}, 400, "bad_payload", ".."),
-        (
-            {"s3_uri": f"s3://{OTHER_BUCKET}/results/a"},
-            403,
-            "object_forbidden",
-            "pictures/results/",
-        ),
+        ({"s3_uri": ELSEWHERE}, 403, "object_forbidden", "pictures/results/"),
         ({"s3_uri": "https://evil.example/a"}, 400, "bad_payload", "s3://BUCKET/KEY"),
         ({"key": "a"}, 400, "bad_payload", "s3_key"),
         ("results/a", 400, "bad_body", '"output": {"s3_key": "results/1.json"}'),
@@ -207,36 +193,23 @@ def test_outputs_may_be_allowed_elsewhere(make: MakeClient, pictures: S3Server) 
     assert client.post("/infer/colour", json={**RED, "output": {"s3_uri": uri}}).status_code == 200
     assert read(pictures, "jobs/1.json", OTHER_BUCKET) == STORED
     response = client.post("/infer/colour", json={**RED, "output": {}})
-    assert_error(
-        response,
-        403,
-        "object_forbidden",
-        "results/colour/latest/pictures/images/red.png",
-        "S3_ALLOWED_OUTPUTS",
-    )
+    words = ("results/colour/latest/pictures/images/red.png", "S3_ALLOWED_OUTPUTS")
+    assert_error(response, 403, "object_forbidden", *words)
     client = make(S3_ALLOWED_OUTPUTS=f"{OTHER_BUCKET}/jobs/", S3_RESULTS_PREFIX="answers/")
     assert client.post("/infer/colour", json=RED).json["output"]["s3_key"].startswith("answers/")
 
 
-def test_a_name_is_needed_where_there_is_no_key(client: FlaskClient) -> None:
+def test_what_cannot_be_stored_is_an_error(client: FlaskClient, make: MakeClient) -> None:
+    """Nothing names it, several models share it, it is no document, or there is no bucket."""
     body: dict[str, Any] = {"payload": {"text": "abc"}, "output": {}}
     assert_error(client.post("/infer/letters", json=body), 400, "bad_payload", "s3_key")
     body["output"] = {"s3_key": "results/letters.json"}
     assert client.post("/infer/letters", json=body).status_code == 200
-
-
-def test_several_models_do_not_share_an_object(client: FlaskClient) -> None:
     body = {"modelname": ["colour", "slow"], "payload": RED, "output": {"s3_key": "results/a"}}
     assert_error(client.post("/invocations", json=body), 400, "bad_payload", '"output": {}')
-
-
-def test_only_one_document_in_json_is_stored(client: FlaskClient) -> None:
     body = {"modelname": "colour", "payload": [RED, LIME], "output": {}}
     response = client.post("/invocations", json=body, headers={"Accept": "application/jsonlines"})
     assert_error(response, 400, "bad_request", "application/json")
-
-
-def test_an_answer_that_cannot_be_stored_is_an_error(make: MakeClient) -> None:
     client = make(S3_ALLOWED_OUTPUTS="no-such-bucket")
     body = {**RED, "output": {"s3_uri": "s3://no-such-bucket/a.json"}}
     response = client.post("/infer/colour", json=body)
