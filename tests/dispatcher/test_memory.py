@@ -18,8 +18,8 @@ from dispatcher.telemetry.request_log import RequestRecord
 from dispatcher.wsgi import share_memory
 
 GIB = 1024 * MIB
-V1 = ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")
-V2 = ("memory.max", "memory.current")
+V1 = (*(f"memory/memory.{name}" for name in ("limit_in_bytes", "usage_in_bytes", "stat")), "total_")
+V2 = ("memory.max", "memory.current", "memory.stat", "")
 
 
 @pytest.mark.parametrize(
@@ -41,59 +41,31 @@ def test_a_folder_of_a_file_system_in_memory_is_known(
     assert lies_in_memory(Path(folder), mounts) is in_memory
 
 
-@pytest.fixture
-def machine(tmp_path: Path) -> Path:
-    path = tmp_path / "meminfo"
-    path.write_text("MemTotal:   8388608 kB\nMemFree:   1 kB\nMemAvailable:    4194304 kB\n")
-    return path
-
-
-@pytest.mark.parametrize("files", [V1, V2])
+@pytest.mark.parametrize(("limit_file", "used_file", "stat_file", "prefix"), [V1, V2])
 @pytest.mark.parametrize(
-    ("limit", "used", "whole", "free"),
+    ("limit", "used", "idle", "whole", "free"),
     [
-        (str(2 * GIB), str(GIB // 2), 2 * GIB, GIB + GIB // 2),
-        (str(16 * GIB), str(GIB), 8 * GIB, 4 * GIB),
-        ("max", str(GIB), 8 * GIB, 4 * GIB),  # version 2 without a limit
-        ("9223372036854771712", str(GIB), 8 * GIB, 4 * GIB),  # version 1 without one
+        (2 * GIB, GIB // 2, 0, 2 * GIB, GIB + GIB // 2),
+        (2 * GIB, GIB + GIB // 2, GIB // 4, 2 * GIB, GIB),  # idle copies of files are free
+        (16 * GIB, GIB, 0, 8 * GIB, 4 * GIB),
+        ("max", GIB, 0, 8 * GIB, 4 * GIB),  # version 2 without a limit
+        ("9223372036854771712", GIB, 0, 8 * GIB, 4 * GIB),  # version 1 without one
     ],
 )
 def test_the_limit_of_a_container_counts_where_the_machine_has_more(
-    tmp_path: Path,
-    machine: Path,
-    files: tuple[str, str],
-    limit: str,
-    used: str,
-    whole: int,
-    free: int,
-) -> None:
-    for name, text in zip(files, (limit, used), strict=True):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(f"{text}\n")
-    assert total_memory(machine, tmp_path) == whole
-    assert free_memory(machine, tmp_path) == free
-
-
-@pytest.mark.parametrize(
-    ("files", "stat"),
-    [(V1, "memory/memory.stat"), (V2, "memory.stat")],
-)
-def test_idle_copies_of_files_are_free(
-    tmp_path: Path, machine: Path, files: tuple[str, str], stat: str
-) -> None:
-    for name, size in zip(files, (2 * GIB, GIB + GIB // 2), strict=True):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(f"{size}\n")
-    prefix = "" if files is V2 else "total_"
-    (tmp_path / stat).write_text(
-        f"cache 1\n{prefix}active_file {GIB // 4}\n{prefix}inactive_file {GIB // 4}\nshmem {GIB}\n"
-    )
-    assert free_memory(machine, tmp_path) == GIB
-
-
-def test_a_machine_without_control_groups(tmp_path: Path, machine: Path) -> None:
-    assert total_memory(machine, tmp_path) == 8 * GIB
-    assert free_memory(machine, tmp_path) == 4 * GIB
+    tmp_path: Path, limit: object, used: int, idle: int, whole: int, free: int,
+    limit_file: str, used_file: str, stat_file: str, prefix: str,
+) -> None:  # fmt: skip
+    machine = tmp_path / "meminfo"
+    machine.write_text("MemTotal:   8388608 kB\nMemFree:   1 kB\nMemAvailable:    4194304 kB\n")
+    assert (total_memory(machine, tmp_path), free_memory(machine, tmp_path)) == (8 * GIB, 4 * GIB)
+    (tmp_path / limit_file).parent.mkdir(exist_ok=True)
+    (tmp_path / limit_file).write_text(f"{limit}\n")
+    (tmp_path / used_file).write_text(f"{used}\n")
+    if idle:
+        files = "".join(f"{prefix}{kind}_file {idle}\n" for kind in ("active", "inactive"))
+        (tmp_path / stat_file).write_text(f"cache 1\n{files}shmem {GIB}\n")
+    assert (total_memory(machine, tmp_path), free_memory(machine, tmp_path)) == (whole, free)
 
 
 def of_size(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
@@ -116,12 +88,9 @@ def test_tensors_get_an_eighth_of_what_is_scarcer(
     monkeypatch: pytest.MonkeyPatch, folder: int, memory: int, expected: int
 ) -> None:
     """What lies in /dev/shm counts as memory: who takes more than the limit is killed."""
+    assert affordable(64 * GIB, Path("/missing")) == 0
     of_size(monkeypatch, folder)
     assert affordable(memory) == expected
-
-
-def test_without_the_folder_there_is_nothing_for_tensors(tmp_path: Path) -> None:
-    assert affordable(64 * GIB, tmp_path / "missing") == 0
 
 
 def test_the_workers_share_it_unless_triton_is_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,75 +13,40 @@ from dispatcher.settings import GONE, SettingError, find_gone, read_settings, ro
 from dispatcher.settings.remote_triton import TritonMetadata
 from dispatcher.settings.traces import name_service
 
-
-def test_defaults_are_the_documented_ones() -> None:
-    settings = read_settings({})
-    assert settings.port == 8080
-    assert (settings.triton_http_port, settings.triton_grpc_port, settings.triton_metrics_port) == (
-        8000,
-        8001,
-        8002,
-    )
-    assert settings.timeout == 60
-    assert settings.max_body_mb == 25
+BAD = {
+    "SAGEMAKER_BIND_TO_PORT": ["0", "65536", "http"],
+    "SAGEMAKER_SAFE_PORT_RANGE": ["9000", "9005-9000", "9000-9_999", "9000-9010-9020"],
+    "MODEL_SERVER_WORKERS": ["0", "two", ""],
+    "CORS_ORIGINS": [
+        *("shop.example", "https://shop.example/", "https://shop.example/a", "https://"),
+        *("*,https://shop.example", "https://*.shop.example", "https://Shop.example"),
+        *("https://shop.example:443", "http://shop.example:80", "ftp://shop.example"),
+        *("https://a.example https://b.example", "null", 'https://a";return 200;'),
+        *("https://user@shop.example", "https://shop.example:0", "file://"),
+    ],
+    "MODEL_SERVER_TIMEOUT": ["nan", "-1", "6_0", "2,5", "\u0666", "1e400"],
+    "MODEL_REPOSITORY": ["/there/is/no/such/folder"],
+    "CLIENTS_PATH": ["/there/is/no/such/folder"],
+    "MODEL_SERVER_LOG_LEVEL": ["loud"],
+    "RUN_DIR": ["/tmp/semi;colon", "/tmp/" + "long" * 30, "/etc/passwd"],
+    "SAGEMAKER_MULTI_MODEL": ["yes"],
+    "MODEL_DIR_USE": ["both"],
+    "MODEL_SERVER_THREADS": ["1_0", "1,0", "0x10", "\u0661", "16;"],
+    "REQUIRED_MODELS": ["resnet;yolov5", "resnet yolov5"],
+    "TRITON_URL": [
+        *("triton", "http://triton:8001", "user:password@triton:8001", "triton:65536"),
+        "ipv4:10.0.0.1:8001,",
+    ],
+    "TRITON_HTTP_URL": ["http://triton:8000/v2", "http://triton:0"],
+    "TRITON_CA_FILE": ["/there/is/no/such/file"],
+    "OTEL_EXPORTER_OTLP_ENDPOINT": [
+        *("collector:4318", "grpc://collector:4317", "http://user@collector:4318"),
+    ],
+}
 
 
 @pytest.mark.parametrize(
-    ("variable", "value"),
-    [
-        ("SAGEMAKER_BIND_TO_PORT", "0"),
-        ("SAGEMAKER_BIND_TO_PORT", "65536"),
-        ("SAGEMAKER_BIND_TO_PORT", "http"),
-        ("SAGEMAKER_SAFE_PORT_RANGE", "9000"),
-        ("SAGEMAKER_SAFE_PORT_RANGE", "9005-9000"),
-        ("MODEL_SERVER_WORKERS", "0"),
-        ("MODEL_SERVER_WORKERS", "two"),
-        ("MODEL_SERVER_WORKERS", ""),
-        *(
-            ("CORS_ORIGINS", origins)
-            for origins in (
-                *("shop.example", "https://shop.example/", "https://shop.example/a", "https://"),
-                *("*,https://shop.example", "https://*.shop.example", "https://Shop.example"),
-                *("https://shop.example:443", "http://shop.example:80", "ftp://shop.example"),
-                *("https://a.example https://b.example", "null", 'https://a";return 200;'),
-                *("https://user@shop.example", "https://shop.example:0", "file://"),
-            )
-        ),
-        ("MODEL_SERVER_TIMEOUT", "nan"),
-        ("MODEL_SERVER_TIMEOUT", "-1"),
-        ("MODEL_REPOSITORY", "/there/is/no/such/folder"),
-        ("CLIENTS_PATH", "/there/is/no/such/folder"),
-        ("MODEL_SERVER_LOG_LEVEL", "loud"),
-        ("RUN_DIR", "/tmp/semi;colon"),
-        ("RUN_DIR", "/tmp/" + "long" * 30),
-        ("RUN_DIR", "/etc/passwd"),
-        ("SAGEMAKER_MULTI_MODEL", "yes"),
-        ("MODEL_DIR_USE", "both"),
-        ("MODEL_SERVER_THREADS", "1_0"),
-        ("MODEL_SERVER_THREADS", "1,0"),
-        ("MODEL_SERVER_THREADS", "0x10"),
-        ("MODEL_SERVER_THREADS", "\u0661"),
-        ("MODEL_SERVER_THREADS", "16;"),
-        ("MODEL_SERVER_TIMEOUT", "6_0"),
-        ("MODEL_SERVER_TIMEOUT", "2,5"),
-        ("MODEL_SERVER_TIMEOUT", "\u0666"),
-        ("MODEL_SERVER_TIMEOUT", "1e400"),
-        ("SAGEMAKER_SAFE_PORT_RANGE", "9000-9_999"),
-        ("SAGEMAKER_SAFE_PORT_RANGE", "9000-9010-9020"),
-        ("REQUIRED_MODELS", "resnet;yolov5"),
-        ("REQUIRED_MODELS", "resnet yolov5"),
-        ("TRITON_URL", "triton"),
-        ("TRITON_URL", "http://triton:8001"),
-        ("TRITON_URL", "user:password@triton:8001"),
-        ("TRITON_URL", "triton:65536"),
-        ("TRITON_URL", "ipv4:10.0.0.1:8001,"),
-        ("TRITON_HTTP_URL", "http://triton:8000/v2"),
-        ("TRITON_HTTP_URL", "http://triton:0"),
-        ("TRITON_CA_FILE", "/there/is/no/such/file"),
-        ("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4318"),
-        ("OTEL_EXPORTER_OTLP_ENDPOINT", "grpc://collector:4317"),
-        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://user@collector:4318"),
-    ],
+    ("variable", "value"), [(name, value) for name, values in BAD.items() for value in values]
 )
 def test_a_bad_value_names_itself(variable: str, value: str) -> None:
     with pytest.raises(SettingError) as caught:
@@ -96,9 +61,8 @@ def test_a_run_dir_is_judged_from_the_root_on(
 ) -> None:
     (tmp_path / folder).mkdir()
     monkeypatch.chdir(tmp_path / folder)
-    with pytest.raises(
-        SettingError, match="RUN_DIR is 'run'; expected: absolute path of at most 80"
-    ):
+    expected = "RUN_DIR is 'run'; expected: absolute path of at most 80"
+    with pytest.raises(SettingError, match=expected):
         read_settings({"RUN_DIR": "run"})
 
 
@@ -108,25 +72,24 @@ def test_all_bad_values_are_named_at_once() -> None:
     assert len(str(caught.value).splitlines()) == 2
 
 
-def test_inner_ports_lie_in_the_safe_range() -> None:
-    settings = read_settings(
-        {"SAGEMAKER_SAFE_PORT_RANGE": "9000-9010", "SAGEMAKER_BIND_TO_PORT": "9001"}
-    )
+SAFE = {"SAGEMAKER_SAFE_PORT_RANGE": "9000-9010"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "ports"),
+    [
+        ({}, [8000, 8001, 8002]),
+        ({**SAFE, "SAGEMAKER_BIND_TO_PORT": "9001"}, [9000, 9002, 9003]),
+        ({**SAFE, "TRITON_PUBLIC_GRPC_PORT": "9000"}, [9001, 9002, 9003]),
+        ({"SAGEMAKER_BIND_TO_PORT": "8000", "TRITON_PUBLIC_GRPC_PORT": "8002"}, [8001, 8003, 8004]),
+    ],
+)
+def test_triton_s_ports_lie_in_the_safe_range_and_make_way_for_the_public_ones(
+    environment: dict[str, str], ports: list[int]
+) -> None:
+    settings = read_settings(environment)
     inner = [settings.triton_http_port, settings.triton_grpc_port, settings.triton_metrics_port]
-    assert inner == [9000, 9002, 9003]
-
-
-def test_a_public_port_inside_the_range_is_not_given_to_triton() -> None:
-    settings = read_settings(
-        {"SAGEMAKER_SAFE_PORT_RANGE": "9000-9010", "TRITON_PUBLIC_GRPC_PORT": "9000"}
-    )
-    inner = [settings.triton_http_port, settings.triton_grpc_port, settings.triton_metrics_port]
-    assert inner == [9001, 9002, 9003]
-
-
-def test_triton_makes_way_for_nginx_on_its_usual_ports() -> None:
-    settings = read_settings({"SAGEMAKER_BIND_TO_PORT": "8000", "TRITON_PUBLIC_GRPC_PORT": "8002"})
-    assert settings.triton_ports == [8001, 8003, 8004]
+    assert inner == settings.triton_ports == ports
 
 
 @pytest.mark.parametrize(
@@ -270,11 +233,7 @@ def test_metadata_is_never_shown_and_read_again_from_its_file(tmp_path: Path) ->
         ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "https://c/t"}, "https://c/t", ""),
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c", "OTEL_SDK_DISABLED": "true"}, "", ""),
         ({"OTEL_RESOURCE_ATTRIBUTES": "a=b, service.name=shop"}, "", "shop"),
-        (
-            {"OTEL_RESOURCE_ATTRIBUTES": "service.name=shop", "OTEL_SERVICE_NAME": "cart"},
-            "",
-            "cart",
-        ),
+        ({"OTEL_RESOURCE_ATTRIBUTES": "service.name=a", "OTEL_SERVICE_NAME": "cart"}, "", "cart"),
     ],
 )
 def test_traces_go_where_opentelemetry_s_variables_say(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
 
 import pytest
 from flask import Flask
@@ -44,6 +45,14 @@ def app(settings: Settings, admission: Admission) -> Iterator[Flask]:
 @pytest.fixture
 def client(app: Flask) -> FlaskClient:
     return app.test_client()
+
+
+@pytest.fixture
+def pool(app: Flask) -> Iterator[Executor]:
+    """Threads, for which nobody waits at the end."""
+    made = ThreadPoolExecutor()
+    yield made
+    made.shutdown(wait=False)
 
 
 @pytest.fixture

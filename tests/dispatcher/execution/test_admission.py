@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import signal
-import socket
 import threading
 import time
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -67,16 +67,17 @@ class Waiter:
         return self.got
 
 
+def in_line(turns: Slots, model: str, caller: Caller = Caller()) -> Waiter:  # noqa: B008  as above
+    """Return one who waits, behind those who do."""
+    before = turns._waiting_queue.count
+    made = Waiter(turns, model, caller)
+    wait_for(lambda: turns._waiting_queue.count == before + 1, 5, "a place in the line")
+    return made
+
+
 def waiters(turns: Slots, model: str, count: int) -> list[Waiter]:
     """Return some that wait one behind the other."""
-    made = []
-    for _ in range(count):
-        before = turns._waiting_queue.count
-        made.append(Waiter(turns, model))
-        wait_for(
-            lambda seen=before: turns._waiting_queue.count == seen + 1, 5, "a place in the line"
-        )
-    return made
+    return [in_line(turns, model) for _ in range(count)]
 
 
 def most(turns: Slots, model: str) -> list[Slot]:
@@ -106,7 +107,7 @@ def test_two_busy_models_come_to_equal_shares() -> None:
 def test_those_who_wait_are_served_in_order_models_in_turn() -> None:
     calls = admission(1, 1, 10).calls
     running = calls.enter("a", soon())
-    waiting_queue = [waiters(calls, name, 1)[0] for name in ("a", "a", "b", "c", "b")]
+    waiting_queue = [in_line(calls, name) for name in ("a", "a", "b", "c", "b")]
     order = []
     for _ in range(5):
         running.release()
@@ -152,25 +153,16 @@ def test_a_job_goes_on_before_others_whose_line_is_full_and_is_not_turned_away()
     assert isinstance(waiting_queue[0].ended(), Slot)
 
 
-def test_no_line_at_all() -> None:
-    calls = admission(1, 2, 0).calls
-    calls.enter("a", soon())
-    with pytest.raises(TooManyRequests):
-        calls.enter("a", soon())
-    assert calls.enter("b", soon()), "there is a turn for another model"
-
-
-def test_a_turn_that_does_not_come_in_time() -> None:
-    calls = admission(1, 1).calls
+@pytest.mark.parametrize("line", [0, 1])
+def test_a_turn_that_does_not_come_in_time(line: int) -> None:
+    calls = admission(1, 2, line).calls
     turn = calls.enter("a", soon())
-    with pytest.raises(DeadlineExceeded, match="waited for a slot"):
+    expected, words = (DeadlineExceeded, "waited for a slot") if line else (TooManyRequests, None)
+    with pytest.raises(expected, match=words):
         calls.enter("a", soon(0.05))
+    calls.enter("b", soon()).release()  # there is a turn for another model
     turn.release()
-    assert calls.enter("a", soon()), "the one who gave up is not in the line any more"
-
-
-def test_nothing_is_begun_that_would_be_late() -> None:
-    calls = admission().calls
+    calls.enter("a", soon()).release()  # the one who gave up is not in the line any more
     with pytest.raises(DeadlineExceeded, match="before it got a slot"):
         calls.enter("a", time.monotonic())
     assert calls.try_enter("a", time.monotonic()) is None
@@ -194,38 +186,21 @@ def test_a_turn_that_comes_too_late_goes_to_the_next() -> None:
     assert calls.free == calls.total
 
 
-@pytest.fixture
-def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
-    ends = socket.socketpair()
-    yield ends
-    for end in ends:
-        end.close()
-
-
 def test_a_caller_who_has_left_gets_no_turn_and_no_place(pair: Any) -> None:
     ours, theirs = pair
     calls = admission(1, 1, 1).calls
     running = calls.enter("a", soon())
-    left = Waiter(calls, "a", Caller(ours))
-    wait_for(lambda: calls._waiting_queue.count == 1, 5, "a place in the line")
+    left = in_line(calls, "a", Caller(ours))
     with pytest.raises(TooManyRequests):
         calls.enter("a", soon())
     theirs.close()
     stayed = Waiter(calls, "a")
     assert isinstance(left.ended(), CallerGone)
     running.release()
-    assert isinstance(stayed.ended(), Slot)
-
-
-def test_a_caller_who_leaves_in_the_line_is_seen_when_the_turn_comes(pair: Any) -> None:
-    ours, theirs = pair
-    calls = admission(1, 1, 1).calls
-    running = calls.enter("a", soon())
-    waiting = Waiter(calls, "a", Caller(ours))
-    wait_for(lambda: calls._waiting_queue.count == 1, 5, "a place in the line")
-    theirs.close()
+    running = stayed.ended()  # type: ignore[assignment]
+    waiting = in_line(calls, "a", Caller(ours))
     running.release()
-    assert isinstance(waiting.ended(), CallerGone)
+    assert isinstance(waiting.ended(), CallerGone), "seen when the turn comes"
     assert calls.free == 1
 
 
@@ -272,49 +247,32 @@ def test_management_waits_in_a_line_of_its_own_and_ping_does_not(tmp_path: Path)
     settings = read_settings({"MODEL_SERVER_QUEUE": "2"})
     registry = Registry({"double": Double(environment)})
     app = make_app(settings, registry, environment, quiet())
-    statuses: list[int] = []
-
-    def load(number: int) -> None:
-        statuses.append(app.test_client().post(f"/load_model/m{number}").status_code)
-
-    threads = [threading.Thread(target=load, args=(number,)) for number in range(9)]
-    for thread in threads:
-        thread.start()
-    wait_for(lambda: statuses == [429] * 3, 30, "the refusals")
-    client = app.test_client()
-    assert client.get("/ping").status_code == 200
-    answer = client.post("/infer/double", json={"payload": {"numbers": [2]}})
-    assert answer.json["result"] == [4]
-    release.set()
-    for thread in threads:
-        thread.join()
-    assert len(statuses) == 9
-    assert 429 not in statuses[3:]
+    with ThreadPoolExecutor(9) as pool:
+        loads = [pool.submit(app.test_client().post, f"/load_model/m{n}") for n in range(9)]
+        wait_for(lambda: sum(load.done() for load in loads) == 3, 30, "the refusals")
+        assert [load.result().status_code for load in loads if load.done()] == [429] * 3
+        client = app.test_client()
+        assert client.get("/ping").status_code == 200
+        answer = client.post("/infer/double", json={"payload": {"numbers": [2]}})
+        assert answer.json["result"] == [4]
+        release.set()
+    assert [load.result().status_code for load in loads].count(429) == 3
 
 
 def test_a_caller_who_cannot_be_answered_keeps_nobody_waiting() -> None:
     calls = admission().calls
-
-    def fail() -> None:
-        raise OSError("no answer was written")
-
     turn = calls.enter("a", soon(0.5))
-    turn.on_timeout = fail
+    turn.on_timeout = Mock(side_effect=OSError("no answer was written"))
     calls.answer_overdue(time.monotonic() + 1)
-    ended = threading.Thread(target=lambda: suppressed(turn), daemon=True)
-    ended.start()
-    ended.join(5)
-    assert not ended.is_alive()
+    with ThreadPoolExecutor() as pool, pytest.raises(DeadlineExceeded):
+        pool.submit(turn.release).result(5)
 
 
 @pytest.mark.parametrize("late", [DeadlineExceeded("late"), RuntimeError("a bug")])
 def test_a_turn_that_cannot_be_given_back_does_not_hide_what_went_wrong_in_it(
     late: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(_: Slot) -> None:
-        raise late
-
-    monkeypatch.setattr(Slot, "release", fail)
+    monkeypatch.setattr(Slot, "release", Mock(side_effect=late))
     with pytest.raises(KeyError, match="first"), admission().calls.enter("a", soon()):
         raise KeyError("first")
     assert str(late) in caplog.text
@@ -322,20 +280,8 @@ def test_a_turn_that_cannot_be_given_back_does_not_hide_what_went_wrong_in_it(
         pass
 
 
-def suppressed(turn: Slot) -> None:
-    with pytest.raises(DeadlineExceeded):
-        turn.release()
-
-
 def test_a_look_that_fails_is_followed_by_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = iter([RuntimeError("a bug"), RuntimeError("another")])
-    third = threading.Event()
-
-    def look() -> None:
-        if error := next(looks, None):
-            raise error
-        third.set()
-
+    look = Mock(side_effect=[RuntimeError("a bug"), RuntimeError("another"), *[None] * 99])
     watch = Watchdog(admission(), 60, lambda: None)
     monkeypatch.setattr(watch, "look", look)
     given = signal.getsignal(signal.SIGTERM)
@@ -343,4 +289,31 @@ def test_a_look_that_fails_is_followed_by_others(monkeypatch: pytest.MonkeyPatch
         watch.start()
     finally:
         signal.signal(signal.SIGTERM, given)
-    assert third.wait(5)
+    wait_for(lambda: look.call_count > 2, 5, "a third look")
+
+
+def test_saturation_is_the_share_of_the_turns_that_the_busiest_model_may_have() -> None:
+    calls = admission().calls
+    assert calls.saturation() == 0
+    running = [calls.enter("a", soon()) for _ in range(4)]
+    assert calls.saturation() == 4 / 16
+    others = most(calls, "b")
+    assert (len(others), calls.saturation()) == (14, 1.0), "no further turn for b"
+    for turn in others[6:]:
+        turn.release()
+    assert calls.saturation() == 6 / 14
+    for turn in (*running, *others[:6]):
+        turn.release()
+    assert calls.saturation() == 0
+
+
+def test_a_model_for_which_requests_wait_saturates_a_worker() -> None:
+    calls = admission().calls
+    running = most(calls, "a")
+    assert (len(running), calls.saturation()) == (16, 1.0)
+    waiting = in_line(calls, "a")
+    assert calls.saturation() == 1.0
+    running.pop().release()
+    assert isinstance(waiting.ended(), Slot)
+    running.pop().release()
+    assert calls.saturation() == 15 / 16

@@ -12,16 +12,10 @@ from flask.testing import FlaskClient
 from dispatcher import settings as table
 from dispatcher.execution.admission import Admission
 from dispatcher.execution.slots import Slot, Slots
-from tests.support.slow_clients import (
-    Left,
-    Model,
-    lines,
-    milliseconds,
-    slow,
-)
+from tests.support.slow_clients import Left, Model, lines, milliseconds, slow
 from tests.support.stand_ins import assert_error
 
-# How much time there is
+IN_ATTRIBUTES = {"X-Amzn-SageMaker-Custom-Attributes": "timeout_ms=500"}
 
 
 @pytest.mark.parametrize(
@@ -29,15 +23,9 @@ from tests.support.stand_ins import assert_error
     [
         ({}, 1.8),  # 90 % of MODEL_SERVER_TIMEOUT
         ({"query_string": {"timeout_ms": "500"}}, 0.5),
-        ({"headers": {"X-Amzn-SageMaker-Custom-Attributes": "timeout_ms=500"}}, 0.5),
+        ({"headers": IN_ATTRIBUTES}, 0.5),
         ({"query_string": {"timeout_ms": "3600000"}}, 1.8),
-        (
-            {
-                "query_string": {"timeout_ms": "1"},
-                "headers": {"X-Amzn-SageMaker-Custom-Attributes": "timeout_ms=500"},
-            },
-            0.5,
-        ),
+        ({"query_string": {"timeout_ms": "1"}, "headers": IN_ATTRIBUTES}, 0.5),
         ({"headers": {"X-Request-Start": "1 s ago"}}, 0.8),
     ],
     ids=["the container's", "query", "attributes", "more than there is", "both", "spent in NGINX"],
@@ -58,17 +46,13 @@ def test_no_time_at_all_is_refused(client: FlaskClient, text: str) -> None:
         header = {"X-Amzn-SageMaker-Custom-Attributes": f"timeout_ms={text}"}
         response = client.post("/infer/slow", json={"payload": {}}, headers=header)
         assert_error(response, 400, "bad_parameter", "timeout_ms", "from 1 to 999999999")
-
-
-def test_who_puts_it_into_the_body_is_told_where_it_goes(client: FlaskClient) -> None:
-    response = client.post("/infer/slow", json={"payload": {}, "timeout_ms": 100})
+    response = client.post("/infer/slow", json={"payload": {}, "timeout_ms": text})
     assert_error(response, 400, "bad_body", "timeout_ms", "into the query")
 
 
 def test_time_that_was_spent_before_the_model_is_gone(client: FlaskClient) -> None:
-    response = client.post(
-        "/infer/slow?timeout_ms=400", json={"payload": {"before": 0.5, "model": 1}}
-    )
+    payload = {"before": 0.5, "model": 1}
+    response = client.post("/infer/slow?timeout_ms=400", json={"payload": payload})
     assert_error(response, 504, "deadline_exceeded", "Server-Timing")
     assert milliseconds(response, "class") >= 500
 
@@ -124,16 +108,13 @@ def test_an_error_late_in_a_list_is_the_last_line(
 ) -> None:
     admission.calls.per_model = 1
     payload = [{"n": n} for n in range(8)] + [{"before": "no number"}]
-    response = client.post(
-        "/infer/slow",
-        json={"payload": payload},
-        headers={"Accept": "application/jsonlines", "X-Request-Id": "late"},
-    )
+    headers = {"Accept": "application/jsonlines", "X-Request-Id": "late"}
+    response = client.post("/infer/slow", json={"payload": payload}, headers=headers)
     answers = [json.loads(line) for line in response.text.splitlines()]
     assert answers[:8] == list(range(8))
-    assert answers[8]["error"]["code"] == "client_failed"
-    assert answers[8]["error"]["modelname"] == "slow"
-    assert answers[8]["error"]["request_id"] == "late"
+    error = answers[8]["error"]
+    said = (error["code"], error["modelname"], error["request_id"])
+    assert said == ("client_failed", "slow", "late")
     assert "failed in request late" in caplog.text
     assert len(answers) == 9
 
@@ -152,6 +133,3 @@ def test_an_alias_has_no_turns_beside_those_of_its_model(
     for payload in ({"n": 1}, [{"n": 1}]):
         assert client.post("/infer/slowly", json={"payload": payload}).status_code == 200
     assert set(names) == {"slow"}
-
-
-# Callers who leave

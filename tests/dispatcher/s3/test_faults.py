@@ -204,9 +204,12 @@ def test_nothing_is_kept_in_memory_after_the_requests(
 ) -> None:
     made: list[LargeBodies] = []
     begin = LargeBodies.__init__
-    monkeypatch.setattr(
-        LargeBodies, "__init__", lambda bodies, most: (begin(bodies, most), made.append(bodies))[1]
-    )
+
+    def noted(bodies: LargeBodies, most: int) -> None:
+        begin(bodies, most)
+        made.append(bodies)
+
+    monkeypatch.setattr(LargeBodies, "__init__", noted)
     client = make()
     for payload in ([RED] * 30, [RED, {"s3_key": "none"}] * 9, RED, {"s3_key": "texts/note.txt"}):
         for model in ("colour", ["colour", "letters"]):
