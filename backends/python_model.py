@@ -18,7 +18,7 @@ from backends.completion import complete
 from backends.engine_choice import CACHE_VARIABLE, hide, show
 from backends.machine import allocator
 from backends.machine.shared_folder import find_shared_folder
-from backends.machine.shared_memory import Share, fit
+from backends.machine.shared_memory import Share
 from clients.model_files.config_text import read_folder
 
 if TYPE_CHECKING:
@@ -79,7 +79,6 @@ class PythonModel(ABC):
             )
             config.update(completion.fields)
             triton_requests.log_completion(config["name"], completion)
-        fit(config, os.environ)
         if model_config.DYNAMIC_BATCHING in config:
             config_check.take_every_shape(config)
         return auto_complete_model_config

@@ -46,7 +46,6 @@ AMPLE = 1024 * MIB
 BEGINNING = 3 * MIB // 2
 """What a region has when no tensor was in it yet: 1 MiB, and half of one for rounding up."""
 
-
 PART_OF_A_MODEL = 1 / 8
 """What a model with fixed shapes may have where there is less, unless one item needs more; and
 what is kept for one that is loaded later."""
@@ -122,14 +121,11 @@ class TooLarge(Exception):
 class Share:
     """The shared memory that one instance may use.
 
-    Args:
-        tensors: bytes of tensors, in and out, that one run may have; None is without limit.
-        region: bytes to which this instance's region is grown at once; 0 where it grows as is
-            needed. A region that grows in steps may become twice as large as necessary, because
-            old and new space are not always used together.
-        held: an open file of the size that the region is to grow by, which has no room of its own:
-            by it models that are loaded meanwhile count what this one is going to take.
-
+    `tensors` are the bytes that one run may have, in and out, None without limit; `region` those to
+    which this instance's region is grown at once, 0 where it grows as is needed. One that grows in
+    steps may become twice as large as necessary, because old and new space are not always used
+    together. `held` is an open file of the size that the region is to grow by, which has no room of
+    its own: by it models that are loaded meanwhile count what this one is going to take.
     """
 
     size: int = 0
@@ -145,10 +141,10 @@ class Share:
 
         Raises ModelConfigError: there is none.
         """
-        plan = plan_of(environment)
-        size, later = plan.get("size", 0), came_later(config, plan)
-        found = share_of(config, size) if later else plan.get("models", {}).get(config["name"], ())
-        share = cls(size, *found)
+        plan = json.loads(environment.get(SHARES) or "{}")
+        size, planned = plan.get("size", 0), plan.get("models", {}).get(config["name"])
+        later = is_scarce(size) and planned is None
+        share = cls(size, *(share_of(config, size) if later else planned or ()))
         if share.tensors == 0:
             raise no_room(config, size)
         if share.region > BEGINNING:
@@ -193,42 +189,21 @@ class Share:
         )
 
 
-def plan_of(environment: Mapping[str, str]) -> Mapping[str, Any]:
-    """Return the plan of `serve`; empty where there is none."""
-    plan: Mapping[str, Any] = json.loads(environment.get(SHARES) or "{}")
-    return plan
-
-
-def allot(config: Mapping[str, Any], size: int) -> int:
-    """Return the bytes of `size` for an instance of a model loaded later."""
-    return int(size * PART_OF_A_MODEL) // instance_count(config)
-
-
 def is_scarce(size: int) -> bool:
     """Whether so many bytes are too few for models without limits."""
     return 0 < size < AMPLE
 
 
-def came_later(config: Mapping[str, Any], plan: Mapping[str, Any]) -> bool:
-    """Whether a model needs a share that the plan does not have."""
-    return is_scarce(plan.get("size", 0)) and config["name"] not in plan.get("models", {})
-
-
 def share_of(config: Mapping[str, Any], size: int) -> tuple[int, int]:
     """Return the bytes of tensors, and of a region, for an instance of a model loaded later."""
-    part = allot(config, size)
+    part = int(size * PART_OF_A_MODEL) // instance_count(config)
     if item := item_of(config):
-        batch = batch_of(config, item, part)
+        warmups = [int(one.get("batch_size") or 1) for one in config.get("model_warmup") or []]
+        least = max([1, *warmups])
+        batch = item.batch(part, least, max(least, max_batch_size(config)))
         return (item.inputs + item.outputs) * batch, item.region(batch)
     region = max(BEGINNING, part)
     return (region - BEGINNING) // HALVED, region
-
-
-def batch_of(config: Mapping[str, Any], item: ItemBytes, part: int) -> int:
-    """Return the largest batch that fits a share; at least 1."""
-    warmups = [int(one.get("batch_size") or 1) for one in config.get("model_warmup") or []]
-    least = max([1, *warmups])
-    return item.batch(part, least, max(least, max_batch_size(config)))
 
 
 def item_of(config: Mapping[str, Any]) -> ItemBytes | None:
@@ -238,21 +213,6 @@ def item_of(config: Mapping[str, Any]) -> ItemBytes | None:
         for kind in ("input", "output")
     )
     return ItemBytes.of(inputs, outputs)
-
-
-def fit(config: dict[str, Any], environment: Mapping[str, str]) -> None:
-    """Reduce the batches of a model loaded later to what fits its share.
-
-    As `container.repository.shared_memory_plan.share_of` has it for those that are there at the
-    start. But of what is completed Triton takes no number of instances, and no preferred sizes of
-    batches, which it has added by then where there is a dynamic batcher: with one, batches stay as
-    configured.
-    """
-    plan = plan_of(environment)
-    item = item_of(config)
-    if item and came_later(config, plan) and "dynamic_batching" not in config:
-        batch = batch_of(config, item, allot(config, plan["size"]))
-        config["max_batch_size"] = min(max_batch_size(config), batch)
 
 
 def hold(
@@ -268,20 +228,14 @@ def hold(
     while True:
         with hold_lock(folder / "hold.lock") if folder else nullcontext():
             if not (later and prefix and sum_regions(prefix) + rest > share.size):
-                opened = nameless(environment)
+                path = FOLDER / f"{prefix or 'triton_dispatcher_'}hold_{os.getpid()}"
+                opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+                path.unlink()
                 os.ftruncate(opened, rest)
                 return opened
         if time.monotonic() > until:
             raise no_room(config, share.size)
         time.sleep(LOOK_S)
-
-
-def nameless(environment: Mapping[str, str]) -> int:
-    """Return an open file in shared memory that ends with this process."""
-    path = FOLDER / f"{environment.get(PREFIX) or 'triton_dispatcher_'}hold_{os.getpid()}"
-    opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-    path.unlink()
-    return opened
 
 
 def sum_regions(prefix: str) -> int:

@@ -19,7 +19,6 @@ from backends.machine.shared_memory import (
     SHARES,
     Share,
     TooLarge,
-    fit,
 )
 from backends.model_config import ModelConfigError
 
@@ -45,21 +44,18 @@ LITTLE = {SHARES: json.dumps({"size": 64 * MIB, "models": {"a": [1000, 5 * MIB]}
         ({}, 5),  # 7.1 of 8 MiB
         ({"instance_group": [{"count": 2}]}, 2),  # 3.75 of 4
         ({"max_batch_size": 3}, 3),
-        ({"max_batch_size": 0}, 0),
+        ({"max_batch_size": 0}, 1),
         ({"model_warmup": [{"batch_size": 7}]}, 7),
-        ({"name": "a"}, 16),
     ],
 )
-def test_a_model_that_comes_later_gets_batches_that_fit(more: dict[str, Any], batch: int) -> None:
-    config = part_model(**more)
-    fit(config, LITTLE)
-    assert config["max_batch_size"] == batch
-    gathers = part_model(**more, dynamic_batching={"preferred_batch_size": [16]})
-    fit(gathers, LITTLE)
-    assert gathers["max_batch_size"] == more.get("max_batch_size", 16), "Triton would refuse it"
-    plenty = part_model(**more)
-    fit(plenty, {SHARES: json.dumps({"size": 1024 * MIB, "models": {}})})
-    assert plenty == part_model(**more)
+def test_a_model_that_comes_later_has_room_for_a_batch_of_its_part(
+    more: dict[str, Any], batch: int
+) -> None:
+    share = Share.of(part_model(**more), LITTLE)
+    assert share.held is not None
+    os.close(share.held)
+    assert share.tensors == batch * MIB // 2
+    assert share.region == 1.5 * MIB + batch * 1.125 * MIB
 
 
 OPEN = Path("/proc/self/fd")

@@ -93,9 +93,12 @@ def test_a_model_that_comes_later_has_its_part_as_soon_as_it_is_loaded(
     assert size() <= before
 
 
-def test_triton_forms_no_larger_batches_than_there_is_room_for(
+def test_of_a_model_that_comes_later_a_batch_that_does_not_fit_is_told_so(
     little: triton_process.Triton,
 ) -> None:
     client = Triton(f"127.0.0.1:{little.ports[0]}", scarce=True)
     client.load("fixed", timeout=60)
-    assert client.signature("fixed", timeout=30).max_batch_size == 5
+    x = np.ones((6, 65536), np.float32)
+    with pytest.raises(TooLargeAtOnce, match=r"needs 3 MB .* the model has 2"):
+        client.infer("fixed", {"x": x}, timeout=60)
+    np.testing.assert_array_equal(client.infer("fixed", {"x": x[:5]}, timeout=60)["y"], -x[:5])
