@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from backends.batching.item import AXIS, Item
+from backends.batching.item import AXIS, Item, RequestError
 from backends.batching.padding import near
 from backends.batching.run_items import rows_of, run_items
 
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.intp]
 
 
-@dataclass(frozen=True)
-class Bucket:
+class Bucket(NamedTuple):
     """Some rows of a request, and their indices in it, ascending."""
 
     item: Item
@@ -37,7 +36,7 @@ def run_in_buckets(
     At padded places its outputs may have zeros or empty texts. Where a bucket of an item fails, the
     item is run whole.
     """
-    cut = [_buckets(item, max_batch_size) for item in items]
+    cut = [buckets(item, max_batch_size) for item in items]
     if not any(cut):
         return run_items(items, run, max_batch_size=max_batch_size, by_rows=by_rows)
     parts = [
@@ -66,21 +65,14 @@ def run_in_buckets(
     return [found[index] if one is None else one for index, one in enumerate(joined)]
 
 
-def _buckets(item: Item, max_batch_size: int) -> list[Bucket]:
-    try:
-        return buckets(item, max_batch_size)
-    except (ValueError, LookupError):  # running the whole item raises it
-        return []
-
-
 def buckets(item: Item, max_batch_size: int) -> list[Bucket]:
-    """Return an item's buckets, the longest first; empty where it is run whole.
-
-    Raises RequestError: it cannot be run.
-    """
+    """Return an item's buckets, the longest first; empty where it is run whole."""
     if not item.length or item.above or item.rows.keys() - {*item.padding.outputs}:
         return []
-    count = rows_of(item, max_batch_size)
+    try:
+        count = rows_of(item, max_batch_size)
+    except RequestError:  # running the whole item raises it
+        return []
     if count < 2:
         return []
     own = lengths(item)

@@ -30,10 +30,17 @@ if TYPE_CHECKING:
 SIZES = (8, 32, 64, 224, 16, 4, 3, 2, 1)
 """What a dimension of any size is tried with: tokens, or the sides of a picture."""
 
-KINDS = ("between 0 and 1", "normal", "zero", "large", "large negative", "nearly the first")
-"""The rows that are tried, one of each. Some functions show what they do with a zero or a large
-number alone, as a softmax over rows of zeros does, or a scale that the largest number sets; others
-only with rows that are near to each other, as where neighbours are looked for."""
+KINDS: Mapping[str, Callable[[np.random.Generator, tuple[int, ...]], NDArray[np.float64]]] = {
+    "between 0 and 1": lambda numbers, shape: numbers.random(shape),
+    "normal": lambda numbers, shape: numbers.standard_normal(shape),
+    "zero": lambda _, shape: np.zeros(shape),
+    "large": lambda numbers, shape: 100 * numbers.random(shape),
+    "large negative": lambda numbers, shape: -100 * numbers.random(shape),
+}
+"""The rows that are tried, one of each, and one that is nearly the first. Some functions show what
+they do with a zero or a large number alone, as a softmax over rows of zeros does, or a scale that
+the largest number sets; others only with rows that are near to each other, as where neighbours are
+looked for."""
 
 BATCHES = ((0, 1), (0, 0), (2, 3, 0), (1, 5, 0), (3, 2, 1, 0), (0, 4, 5, 2))
 """Which of these rows are run together, besides all of them in the largest batch."""
@@ -63,18 +70,20 @@ class _NoRun(Exception):
 
 
 class _NoTime(Exception):
-    """The rows so far say that the test would end after `LIMIT_S`."""
+    """The test would take too long."""
 
 
 def row_dependence(signature: FileSignature, run: Run, most: int) -> str:
     """Return why rows are not known to be independent; empty where they are."""
-    names, run = [spec.name for spec in signature.outputs], limit_threads(run)
+    names, run = [spec.name for spec in signature.outputs], limit_time(run)
     try:
         size, rows, alone = _of_a_size(signature.inputs, names, run)
         if reason := _compare(rows, alone, names, run, most):
             return reason
         for name in names:
-            if not _differ([output[name] for output in alone]):
+            first = alone[0][name]
+            may_be_nan = first.dtype.kind == "f"
+            if all(np.array_equal(first, one[name], equal_nan=may_be_nan) for one in alone[1:]):
                 return f"output '{name}' is the same, whatever it was tried with"
         for spec in signature.inputs:
             if (wide := _wide(signature.inputs, spec, size, names, run)) and (
@@ -88,7 +97,8 @@ def row_dependence(signature: FileSignature, run: Run, most: int) -> str:
     return ""
 
 
-def limit_threads(run: Run) -> Run:
+def limit_time(run: Run) -> Run:
+    """Raise _NoTime where the rows so far say that the test would end after `LIMIT_S`."""
     begun, done = time.monotonic(), 0
 
     def limited(inputs: Tensors, names: Sequence[str]) -> Tensors:
@@ -119,8 +129,9 @@ def _compare(
     for batch in (*BATCHES, largest):
         if len(batch) > most:
             continue
+        stacked = {name: np.concatenate([rows[index][name] for index in batch]) for name in rows[0]}
         try:
-            together = _run(run, _stack([rows[index] for index in batch]), names)
+            together = _run(run, stacked, names)
         except _NoRun as error:
             return f"it could not be run with {len(batch)} rows ({error})"
         for name in names:
@@ -150,10 +161,7 @@ def find_dependence(
 def _of_a_size(
     specs: Sequence[FileTensor], names: Sequence[str], run: Run
 ) -> tuple[int, list[Tensors], list[Tensors]]:
-    """Return a size of dynamic dimensions, rows of it, and the outputs of each.
-
-    Raises _NoRun: there are no sizes with which it can be run.
-    """
+    """Return a size of dynamic dimensions with which it can be run, rows, and outputs of each."""
     reason: Exception = _NoRun("it has no inputs")
     is_open = any(DYNAMIC in spec.shape[1:] for spec in specs)
     for size in SIZES if is_open else SIZES[:1]:
@@ -190,7 +198,7 @@ def _rows(specs: Sequence[FileTensor], size: int, tops: Mapping[str, int]) -> li
     numbers = np.random.default_rng(0)
     rows: list[Tensors] = [
         {spec.name: _row(spec, size, kind, numbers, tops.get(spec.name, FLAGS)) for spec in specs}
-        for kind in KINDS[:-1]
+        for kind in KINDS
     ]
     near = {
         name: (array * 1.001).astype(array.dtype) if array.dtype.kind == "f" else array
@@ -226,24 +234,7 @@ def _row(
         return whole.astype(np.bool_)
     if data_type.startswith(("INT", "UINT")):
         return whole.astype(data_type.lower())
-    floats = {
-        "between 0 and 1": numbers.random(shape),
-        "normal": numbers.standard_normal(shape),
-        "zero": np.zeros(shape),
-        "large": 100 * numbers.random(shape),
-        "large negative": -100 * numbers.random(shape),
-    }[kind]
-    return floats.astype(data_type.lower().replace("fp", "float"))
-
-
-def _stack(rows: Sequence[Tensors]) -> dict[str, NDArray[Any]]:
-    return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
-
-
-def _differ(alone: Sequence[NDArray[Any]]) -> bool:
-    """Whether an output depends on the inputs."""
-    first, may_be_nan = alone[0], alone[0].dtype.kind == "f"
-    return not all(np.array_equal(first, other, equal_nan=may_be_nan) for other in alone[1:])
+    return KINDS[kind](numbers, shape).astype(data_type.lower().replace("fp", "float"))
 
 
 def _difference(alone: Sequence[NDArray[Any]], together: NDArray[Any], batch: Sequence[int]) -> str:
@@ -253,7 +244,9 @@ def _difference(alone: Sequence[NDArray[Any]], together: NDArray[Any], batch: Se
     if together.ndim == 0 or len(together) != len(batch):
         return f"has shape {list(together.shape)} for {len(batch)} rows"
     tolerance = TOLERANCES.get(together.dtype.name, 0.0)
-    largest = [_largest(output) for output in alone]
+    largest = [
+        float(np.abs(one[np.isfinite(one)]).max(initial=0)) if tolerance else 0.0 for one in alone
+    ]
     most = max(largest[index] for index in batch)
     for place, index in enumerate(batch):
         own, row = alone[index], together[place : place + 1]
@@ -268,9 +261,3 @@ def _difference(alone: Sequence[NDArray[Any]], together: NDArray[Any], batch: Se
         if not off <= tolerance * max(largest[index], LEAST_SCALE * most):  # or no number
             return f"differs by {off:.3g} where a row is run beside others"
     return ""
-
-
-def _largest(array: NDArray[Any]) -> float:
-    """Return the largest finite number, whatever its sign."""
-    finite = array[np.isfinite(array)] if array.dtype.kind == "f" else array[:0]
-    return float(np.abs(finite).max(initial=0)) if finite.size else 0.0

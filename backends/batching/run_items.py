@@ -81,26 +81,18 @@ def groups(items: Sequence[Item], rows: Mapping[int, int], max_batch_size: int) 
         alike.setdefault(items[index].key, []).append(index)
     made = []
     for indices in alike.values():
-        for run in _near(indices, items, rows):
+        lengths = [items[index].length for index in indices]
+        is_even = len(set(lengths)) == 1
+        counts = [rows[index] for index in indices]
+        for places in [range(len(indices))] if is_even else near(lengths, counts):
             group: list[int] = []
-            for index in run:
-                if group and rows[index] + sum(rows[one] for one in group) > max_batch_size:
+            for place in places:
+                if group and counts[place] + sum(rows[one] for one in group) > max_batch_size:
                     made.append(group)
                     group = []
-                group.append(index)
+                group.append(indices[place])
             made.append(group)
     return made
-
-
-def _near(
-    indices: list[int], items: Sequence[Item], rows: Mapping[int, int]
-) -> Sequence[list[int]]:
-    """Group items of one key by length, where that is cheaper."""
-    lengths = [items[index].length for index in indices]
-    if len(set(lengths)) == 1:
-        return [indices]
-    counts = [rows[index] for index in indices]
-    return [[indices[place] for place in places] for places in near(lengths, counts)]
 
 
 def _alone(item: Item, run: Run) -> Tensors | Exception:
@@ -181,14 +173,20 @@ def _split(
     for item, count in zip(items, counts, strict=True):
         own = {}
         for name in item.outputs:
+            array = outputs[name]
             if name in rows:
                 end = begin[name] + len(item.rows[name])
-                own[name] = outputs[name][begin[name] : end]
+                own[name] = array[begin[name] : end]
                 begin[name] = end
+            elif item.length < longest and name in item.padding.outputs:
+                if array.ndim <= AXIS or array.shape[AXIS] != longest:
+                    raise ValueError(
+                        f"output '{name}' has shape {list(array.shape)}, but was said to be as "
+                        f"long as the inputs, {longest}."
+                    )
+                own[name] = array[start : start + count, : item.length]
             else:
-                own[name] = outputs[name][start : start + count]
-        if item.length < longest:
-            own.update(_cut({n: array for n, array in own.items() if n not in rows}, item, longest))
+                own[name] = array[start : start + count]
         try:
             answers.append(_select_outputs(item, own, picked_already=rows))
         except (ValueError, LookupError) as error:  # the others are answered all the same
@@ -213,18 +211,6 @@ def _select_outputs(
             array = pick_rows_above(array, *item.above[name])
         wanted[name] = np.asarray(array, order="C")
     return wanted
-
-
-def _cut(outputs: Tensors, item: Item, longest: int) -> Tensors:
-    """Trim the outputs that are as long as the inputs to an item's own length."""
-    cut = {name: outputs[name] for name in item.padding.outputs if name in outputs}
-    for name, array in cut.items():
-        if array.ndim <= AXIS or array.shape[AXIS] != longest:
-            raise ValueError(
-                f"output '{name}' has shape {list(array.shape)}, but was said to be as long as "
-                f"the inputs, {longest}."
-            )
-    return {name: array[:, : item.length] for name, array in cut.items()}
 
 
 def pick_rows(array: NDArray[Any], rows: Sequence[int]) -> NDArray[Any]:

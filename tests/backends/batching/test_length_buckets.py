@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -243,15 +244,14 @@ def test_rows_of_other_outputs_are_counted_in_the_whole(
     assert answer[output].tolist()[0][: len(expected)] == expected
 
 
-def test_what_cannot_be_cut_does_not_disturb_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(_item: Item) -> Array:
-        raise ValueError
-
-    monkeypatch.setattr("backends.batching.length_buckets.lengths", fails)
+def test_what_cannot_be_cut_does_not_disturb_others() -> None:
+    wrong = texts([1], [2] * LONG)
+    wrong = replace(wrong, inputs={**wrong.inputs, "mask": wrong.inputs["mask"][:1]})
     run = Texts()
-    long, single = run_all(run, texts([1], [2] * LONG), texts([3]))
-    assert sorted(run.shapes) == [(1, 1), (2, LONG)]
-    assert long["sum"].tolist() == [[1], [2 * LONG]]
+    refused, single = run_in_buckets([wrong, texts([3])], run, max_batch_size=8)
+    assert "expected to have one batch size" in str(refused)
+    assert run.shapes == [(1, 1)]
+    assert not isinstance(single, Exception)
     assert single["sum"].tolist() == [[3]]
 
 
