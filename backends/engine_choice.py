@@ -19,9 +19,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from backends import parameters
 from backends.machine.shared_folder import digest_files, hold_lock, write_json
-from backends.model_config import FileSignature, FileTensor, ModelConfigError
+from backends.model_config import FileSignature, FileTensor, ModelConfigError, read_parameters
 from backends.onnxruntime.session_settings import own_settings
 from backends.openvino.properties import properties
 
@@ -102,7 +101,7 @@ def preference(config: Mapping[str, Any], environment: Mapping[str, str]) -> Eng
 
     Raises ModelConfigError: it names an engine, a precision or an accelerator that there is not.
     """
-    texts = parameters.texts(config)
+    texts = read_parameters(config)
     engine = texts.get(ENGINE, AUTO)
     precision = texts.get(PRECISION, environment.get(PRECISION_VARIABLE, EXACT))
     decide = "leave it out to let the comparison of engines decide"

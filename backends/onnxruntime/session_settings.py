@@ -8,9 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from backends import parameters
 from backends.machine.cpu_share import threads_of_an_instance, usable_cpus
-from backends.model_config import instance_count
+from backends.model_config import count_of, instance_count, parse_bool, read_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,14 +65,14 @@ def session_settings(
 
     Raises ModelConfigError: naming the parameter whose value is not one of those expected.
     """
-    texts = parameters.texts(config)
+    texts = read_parameters(config)
     cpus = cpus or usable_cpus()
     share = threads_of_an_instance(instance_count(config), cpus)
-    threads = parameters.count_of(config, "intra_op_thread_count")
+    threads = count_of(config, "intra_op_thread_count")
     entries = {key: text for key, text in texts.items() if key.startswith("session.")}
     for key in _SPINNING:
         # ONNX Runtime takes any other value for a yes, without a word.
-        entries[key] = "1" if parameters.parse_bool(key, entries.get(key, "0")) else "0"
+        entries[key] = "1" if parse_bool(key, entries.get(key, "0")) else "0"
     # Spinning threads are never out of the way of others.
     spinning = entries[_SPINNING[0]] == "1"
     scheduled = any(name in config for name in ("dynamic_batching", "sequence_batching"))
@@ -97,12 +96,12 @@ def own_settings(config: Mapping[str, Any]) -> str:
         return "op_library_filename"
     if (optimization.get("graph") or {}).get("level"):
         return "optimization.graph.level"
-    return next((key for key in parameters.texts(config) if key.startswith("session.")), "")
+    return next((key for key in read_parameters(config) if key.startswith("session.")), "")
 
 
 def warn_of_unread(config: Mapping[str, Any]) -> list[str]:
     """Return a warning for each parameter of the native backend that is not read here."""
-    texts = parameters.texts(config)
+    texts = read_parameters(config)
     return [
         f"the parameter '{key}' is left out: see docs/engines.md."
         for key in texts

@@ -8,13 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from backends import parameters
 from backends.machine.cpu_share import (
     threads_of_a_run,
     threads_of_an_instance,
     usable_cpus,
 )
-from backends.model_config import NATIVE, ModelConfigError, instance_count
+from backends.model_config import (
+    NATIVE,
+    ModelConfigError,
+    count_of,
+    instance_count,
+    parse_int,
+    read_parameters,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,11 +73,11 @@ def properties(
 
     Raises ModelConfigError: naming the parameter whose value is not one of those expected.
     """
-    texts = parameters.texts(config)
+    texts = read_parameters(config)
     cpus = cpus or usable_cpus()
     threads = (
-        parameters.count_of(config, "INFERENCE_NUM_THREADS")
-        or parameters.count_of(config, "intra_op_thread_count")
+        count_of(config, "INFERENCE_NUM_THREADS")
+        or count_of(config, "intra_op_thread_count")
         or threads_of_an_instance(instance_count(config), cpus)
     )
     hinted = "bf16" if texts.get(HINT_BF16, "").strip().lower() == "yes" else EXACT
@@ -94,9 +100,9 @@ def properties(
     if streams.lower() in ("auto", "numa"):
         found["NUM_STREAMS"] = streams.upper()
     elif streams:
-        found["NUM_STREAMS"] = parameters.parse_int("NUM_STREAMS", streams)
+        found["NUM_STREAMS"] = parse_int("NUM_STREAMS", streams)
     elif not hint:
         found["NUM_STREAMS"] = max(1, threads // threads_of_a_run(threads))
-    if compiling := parameters.count_of(config, "COMPILATION_NUM_THREADS"):
+    if compiling := count_of(config, "COMPILATION_NUM_THREADS"):
         found["COMPILATION_NUM_THREADS"] = compiling
     return found

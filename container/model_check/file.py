@@ -8,11 +8,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from backends import engine_choice, parameters
+from backends import engine_choice
 from backends.completion import ModelFile, complete
 from backends.config_check import check, refuse_ragged
 from backends.engine_choice import ENGINE, ONNXRUNTIME, OPENVINO
-from backends.model_config import ModelConfigError, needs_completion
+from backends.model_config import ModelConfigError, needs_completion, read_parameters
 from backends.onnxruntime import session as onnxruntime
 from backends.onnxruntime.execution_providers import CPU, execution_providers
 from backends.onnxruntime.session_settings import own_settings, session_settings
@@ -75,7 +75,7 @@ def find_refusals(config: Mapping[str, Any], its: str) -> Iterator[ModelConfigEr
             partial(execution_providers, config, "CPU", 0, [CPU]),
             partial(session_settings, config),
         ]
-        if parameters.texts(config).get(ENGINE) != ONNXRUNTIME and not own_settings(config):
+        if read_parameters(config).get(ENGINE) != ONNXRUNTIME and not own_settings(config):
             steps.append(partial(properties, config))
     seen = set()
     for step in steps:
