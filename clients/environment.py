@@ -25,11 +25,9 @@ def nobody(name: str, until: float) -> Never:  # noqa: ARG001  as all that find 
 class Others:
     """The clients of other models, which a class asks by `Client.ask`.
 
-    Args:
-        find: returns the client of a model or alias, and loads the model where need be, until a
-            deadline on the clock of `time.monotonic()`; raises UnknownModel, ModelUnavailable and
-            so on. It is set when all clients were made, since they are made with this.
-
+    `find` returns the client of a model or alias, and loads the model where need be, until a
+    deadline on the clock of `time.monotonic()`; it raises UnknownModel, ModelUnavailable and so on.
+    It is set when all clients were made, since they are made with this.
     """
 
     find: Callable[[str, float], Client] = nobody

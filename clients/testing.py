@@ -107,13 +107,7 @@ def answer(
 
 
 class Neighbours:
-    """Finds what answers where a class asks another model.
-
-    Args:
-        environment: what clients are made with.
-        others: classes and functions by the names of models.
-
-    """
+    """Finds what answers where a class asks another model: `others`, by the names of models."""
 
     def __init__(
         self, environment: Environment, others: Mapping[str, type[Client] | Answering]

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from backends.machine.cpu_share import usable_cpus
 from clients.model_files.files import explain_denial
-from clients.model_files.requirements import lacking
 from container.announcement import Announcement
 from container.checks import (
     check_files,
@@ -227,8 +226,6 @@ def with_repository(settings: Settings, run_dir: Path, say: Say) -> Settings:
     """Link the models into one repository; return the settings with it."""
     if settings.missing:
         say(settings.missing, WARNING)
-    for line in lacking(settings.client_folders, settings.mounted):
-        say(line, WARNING)
     (run_dir / FAILING).mkdir()
     (run_dir / WANTED).mkdir()
     if settings.triton_url:  # the folder is read for clients alone

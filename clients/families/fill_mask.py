@@ -121,13 +121,5 @@ class FillMask(TextFamily[TextKeys]):
 
 
 def most_likely(logits: npt.NDArray[np.float32], count: int) -> list[tuple[int, float]]:
-    """Return the most likely tokens and their probabilities, most likely first.
-
-    The probability is the softmax over the whole vocabulary.
-
-    Args:
-        logits: [vocabulary].
-        count: how many are wanted.
-
-    """
+    """Return the likeliest tokens of [vocabulary] and their probabilities, likeliest first."""
     return [(token, round(score, 6)) for token, score in likeliest(logits, count)]

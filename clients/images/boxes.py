@@ -50,10 +50,6 @@ def yolov5_candidates(output: Array, confidence: float) -> tuple[Array, Array]:
     """Read [N, 5 + classes]: box, objectness, and a conditional probability per class.
 
     As in YOLOv5's own `non_max_suppression` the objectness must exceed `confidence` as well.
-
-    Raises:
-        ModelFailed: a score is no probability.
-
     """
     keep_scores(output[:, 4])
     rows = output[output[:, 4] > confidence]
@@ -68,12 +64,7 @@ def yolov5_candidates(output: Array, confidence: float) -> tuple[Array, Array]:
 
 
 def yolov8_candidates(output: Array, confidence: float) -> tuple[Array, Array]:
-    """Read [4 + classes, N]: box, and a probability per class. There is no objectness.
-
-    Raises:
-        ModelFailed: a score is no probability.
-
-    """
+    """Read [4 + classes, N]: box, and a probability per class. There is no objectness."""
     best = keep_scores(output[4:].max(0))
     rows = output[:, best > confidence].T
     return rows[:, :4], keep_scores(rows[:, 4:])
@@ -85,12 +76,7 @@ def rtdetr_candidates(output: Array, confidence: float) -> tuple[Array, Array]:
 
 
 def end2end_candidates(output: Array, confidence: float) -> tuple[Array, Array]:
-    """Read [N, 6]: corners x1, y1, x2, y2, score, class.
-
-    Raises:
-        ModelFailed: a score is no probability, or a class no whole number from 0.
-
-    """
+    """Read [N, 6]: corners x1, y1, x2, y2, score, and class, a whole number from 0."""
     rows = output[keep_scores(output[:, 4]) > confidence]
     kinds = rows[:, 5]
     if (wrong := kinds[(kinds % 1 != 0) | (kinds < 0)]).size:
@@ -124,12 +110,7 @@ LAYOUTS: Mapping[str, OutputLayout] = {
 
 
 def keep_scores(scores: Array) -> Array:
-    """Return scores unchanged.
-
-    Raises:
-        ModelFailed: a score is below 0, above 1 or not a number.
-
-    """
+    """Return scores unchanged; raise ModelFailed where one is no probability."""
     if scores.size and not (scores.min() >= -ROUNDING and scores.max() <= 1 + ROUNDING):
         wrong = scores[~((scores >= -ROUNDING) & (scores <= 1 + ROUNDING))]
         raise not_this_head(f"the model gives a score of {wrong.ravel()[0]:g}, no probability")
@@ -162,14 +143,7 @@ def best_first(classes: npt.NDArray[np.intp], scores: Array, corners: Array) -> 
 
 
 def sure_objects(boxes: Array, probabilities: Array, confidence: float) -> Objects:
-    """Return the boxes with a score above `confidence`, with their likeliest class.
-
-    Args:
-        boxes: [N, 4]: centre x, centre y, width, height in pixels of the rectangle.
-        probabilities: [N, classes].
-        confidence: least score, 0 to 1.
-
-    """
+    """Return the boxes above `confidence` with their likeliest class; as for `best_objects`."""
     classes = probabilities.argmax(1)
     scores = probabilities[np.arange(len(boxes)), classes]
     sure = scores > confidence

@@ -42,15 +42,7 @@ def without_box(one: dict[str, Any]) -> dict[str, Any]:
 def draw_boxes(
     picture: Picture, boxes: Iterable[Box], media_type: str, look: Callable[[], object]
 ) -> bytes:
-    """Return a picture with boxes drawn on it, as an image file.
-
-    Args:
-        picture: uint8 [height, width, 3].
-        boxes: what is drawn.
-        media_type: image/jpeg or image/png.
-        look: called before each box; raises when the time is used up.
-
-    """
+    """Return the file of a picture with boxes on it; `look` raises where the time is used up."""
     drawn = Image.fromarray(picture)
     draw = ImageDraw.Draw(drawn)
     size = max(12, round(min(drawn.size) / 25))

@@ -85,15 +85,7 @@ def resized(
 
 
 def resample(picture: Picture, size: tuple[int, int], box: Box, way: ResizeAlg) -> Picture:
-    """Return a part of a picture in another size.
-
-    Args:
-        picture: uint8 [height, width, 3].
-        size: height and width of the result.
-        box: the part.
-        way: the filter.
-
-    """
+    """Return a part of a picture, `box`, in another size: height and width."""
     (left, top, wide, high), (height, width) = box, picture.shape[:2]
     # Rounding may put an edge just outside of the picture.
     part = CropBox(left, top, min(wide, width - left), min(high, height - top))

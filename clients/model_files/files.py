@@ -59,13 +59,10 @@ def explain_denial(path: Path, mode: int = os.R_OK) -> str:
     wanted = mode | (os.X_OK if stat.S_ISDIR(status.st_mode) else 0)
     if os.access(place, wanted, effective_ids=True):
         return ""
-    user, permissions = os.geteuid(), f"{stat.S_IMODE(status.st_mode):o}"
-    if status.st_uid == user:
-        return f"; '{place}' has mode {permissions}: `chmod -R u+rwX` what is mounted there"
     return (
-        f"; '{place}' belongs to user {status.st_uid} (mode {permissions}), and this runs as user "
-        f"{user}: `chown -R {user}` what is mounted there, or run the container as user "
-        f"{status.st_uid} (`--user {status.st_uid}`)"
+        f"; '{place}' belongs to user {status.st_uid} (mode {stat.S_IMODE(status.st_mode):o}), and "
+        f"this runs as user {os.geteuid()}: `chown` or `chmod -R u+rwX` what is mounted there, or "
+        f"run the container as user {status.st_uid} (`--user {status.st_uid}`)"
     )
 
 

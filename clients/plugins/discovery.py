@@ -11,9 +11,7 @@ import importlib
 import logging
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -154,21 +152,10 @@ def classes_of_entry_point(point: EntryPoint) -> list[type[Client]]:
 
 def classes_of_file(path: Path) -> list[type[Client]]:
     """Return the clients in a file, or in a package by its `__init__.py`."""
-    with nothing_written():
-        module = beside.import_file(path)
+    module = beside.import_file(path)
     if not (found := client_classes(module)):
         log.warning("%s has no client: no class in it is built on clients.base.Client", path)
     return found
-
-
-@contextmanager
-def nothing_written() -> Iterator[None]:
-    """Stop Python from caching bytecode, which misses a second edit in one second."""
-    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
-    try:
-        yield
-    finally:
-        sys.dont_write_bytecode = before
 
 
 def client_classes(module: ModuleType) -> list[type[Client]]:

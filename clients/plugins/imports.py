@@ -61,6 +61,9 @@ class Loader(SourceFileLoader):
         vars(module)["__builtins__"] = {**vars(builtins), "__import__": import_of}
         super().exec_module(module)
 
+    def set_data(self, path: str, data: Any, *, _mode: int = 0o666) -> None:
+        """Write no bytecode: Python's cache misses a second edit in one second."""
+
 
 class Finder(MetaPathFinder):
     """Loads the modules of an author's packages in the same way."""

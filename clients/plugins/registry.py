@@ -7,9 +7,11 @@ class that cannot be used is disabled, with the reason; the others are not affec
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from traceback import walk_tb
 from types import MappingProxyType
@@ -18,7 +20,6 @@ from clients.base import Client, Environment
 from clients.errors import ClientDisabled, UnknownModel
 from clients.families.base.dispatch_toml import authors, remedy
 from clients.model_files.model_folders import NAME
-from clients.model_files.requirements import import_remedy
 from clients.plugins.discovery import Mark, Source, names_in, sources
 from clients.plugins.imports import PREFIX
 from clients.plugins.validation import declaration_fault, object_fault
@@ -26,6 +27,13 @@ from clients.tensors.client import TensorClient
 from clients.tensors.quoting import brief
 
 log = logging.getLogger(__name__)
+
+ADD_PACKAGE = (
+    "build an image of four lines, `FROM triton-dispatcher`, `USER root`, "
+    "`RUN /opt/triton-dispatcher/.venv/bin/pip install PACKAGE` and `USER 1000:0`; "
+    "or make the class a package, and put pure Python beside its __init__.py: "
+    "`pip install --target code/clients/NAME PACKAGE`"
+)
 
 
 @dataclass(frozen=True)
@@ -249,7 +257,12 @@ def describe_error(error: BaseException) -> str:
 
     For a module that was not found, how to add it, too.
     """
-    fix = import_remedy(error)
+    fix = ""
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        name = error.name.partition(".")[0]
+        if name not in sys.modules and find_spec(name) is None:  # else it is inside of a package
+            fix = f"if {name} is a file of your own, put {name}.py beside the class; "
+            fix += f"else {ADD_PACKAGE}"
     lines = [
         f" ({authors(frame.f_code.co_filename)}:{line})"
         for frame, line in walk_tb(error.__traceback__)

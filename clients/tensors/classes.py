@@ -27,20 +27,11 @@ MOST_CLASSES = 100_000
 def classify(
     scores: npt.NDArray[Any], count: int, labels: Sequence[bytes], *, batched: bool
 ) -> npt.NDArray[np.object_]:
-    """Return the best classes, best first; of equal scores the first class.
+    """Return the best classes, best first, as `score:index` or `score:index:label`.
 
-    A score that is not finite is written as `null`, where Triton writes `nan` or `inf`.
-
-    Args:
-        scores: [batch, …] if `batched`, else any shape; other dimensions count as one.
-        count: how many are wanted; fewer are returned if there are fewer.
-        labels: by class; some may be missing or empty.
-        batched: whether the first dimension is a batch.
-
-
-    Returns:
-        bytes, `score:index` or `score:index:label`, [batch, classes] or [classes].
-
+    The scores are [batch, …] if `batched`, else of any shape; other dimensions count as one. Fewer
+    than `count` come where there are fewer. A score that is not finite is written as `null`, where
+    Triton writes `nan` or `inf`.
     """
     if scores.dtype.kind not in "iuf" or (batched and not scores.ndim):
         raise ModelFailed(

@@ -36,13 +36,7 @@ def class_text(score: float, rest: str) -> str | NotFinite:
 
 
 def best(scores: npt.NDArray[Any], count: int) -> list[tuple[int, float]]:
-    """Return index and score of the best classes, best first; of equals the first.
-
-    Args:
-        scores: [classes].
-        count: how many are wanted.
-
-    """
+    """Return index and score of the best of [classes], best first; of equals the first."""
     numbers = floats(scores)
     if count < numbers.size:
         places = not_behind(numbers, numbers, count)
@@ -61,16 +55,11 @@ def not_behind(
 
 
 def likeliest(logits: npt.NDArray[Any], count: int) -> list[tuple[int, float]]:
-    """Return index and probability of the likeliest classes, likeliest first.
+    """Return index and probability of the likeliest of [classes], likeliest first.
 
     The probability is the softmax over all classes, exact to a millionth of itself: exponentials
     are computed in single precision, in a quarter of the time of double precision on a processor
     without AVX-512. Of equal ones the first class comes first.
-
-    Args:
-        logits: [classes].
-        count: how many are wanted.
-
     """
     logits = floats(logits)
     greatest = logits.max()

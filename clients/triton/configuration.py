@@ -6,8 +6,6 @@ protobuf and gRPC would take too much memory and time, and says where in the tex
 
 from __future__ import annotations
 
-import difflib
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,9 +16,10 @@ from clients.errors import ModelFailed
 from clients.model_files.config_text import NotProtobufText, read
 from clients.triton.server import Signature, TensorSpec
 
-# Protobuf's parser has one error class; its text alone says which name it does not know.
-NO_FIELD = re.compile(r'Message type "([\w.]+)" has no field named "(\w+)"')
-NO_VALUE = re.compile(r'Enum type "([\w.]+)" has no value named (\w+)')
+FIX = (
+    "write `name: value` in each line, with names and values of Triton's model_config.proto, texts "
+    "in quotation marks, numbers without; close every bracket; a comment begins with #"
+)
 
 DATATYPES = {
     name: "BYTES" if name == "TYPE_STRING" else name.removeprefix("TYPE_")
@@ -99,26 +98,8 @@ def config_fault(text: str) -> tuple[int, str, str] | None:
     except text_format.ParseError as error:
         # Its text has place and reason in one: "3:1 : Message type …".
         reason = str(error).partition(" : ")[2] or str(error)
-        return error.GetLine() or 1, reason.rstrip("."), config_fix(reason)
+        return error.GetLine() or 1, reason.rstrip("."), FIX
     return None
-
-
-def config_fix(reason: str) -> str:
-    """Return how to mend a mistake that protobuf's parser has found."""
-    pool = model_config_pb2.ModelConfig.DESCRIPTOR.file.pool
-    if unknown := NO_FIELD.search(reason):
-        known = [field.name for field in pool.FindMessageTypeByName(unknown[1]).fields]
-    elif unknown := NO_VALUE.search(reason):
-        known = [value.name for value in pool.FindEnumTypeByName(unknown[1]).values]
-    else:
-        return (
-            "write `name: value` in each line, texts in quotation marks, numbers without; close "
-            "every bracket and quotation mark; a comment begins with #"
-        )
-    wrong = unknown[2]
-    near = [one for one in known if f"_{wrong}_" in f"_{one}_"]  # TYPE_FP32 for FP32
-    near = near or difflib.get_close_matches(wrong, known, 1, cutoff=0.75)
-    return f"write `{near[0]}` for `{wrong}`" if near else f"expected one of {', '.join(known)}"
 
 
 def config_dictionary(text: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The connection to Triton, for inference, control and probe.
+"""The connections to Triton, for inference, control and probe.
 
 The channels are made in each process after the fork, which gRPC does not survive. All threads share
 them: they are thread-safe except for streams.
@@ -12,19 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.grpc import service_pb2_grpc
 
-from clients.errors import (
-    DeadlineExceeded,
-    InferenceError,
-    ModelFailed,
-    ModelUnavailable,
-    TensorsRefused,
-    UnknownModel,
-)
-from clients.triton.errors import by_states, load_reason, too_late, translate_error
 from clients.triton.requests import Runs
-from clients.triton.server import ModelState
 
 CHANNEL = (
     # gRPC waits longer and longer, up to two minutes, before it tries to reach a server again: too
@@ -46,8 +36,6 @@ CHANNEL = (
     ("grpc.keepalive_time_ms", 310_000),
     ("grpc.keepalive_timeout_ms", 10_000),
 )
-
-LISTING_TRIES = 5
 
 Metadata = Callable[[], Sequence[tuple[str, str]]]
 
@@ -93,89 +81,3 @@ class ModelChannel:
         self.abandoned = reason
         if not self.runs.is_broken:  # else gRPC would wait for its thread, for ever
             self._channel.close()
-
-
-class Connection:
-    """Calls Triton, and translates its errors."""
-
-    def __init__(self, address: Address | str) -> None:
-        self._address = Address(address) if isinstance(address, str) else address
-        self._common = ModelChannel(self._address)  # of control, and of models that never answered
-        self._channels: dict[str, ModelChannel] = {}
-        self._failing: set[str] = set()
-
-    def close(self) -> None:
-        """Close the channel of control; nothing is called afterwards."""
-        self._common.abandon("it was closed")
-
-    def _renewed(self, channel: ModelChannel, model: str) -> ModelChannel:
-        """Replace a broken channel of a model; what is still asked on it reaches its time limit."""
-        new = ModelChannel(self._address)
-        if channel is self._common:
-            self._common = new
-        else:
-            self._channels[model] = new
-        return new
-
-    def _call(self, method: str, request: Any, timeout: float) -> Any:
-        """Call a method of Triton's gRPC service; return its response.
-
-        Raises InferenceError: translated from the gRPC status.
-        """
-        try:
-            metadata = self._address.metadata()
-            return getattr(self._common.stub, method)(request, timeout=timeout, metadata=metadata)
-        except grpc.RpcError as error:
-            raise translate_error(error) from error
-
-    def models(self, *, timeout: float) -> list[ModelState]:
-        # Triton lists nothing while a folder vanishes whose name it has just read.
-        for left in reversed(range(LISTING_TRIES)):
-            try:
-                request = service_pb2.RepositoryIndexRequest()
-                index = self._call("RepositoryIndex", request, timeout).models
-                break
-            except ModelFailed:
-                if not left:
-                    raise
-        # Triton promises no order.
-        index = sorted(index, key=lambda m: (m.name, len(m.version), m.version))
-        return [ModelState(m.name, m.version, m.state, load_reason(m.reason)) for m in index]
-
-    def _config(self, model: str, version: str, timeout: float) -> Any:
-        """Return a model's `ModelConfig`, as Triton has completed it."""
-        if not isinstance(version, str):
-            raise TensorsRefused("model version must be a string")
-        request = service_pb2.ModelConfigRequest(name=model, version=version)
-        try:
-            return self._call("ModelConfig", request, timeout).config
-        except InferenceError as error:
-            raise self._explained(error, model, version, timeout) from error
-
-    def _explained(
-        self,
-        error: InferenceError,
-        model: str,
-        version: str,
-        timeout: float,
-        *,
-        late: bool = False,
-    ) -> InferenceError:
-        """Return an error that says whether model, version or readiness was the reason.
-
-        Triton's status leaves that open, so its list of models is asked. `late` is whether the
-        deadline has passed: the container's own backends refuse a request then.
-        """
-        if isinstance(error, DeadlineExceeded) or (late and isinstance(error, TensorsRefused)):
-            return too_late(model, timeout)
-        if not isinstance(error, UnknownModel | ModelUnavailable):
-            return error
-        try:
-            states = [state for state in self.models(timeout=timeout) if state.name == model]
-        except DeadlineExceeded:  # the rest of the time was too short for the list
-            return too_late(model, timeout)
-        except InferenceError:
-            return ModelUnavailable(
-                "Triton does not answer", hint="it may be starting: try again in a few seconds"
-            )
-        return by_states(error, model, version, states)

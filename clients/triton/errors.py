@@ -31,25 +31,16 @@ from clients.triton.server import DIED_LOADING, ModelState, Signature
 BACKENDS = ("onnxruntime",)
 """The backends that the container brings itself (backends)."""
 
+# Any other status is ModelFailed.
 TRANSLATION: Mapping[grpc.StatusCode, type[InferenceError]] = {
-    grpc.StatusCode.OK: ModelFailed,  # no error has this code
-    grpc.StatusCode.CANCELLED: ModelFailed,
-    grpc.StatusCode.UNKNOWN: ModelFailed,
     grpc.StatusCode.INVALID_ARGUMENT: TensorsRefused,
     grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded,
     grpc.StatusCode.NOT_FOUND: UnknownModel,
-    grpc.StatusCode.ALREADY_EXISTS: ModelFailed,
-    grpc.StatusCode.PERMISSION_DENIED: ModelFailed,
     grpc.StatusCode.RESOURCE_EXHAUSTED: ModelUnavailable,
-    grpc.StatusCode.FAILED_PRECONDITION: ModelFailed,
-    grpc.StatusCode.ABORTED: ModelFailed,
     grpc.StatusCode.OUT_OF_RANGE: TensorsRefused,
     # The container's own backends refuse so what does not fit into shared memory.
     grpc.StatusCode.UNIMPLEMENTED: TooLargeAtOnce,
-    grpc.StatusCode.INTERNAL: ModelFailed,
     grpc.StatusCode.UNAVAILABLE: ModelUnavailable,
-    grpc.StatusCode.DATA_LOSS: ModelFailed,
-    grpc.StatusCode.UNAUTHENTICATED: ModelFailed,
 }
 
 HTTP_TRANSLATION: Mapping[int, type[InferenceError]] = {
@@ -102,7 +93,11 @@ LOG_SAYS_WHY = "Triton's log has the reason; `dispatcher check` on the model's f
 def translate_error(error: Any) -> InferenceError:
     """Return the contract's error for a `grpc.RpcError`."""
     text = first_line(error.details())
-    return unknown_sequence() if NOT_BEGUN in text else TRANSLATION[error.code()](text)
+    return (
+        unknown_sequence()
+        if NOT_BEGUN in text
+        else TRANSLATION.get(error.code(), ModelFailed)(text)
+    )
 
 
 def unknown_sequence() -> UnknownSequence:

@@ -12,20 +12,31 @@ from typing import Any
 import grpc
 import numpy as np
 import numpy.typing as npt
+from tritonclient.grpc import service_pb2
 from tritonclient.utils import triton_to_np_dtype
 
 from clients.errors import (
     DeadlineExceeded,
     InferenceError,
     ModelFailed,
+    ModelUnavailable,
     TensorsRefused,
     TooLargeAtOnce,
+    UnknownModel,
 )
 from clients.request import SequencePart, Stream, trace_headers
 from clients.tensors.classes import classify, labels_at
 from clients.triton.configuration import signature_of
-from clients.triton.connection import Address, Connection, ModelChannel
-from clients.triton.errors import FINISHED, inference_error, no_slot, translate_error
+from clients.triton.connection import Address, ModelChannel
+from clients.triton.errors import (
+    FINISHED,
+    by_states,
+    inference_error,
+    load_reason,
+    no_slot,
+    too_late,
+    translate_error,
+)
 from clients.triton.requests import (
     OWN,
     TritonStream,
@@ -42,12 +53,13 @@ from clients.triton.server import (
     Answer,
     Hints,
     Inference,
+    ModelState,
     Scalar,
     Signature,
     Tensors,
     is_filtered,
 )
-from clients.triton.shared_memory import Arrays, Layout, Region, Regions, Registration, large
+from clients.triton.shared_memory import Arrays, Layout, Region, Regions, large
 
 SIGNATURE_S = 2.0  # how long a model's configuration is kept: the model may be loaded again
 
@@ -60,23 +72,95 @@ CACHED = (
 WITH_STATUS = (("triton_grpc_error", "true"),)
 
 
+LISTING_TRIES = 5
+
 MOST_RUNS = 1000  # of which the sizes of the answers are remembered
 
 RunKey = tuple[Any, ...]
 """Model, version, outputs and shapes: runs of one key have answers of the same sizes, mostly."""
 
 
-class TritonInference(Connection, Inference):
-    """Runs models on a Triton."""
+class TritonInference(Inference):
+    """Runs models on a Triton, and translates its errors."""
 
     def __init__(
         self, address: Address | str, shared_bytes: int = 0, repository: Path | None = None
     ) -> None:
-        super().__init__(address)
+        self._address = Address(address) if isinstance(address, str) else address
+        self._common = ModelChannel(self._address)  # of control, and of models that never answered
+        self._channels: dict[str, ModelChannel] = {}
+        self._failing: set[str] = set()
         self._repository = repository
-        self._regions = Regions(Registration(self._call), shared_bytes)
+        self._regions = Regions(self._call, shared_bytes)
         self._sizes: dict[RunKey, Mapping[str, int]] = {}
         self._signatures: dict[tuple[str, str], tuple[float, Signature]] = {}
+
+    def close(self) -> None:
+        """Close the channel of control; nothing is called afterwards."""
+        self._common.abandon("it was closed")
+
+    def _call(self, method: str, request: Any, timeout: float) -> Any:
+        """Call a method of Triton's gRPC service; return its response.
+
+        Raises InferenceError: translated from the gRPC status.
+        """
+        try:
+            metadata = self._address.metadata()
+            return getattr(self._common.stub, method)(request, timeout=timeout, metadata=metadata)
+        except grpc.RpcError as error:
+            raise translate_error(error) from error
+
+    def models(self, *, timeout: float) -> list[ModelState]:
+        # Triton lists nothing while a folder vanishes whose name it has just read.
+        for left in reversed(range(LISTING_TRIES)):
+            try:
+                request = service_pb2.RepositoryIndexRequest()
+                index = self._call("RepositoryIndex", request, timeout).models
+                break
+            except ModelFailed:
+                if not left:
+                    raise
+        # Triton promises no order.
+        index = sorted(index, key=lambda m: (m.name, len(m.version), m.version))
+        return [ModelState(m.name, m.version, m.state, load_reason(m.reason)) for m in index]
+
+    def _config(self, model: str, version: str, timeout: float) -> Any:
+        """Return a model's `ModelConfig`, as Triton has completed it."""
+        if not isinstance(version, str):
+            raise TensorsRefused("model version must be a string")
+        request = service_pb2.ModelConfigRequest(name=model, version=version)
+        try:
+            return self._call("ModelConfig", request, timeout).config
+        except InferenceError as error:
+            raise self._explained(error, model, version, timeout) from error
+
+    def _explained(
+        self,
+        error: InferenceError,
+        model: str,
+        version: str,
+        timeout: float,
+        *,
+        late: bool = False,
+    ) -> InferenceError:
+        """Return an error that says whether model, version or readiness was the reason.
+
+        Triton's status leaves that open, so its list of models is asked. `late` is whether the
+        deadline has passed: the container's own backends refuse a request then.
+        """
+        if isinstance(error, DeadlineExceeded) or (late and isinstance(error, TensorsRefused)):
+            return too_late(model, timeout)
+        if not isinstance(error, UnknownModel | ModelUnavailable):
+            return error
+        try:
+            states = [state for state in self.models(timeout=timeout) if state.name == model]
+        except DeadlineExceeded:  # the rest of the time was too short for the list
+            return too_late(model, timeout)
+        except InferenceError:
+            return ModelUnavailable(
+                "Triton does not answer", hint="it may be starting: try again in a few seconds"
+            )
+        return by_states(error, model, version, states)
 
     def infer(
         self,
@@ -214,9 +298,19 @@ class TritonInference(Connection, Inference):
         return inference_error(error, signature, inputs)
 
     def _channel(self, model: str) -> ModelChannel:
-        """Return the channel on which a model is asked."""
+        """Return the channel on which a model is asked.
+
+        A broken one is replaced; what is still asked on it reaches its time limit.
+        """
         channel = self._channels.get(model, self._common)
-        return self._renewed(channel, model) if channel.runs.is_broken else channel
+        if channel.runs.is_broken:
+            new = ModelChannel(self._address)
+            if channel is self._common:
+                self._common = new
+            else:
+                self._channels[model] = new
+            return new
+        return channel
 
     def _note_answer(self, model: str, channel: ModelChannel) -> None:
         """Note that a model has answered on a channel: from now on it has one of its own."""
@@ -312,7 +406,7 @@ class TritonInference(Connection, Inference):
     def _knows(self, region: Region) -> bool:
         """Whether Triton has a region registered; true where it does not say."""
         try:
-            return region.name in self._regions.server.registered()
+            return region.name in self._regions.registered()
         except InferenceError:
             return True
 

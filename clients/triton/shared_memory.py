@@ -65,27 +65,6 @@ NAME = (os.environ.get("SHARED_MEMORY_PREFIX") or "triton_dispatcher_") + "web_"
 """The prefix of all names; `serve` sets the first part for all of its programs."""
 
 
-@dataclass(frozen=True)
-class Registration:
-    """Registers regions of shared memory with Triton; `call` calls a method of its gRPC service."""
-
-    call: Callable[[str, Any, float], Any]
-
-    def register(self, name: str, size: int) -> None:
-        request = service_pb2.SystemSharedMemoryRegisterRequest(
-            name=name, key=f"/{name}", byte_size=size
-        )
-        self.call("SystemSharedMemoryRegister", request, REGION_S)
-
-    def unregister(self, name: str) -> None:
-        request = service_pb2.SystemSharedMemoryUnregisterRequest(name=name)
-        self.call("SystemSharedMemoryUnregister", request, REGION_S)
-
-    def registered(self) -> list[str]:
-        request = service_pb2.SystemSharedMemoryStatusRequest()
-        return list(self.call("SystemSharedMemoryStatus", request, REGION_S).regions)
-
-
 @dataclass
 class Region:
     """Memory that this process shares with Triton."""
@@ -133,10 +112,12 @@ def free_bytes(folder: Path = FOLDER) -> int:
 class Regions:
     """The regions of one web worker."""
 
-    def __init__(self, server: Registration, limit: int, folder: Path = FOLDER) -> None:
+    def __init__(
+        self, call: Callable[[str, Any, float], Any], limit: int, folder: Path = FOLDER
+    ) -> None:
         self.limit = limit
         self._off_until = 0.0
-        self.server = server
+        self._call = call  # calls a method of Triton's gRPC service
         self._folder = folder
         self._free: list[Region] = []
         self._total = 0
@@ -190,7 +171,10 @@ class Regions:
                 # Reserved now: memory that is missing later would be a SIGBUS.
                 os.posix_fallocate(opened, 0, size)
                 memory = mmap.mmap(opened, size)
-                self.server.register(name, size)
+                request = service_pb2.SystemSharedMemoryRegisterRequest(
+                    name=name, key=f"/{name}", byte_size=size
+                )
+                self._call("SystemSharedMemoryRegister", request, REGION_S)
             finally:
                 os.close(opened)
                 path.unlink(missing_ok=True)
@@ -207,10 +191,14 @@ class Regions:
         return Region(name, memory)
 
     def _unregister(self, name: str) -> None:
-        try:
-            self.server.unregister(name)
-        except InferenceError:
-            pass  # Triton was restarted, or still uses it
+        request = service_pb2.SystemSharedMemoryUnregisterRequest(name=name)
+        with suppress(InferenceError):  # Triton was restarted, or still uses it
+            self._call("SystemSharedMemoryUnregister", request, REGION_S)
+
+    def registered(self) -> list[str]:
+        """Return the names that Triton has registered."""
+        request = service_pb2.SystemSharedMemoryStatusRequest()
+        return list(self._call("SystemSharedMemoryStatus", request, REGION_S).regions)
 
     def tidy(self) -> None:
         """Sweep, at most once in `SWEEP_S`."""
@@ -228,7 +216,7 @@ class Regions:
                 if is_gone(left.name) and time.time() > left.stat().st_mtime + LEFT_S:
                     left.unlink()
         try:
-            names = self.server.registered()
+            names = self.registered()
         except InferenceError:
             return
         for name in filter(is_gone, names):

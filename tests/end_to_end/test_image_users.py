@@ -88,7 +88,8 @@ def test_an_upgrade_says_what_belongs_to_another_user(image: str, tmp_path: Path
         assert f"{variable} is '/mine'" in done.stderr
         assert f"'/mine' belongs to user 0 (mode {mode}), and this runs as user 1000" in done.stderr
         assert (
-            "`chown -R 1000` what is mounted there, or run the container as user 0" in done.stderr
+            "`chown` or `chmod -R u+rwX` what is mounted there, or run the container as user 0"
+            in done.stderr
         )
 
 

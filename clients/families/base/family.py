@@ -35,7 +35,6 @@ from clients.triton.server import Signature, TensorSpec
 K = TypeVar("K", bound=Keys)
 P = TypeVar("P")
 
-BESIDE = ("modelname", "modelversion", "parameters", "payload", "output")  # fields of the body
 LABELS = "labels.txt"
 MOST_EXAMPLE = 100_000  # bytes of a picture
 PUT_LINES = "put a file of that name beside config.pbtxt, with a name in each line"
@@ -112,20 +111,9 @@ class Family(Client, Generic[K, P]):
         if self.fields and (unknown := [other for other in payload if other not in self.fields]):
             raise BadPayload(
                 f"the payload has an unknown field {brief(unknown[0])}",
-                hint=self.place_of(unknown[0]),
+                hint=f"the payload may have {', '.join(self.fields)}; `parameters`, beside "
+                f"`payload` as all other fields, may have {', '.join(self.parameters)}",
             )
-
-    def place_of(self, field: str) -> str:
-        """Return the hint for a field that does not belong into the payload."""
-        if field in self.parameters:
-            return (
-                f'it goes into `parameters`, beside `payload`: {{"parameters": {{"{field}": …}}}}'
-            )
-        if field in BESIDE:
-            return f"`{field}` goes beside `payload`, not into it"
-        settings = ", ".join(self.parameters)
-        beside = f"; `parameters`, beside `payload`, may have {settings}" if settings else ""
-        return f"the payload may have {', '.join(self.fields)}{beside}"
 
     def example_of(self, given: Payload | str) -> Payload:
         """Return the payload that an entry of the key `examples` means."""

@@ -62,13 +62,7 @@ class PictureInput:
         return output.shape if self.single else output.shape[1:]
 
     def tensor(self, pictures: Sequence[npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-        """Return the input tensor for some pictures.
-
-        Args:
-            pictures: [channels, height, width] or [height, width, channels] each, as the layout
-                says; only one if `single`.
-
-        """
+        """Return the input tensor for pictures in the input's layout; only one if `single`."""
         if self.single:
             array = pictures[0]
         elif len(pictures) == 1:

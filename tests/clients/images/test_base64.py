@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from clients.errors import BadPayload
@@ -13,20 +11,14 @@ from clients.images.pictures import (
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    "text",
     [
-        ("???", "it has '?'"),
-        ("abcde", "its 5 digits are no whole bytes"),
-        ("Zm9v YmFy", "it has ' '"),
-        ("zürich", "it has 'ü'"),
-        ("Zm9vYmFy====", "it has 4 '=' at its end instead of 0"),
-        ("Zm8===", "it has 3 '=' at its end instead of 1"),
-        ("Zm8=Zm8=", "it has '=' before its end"),
-        ("data:image/png;base64,Zg===", "it has 3 '=' at its end instead of 2"),
+        *("???", "abcde", "Zm9v YmFy", "zürich", "Zm9vYmFy====", "Zm8===", "Zm8=Zm8="),
+        "data:image/png;base64,Zg===",
     ],
 )
-def test_what_is_no_base64_is_refused(text: str, why: str) -> None:
-    with pytest.raises(BadPayload, match=re.escape(f"`img` is not base64: {why}")):
+def test_what_is_no_base64_is_refused(text: str) -> None:
+    with pytest.raises(BadPayload, match="`img` is not base64, or cut off"):
         decode_base64(text, "img")
 
 

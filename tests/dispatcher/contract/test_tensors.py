@@ -163,11 +163,9 @@ def test_each_of_several_models_is_given_the_fields_that_it_takes(client: FlaskC
     [
         ("resnet", {"img": RED, "confidence": 0.9},
          ["unknown field 'confidence'", "the payload may have img", "top_k, format"]),
-        ("resnet", {"img": RED, "top_k": 1}, ['{"parameters": {"top_k": …}}', "beside `payload`"]),
-        ("yolov5", {"confidence": 0.9, "img": RED}, ['{"parameters": {"confidence": …}}']),
-        ("yolov5", {"img": RED, "parameters": {"iou": 1}}, ["`parameters` goes beside `payload`"]),
+        ("yolov5", {"confidence": 0.9, "img": RED}, ["`parameters`", "may have confidence"]),
+        ("yolov5", {"img": RED, "parameters": {"iou": 1}}, ["`parameters`, beside `payload`"]),
         ("bert_base", {"text": "a [MASK]", "text_pair": "b"}, ["'text_pair'", "may have text"]),
-        ("bert_base", {"text": "a [MASK]", "top_k": 1}, ['{"parameters": {"top_k": …}}']),
     ],
 )  # fmt: skip
 def test_what_a_family_does_not_read_is_refused_in_a_payload(

@@ -20,7 +20,7 @@ MISTAKES = [
         config("max_batch_size", "max_batchsize"),
         "config.pbtxt:3",
         'no field named "max_batchsize"',
-        "write `max_batch_size` for `max_batchsize`",
+        "names and values of Triton",
     ),
     Mistake(
         "unclosed",
@@ -34,7 +34,7 @@ MISTAKES = [
         config("TYPE_FP32 dims: [ 3 ]", "FP32 dims: [ 3 ]"),
         "config.pbtxt:4",
         "FP32",
-        "write `TYPE_FP32` for `FP32`",
+        "names and values of Triton",
     ),
     Mistake(
         "other_name",

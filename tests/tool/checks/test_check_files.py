@@ -108,17 +108,17 @@ RAGGED, MISSING = (onnx_repository.REFUSED[name][1] for name in ("ragged", "miss
         ("// plain", "begins with #", "# plain"),
         (
             "instance_group { kind: CPU }",
-            "write `KIND_CPU` for `CPU`",
+            "names and values of Triton",
             "instance_group { kind: KIND_CPU }",
         ),
         (
             "dynamic_batching { max_queue_delay: 1 }",
-            "write `max_queue_delay_microseconds` for `max_queue_delay`",
+            "names and values of Triton",
             "dynamic_batching { max_queue_delay_microseconds: 1 }",
         ),
         (
             "instance_group { number: 1 }",
-            "expected one of name, kind, count,",
+            "names and values of Triton",
             "instance_group { count: 1 }",
         ),
     ],

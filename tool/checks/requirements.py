@@ -7,7 +7,6 @@ author adds packages to an image, or puts them beside the class.
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -20,18 +19,9 @@ from clients.model_files.files import text_of
 
 FILE = "requirements.txt"
 CODE = "code"  # the folder of a model archive that the hosting service gives authors
-PIP = "/opt/triton-dispatcher/.venv/bin/pip"  # in the image
-MOST_NAMED = 5
 
 # What pip takes and names no distribution: options, other lists, and archives by their place.
 NOT_COMPARED = re.compile(r"-|[\w+.-]+://|[./~]|[^\s@]+\.(whl|zip|tar\.gz)$")
-
-FIX = (
-    "build an image of four lines, `FROM triton-dispatcher`, `USER root`, "
-    f"`RUN {PIP} install PACKAGE` and `USER 1000:0`; "
-    "or make the class a package, and put pure Python beside its __init__.py: "
-    "`pip install --target code/clients/NAME PACKAGE`"
-)
 
 
 def requirement_files(folders: Iterable[Path], models: Path | None = None) -> list[Path]:
@@ -46,14 +36,6 @@ def requirement_files(folders: Iterable[Path], models: Path | None = None) -> li
             if path.is_file():
                 found[path] = None
     return list(found)
-
-
-def lacking(folders: Iterable[Path], models: Path | None = None) -> Iterator[str]:
-    """Yield a sentence for each file of `requirement_files` that is not satisfied."""
-    for file in requirement_files(folders, models):
-        if lacks := [what for _, what in lacks_of(file)]:
-            more = f" and {len(lacks) - MOST_NAMED} more" if len(lacks) > MOST_NAMED else ""
-            yield f"{file}: {', '.join(lacks[:MOST_NAMED])}{more}: {FIX}"
 
 
 def lacks_of(file: Path) -> Iterator[tuple[int, str]]:
@@ -83,13 +65,3 @@ def lacks_of(file: Path) -> Iterator[tuple[int, str]]:
             yield number, f"{name} is not installed"
         elif not wanted.specifier.contains(there.version, prereleases=True):
             yield number, f"{name} is wanted, and {wanted.name} {there.version} is installed"
-
-
-def import_remedy(error: BaseException) -> str:
-    """Return how to add a module that was not found; empty for other errors."""
-    if not isinstance(error, ModuleNotFoundError) or not error.name:
-        return ""
-    module = error.name.partition(".")[0]
-    if module in sys.modules or importlib.util.find_spec(module) is not None:
-        return ""  # it is missing inside of a package that is there
-    return f"if {module} is a file of your own, put {module}.py beside the class; else {FIX}"

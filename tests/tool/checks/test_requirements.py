@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from clients.base import Environment
-from clients.model_files.requirements import import_remedy, lacking, lacks_of, requirement_files
 from clients.plugins.registry import load_clients
 from tests.support.fake_triton import FakeTriton
 from tests.support.own_clients import HEAD, answering
+from tool.checks.requirements import lacks_of, requirement_files
 
 NOWHERE = "nowhere-to-be-found"
 
@@ -75,21 +75,12 @@ def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
     assert lacks(tmp_path, b"\xff\xfe\x00") == [(0, "it cannot be read (UnicodeDecodeError)")]
 
 
-def test_the_fix_is_lines_of_a_dockerfile_or_a_folder(tmp_path: Path) -> None:
+def test_files_in_code_and_in_packages_are_compared(tmp_path: Path) -> None:
     clients = tmp_path / "code" / "clients"
     (clients / "mine").mkdir(parents=True)
     for folder, line in ((clients.parent, f"{NOWHERE}>=2"), (clients / "mine", "flask")):
         (folder / "requirements.txt").write_text(line)
     assert len(requirement_files([clients])) == 2
-    (said,) = lacking([clients], tmp_path)
-    assert said.startswith(f"{clients.parent}/requirements.txt: {NOWHERE}>=2 is not installed: ")
-    pip = "/opt/triton-dispatcher/.venv/bin/pip"
-    assert f"`USER root`, `RUN {pip} install PACKAGE` and `USER 1000:0`" in said
-    assert "`pip install --target code/clients/NAME PACKAGE`" in said
-    names = [f"nowhere-{n}" for n in range(8)]
-    (clients.parent / "requirements.txt").write_text("\n".join(names))
-    (said,) = lacking([clients], tmp_path)
-    assert "nowhere-4 is not installed and 3 more: " in said
 
 
 @pytest.mark.parametrize(
@@ -105,11 +96,6 @@ def test_a_module_that_is_not_found_is_named_with_the_fix(
     name = module.partition(".")[0]
     assert f"ModuleNotFoundError: No module named '{name}" in reason
     assert (f"put {name}.py beside the class; else build an image" in reason) is has_fix
-
-
-def test_other_errors_have_no_such_fix() -> None:
-    assert import_remedy(ImportError("cannot import name", name="numpy")) == ""
-    assert import_remedy(ModuleNotFoundError("of an author")) == ""
 
 
 def test_pure_python_beside_a_class_is_imported(tmp_path: Path) -> None:
@@ -133,5 +119,5 @@ def test_pure_python_beside_a_class_is_imported(tmp_path: Path) -> None:
     assert "put shouting.py beside" in reason
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
     subprocess.run([*command, "--target", package, wheel], check=True, timeout=120)
-    assert list(lacking(folders)) == []
+    assert list(lacks_of(package / "requirements.txt")) == []
     assert load_clients(environment, folders).clients["mine"].inference({}) == "WELL"
