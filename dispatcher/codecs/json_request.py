@@ -219,12 +219,19 @@ def read_model_request(
     payload = check_type(
         document["payload"], "payload", dict | list, "an object, or a list of objects"
     )
-    is_list = isinstance(payload, list)
+    payloads = payload if isinstance(payload, list) else [payload]
+    if payloads is payload:
+        check_length(payloads, "payload", MAX_BATCH)
+        for position, one in enumerate(payloads):
+            check_type(one, f"payload[{position}]", dict, "an object")
+    if (parameters := document.get("parameters")) is None:
+        parameters = {}
+    check_type(parameters, "parameters", dict, "an object")
     return ModelRequest(
         modelname=modelname,
-        payloads=read_payloads(payload) if is_list else [payload],
-        is_list=is_list,
-        parameters=read_optional(document, "parameters", dict, "an object") | of_sequence(document),
+        payloads=payloads,
+        is_list=payloads is payload,
+        parameters=parameters | of_sequence(document),
         modelversion=read_version(document, metadata),
         shared=shared,
         output=read_output(document),
@@ -258,11 +265,6 @@ def read_modelname(document: dict[str, Any], metadata: Metadata) -> str:
     return chosen
 
 
-def read_optional(document: dict[str, Any], name: str, kind: type[Any], expected: str) -> Any:
-    value = document.get(name)
-    return kind() if value is None else check_type(value, name, kind, expected)
-
-
 def check_type(value: Any, name: str, kind: Any, expected: str) -> Any:
     if not isinstance(value, kind) or value == "":
         raise BadBody(f"`{name}` is {brief(value)}; expected {expected}", hint=BODY_HINT)
@@ -279,13 +281,6 @@ def read_output(document: dict[str, Any]) -> dict[str, Any] | None:
             hint='write "output": {"s3_key": "results/1.json"}, or "output": {} for a default name',
         )
     return output
-
-
-def read_payloads(payloads: list[Any]) -> list[Any]:
-    check_length(payloads, "payload", MAX_BATCH)
-    for position, payload in enumerate(payloads):
-        check_type(payload, f"payload[{position}]", dict, "an object")
-    return payloads
 
 
 def check_length(items: list[Any], name: str, most: int) -> None:

@@ -184,15 +184,8 @@ class Executor:
         The first call waits for a slot; more run beside it where slots are free. No call is begun
         after the caller has left.
 
-        Args:
-            items: what to call with.
-            series: what the calls have in common.
-            model: returns the model of an item.
-            call: is run in a thread of its own.
-            failed: returns the result for a call that was not made or did not end.
-            most: how many calls may be under way.
-            alone: whether a call waits for all earlier ones, as one of a sequence.
-
+        `failed` returns the result for a call that was not made or did not end. At `most` so many
+        are under way; one that is `alone`, as one of a sequence, waits for all earlier ones.
         """
         under_way: deque[tuple[T, float, Future[R]]] = deque()
 

@@ -70,13 +70,14 @@ class ModelLookup:
             return self.registry.clients.get(name) or TensorClient(self.environment, name)
         states = self.states()
         served = self.served(states)
-        if name in served or self.is_missing(name, states):  # then Triton says why
+        is_listed = name in {state.name for state in states}
+        if name in served or (is_listed and self.wanted(name)):  # which failed: Triton says why
             return TensorClient(self.environment, name)
         near = difflib.get_close_matches(name[:100], served, n=len(served) or 1, cutoff=0)
         hint = f"the served models are: {', '.join(near) or 'none'}"
         if (meant := name.replace(" ", "+")) != name and meant in served:
             hint = f'in a query "+" is read as a blank: write {meant.replace("+", "%2B")!r}'
-        if name in {state.name for state in states}:
+        if is_listed:
             hint = f"POST /load_model/{name} loads it, or says why that fails; {hint}"
             raise UnknownModel(f"the model {brief(name)} is not loaded", hint=hint)
         raise UnknownModel(f"there is no model {brief(name)}", hint=hint)
@@ -93,10 +94,6 @@ class ModelLookup:
         return ClientDisabled(
             f"the client of {brief(name)} is disabled: {self.registry.broken.get(name)}", hint=hint
         )
-
-    def is_missing(self, name: str, states: Iterable[ModelState]) -> bool:
-        """Check whether a model in the repository should be loaded, and failed to load."""
-        return name in {state.name for state in states} and self.wanted(name)
 
     def states(self) -> list[ModelState]:
         """Return the state of each version of each model, as Triton lists them."""

@@ -60,9 +60,8 @@ class Slot:
     caller: Caller  # of the request
     # Answers the caller when the thread in the slot does not return in time.
     on_timeout: Callable[[], None] | None = None
-    in_series: bool = (
-        False  # whether it is a call of a series, which has waited for a slot of its own
-    )
+    # Whether it is a call of a series, which has waited for a slot of its own.
+    in_series: bool = False
     # Whether it is a stream, whose `on_timeout` is due as soon as the caller is gone.
     until_gone: bool = False
     since: float = 0.0

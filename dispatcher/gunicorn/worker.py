@@ -64,13 +64,9 @@ ENVIRON = {
 
 
 class Body(io.RawIOBase):
-    """The body of a request; reading it fails where it breaks off.
+    """The body of a request, of which a part came with the head; reading fails where it breaks off.
 
-    Args:
-        begun: the part that came with the head.
-        length: of the whole body, in bytes.
-        connection: where the rest is read from; it blocks.
-
+    The connection, where the rest is read from, blocks.
     """
 
     failed = False  # for gunicorn

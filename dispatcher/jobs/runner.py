@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -52,15 +52,16 @@ class JobAnswer:
     body: Path
 
 
+@dataclass
 class Runner:
     """Runs the jobs of a store."""
 
-    def __init__(
-        self, store: JobStore, app: Wsgi, admission: Admission, leaving: Callable[[], bool]
-    ) -> None:
-        self.store, self.app, self.admission, self.leaving = store, app, admission, leaving
-        self._running: dict[StoredJob, dict[str, Any]] = {}
-        self._swept = 0.0
+    store: JobStore
+    app: Wsgi
+    admission: Admission
+    leaving: Callable[[], bool]  # whether this worker is about to end
+    _running: dict[StoredJob, dict[str, Any]] = field(default_factory=dict)
+    _swept: float = 0.0
 
     def start(self) -> None:
         """Run jobs, one after the other, in a thread from now on."""

@@ -70,13 +70,10 @@ class ModelControl:
             return asked
         return next((name for name, folder in there.items() if asked in aliases(folder)), "")
 
-    def remote_names(self) -> dict[str, Path]:
-        """Return the models in S3, fetched or not, and their folders."""
-        return {name: path for one in self.remote for name, path in one.names().items()}
-
     def available(self) -> dict[str, Path]:
         """Return all models that can be loaded by name, and their folders."""
-        return {**self.remote_names(), **self.loader.own_folders()}
+        there = {name: path for one in self.remote for name, path in one.names().items()}
+        return there | self.loader.own_folders()
 
     @property
     def cache_of_s3(self) -> ModelCache:

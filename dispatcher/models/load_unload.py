@@ -17,7 +17,6 @@ from clients.model_files.model_folders import (
     NAME,
     NAMED,
     authors_folder,
-    find_misplaced_configs,
 )
 from clients.model_files.response_cache import cache_warning
 from clients.triton.server import ModelServer
@@ -77,13 +76,7 @@ class ModelLoader(RepositoryFolder):
                 self.refuse_too_large(source)
                 placed = until_loaded.enter_context(self.placed(source, name, url))
             if placed:
-                self._load_placed(name, url, source)
-                with ExitStack() as undo:
-                    undo.callback(self._give_back, name)
-                    if reason := fault():
-                        reason = reason.replace(str(self.repository / name), str(source))
-                        raise BadModel(reason, hint=MEND.format(url))
-                    undo.pop_all()
+                self._load_placed(name, url, source, fault)
                 return
         if self.is_loaded(name):
             raise AlreadyLoaded(f"there is a model {name!r}")
@@ -97,7 +90,7 @@ class ModelLoader(RepositoryFolder):
             )
         raise AlreadyLoaded(f"the model {name!r} is being loaded, or unloaded")
 
-    def _load_placed(self, name: str, url: str, source: Path) -> None:
+    def _load_placed(self, name: str, url: str, source: Path, fault: Callable[[], str]) -> None:
         with ExitStack() as undo:
             undo.callback(self.remove, name)
             try:
@@ -106,6 +99,11 @@ class ModelLoader(RepositoryFolder):
             except DeadlineExceeded:  # Triton goes on loading it
                 undo.pop_all()
                 raise
+            undo.pop_all()
+            undo.callback(self._give_back, name)
+            if reason := fault():
+                reason = reason.replace(str(self.repository / name), str(source))
+                raise BadModel(reason, hint=MEND.format(url))
             undo.pop_all()
 
     def _give_back(self, name: str) -> None:
@@ -177,15 +175,11 @@ class ModelLoader(RepositoryFolder):
                 raise type(error)(error.message, hint="; ".join(map(str, wanted))) from error
             raise
         self.want(name)
-        for one in filter(lambda one: one.change, wanted):
-            log.warning("%s: %s", name, one)
         for one in gpu_settings_of(authors_folder(place)) if self.adapt else ():
             if one.change:
                 log.warning("%s: %s, in a copy of config.pbtxt", name, one.change)
         if said := cache_warning(authors_folder(place)):
             log.warning("%s: %s", name, said)
-        for path in find_misplaced_configs(place):
-            log.warning("%s: %s has no effect: Triton does not read it there", name, path)
 
     def want(self, name: str, *, yes: bool = True) -> None:
         """Note whether Triton is to load a model again when it is restarted."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import socket
+import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -326,12 +327,12 @@ class InferenceHandler:
                 with suppress(ModelUnavailable):  # one to be loaded is loaded in its slot
                     lookup.find(asked.modelname)  # an unknown model has nothing read
             wait_for_objects(objects, deadline, alone=alone)
-        record.begin_waiting()
+        record.entering = time.monotonic()
         try:
             name = lookup.registry.name(asked.modelname) + kind
             slot = slots.enter(name, deadline, g.caller)
         finally:
-            record.end_waiting()
+            record.queue = time.monotonic() - record.since - record.s3
         return slot
 
     def prepared(

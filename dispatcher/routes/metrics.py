@@ -284,19 +284,15 @@ def metrics_routes(
         # Those of a Triton elsewhere are scraped there.
         triton = b"" if settings.triton_url else read(settings.triton_metrics_port, "/metrics")
         statistics = triton and read(settings.triton_http_port, "/v2/models/stats")
+        versions = json.loads(statistics)["model_stats"] if statistics else []
         up = not readiness.prober().fault if settings.triton_url else bool(triton)
         registry = CollectorRegistry()
-        state = CurrentState(readiness, keys, listing, up, versions_in(statistics), settings)
+        state = CurrentState(readiness, keys, listing, up, versions, settings)
         registry.register(state)
         page = metrics.page() + generate_latest(registry) + triton
         return Response(page, content_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     return routes
-
-
-def versions_in(statistics: bytes) -> list[dict[str, Any]]:
-    """Return the statistics of each version of a model; none of an empty document."""
-    return list(json.loads(statistics)["model_stats"]) if statistics else []
 
 
 def read(port: int, path: str) -> bytes:

@@ -16,7 +16,7 @@ import shutil
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
@@ -61,15 +61,19 @@ class StoredModel:
         return f"{self.name[:200]}@{digest[:16]}"
 
 
+@dataclass
 class ModelCache:
     """A folder of copies."""
 
-    def __init__(self, s3: S3, folder: Path, most: int, say: Callable[[str], None]) -> None:
-        self.s3, self.folder, self.most, self.say = s3, folder.resolve(), most, say
-        self.named: set[Path] = set()
-        """The copies that are to stay."""
-        self.stopped = False
-        """Whether downloads are to end at once."""
+    s3: S3
+    folder: Path
+    most: int  # bytes of all copies
+    say: Callable[[str], None]
+    named: set[Path] = field(default_factory=set)  # the copies that are to stay
+    stopped: bool = False  # whether downloads are to end at once
+
+    def __post_init__(self) -> None:
+        self.folder = self.folder.resolve()
 
     def models(self, source: Location, deadline: float, only: str = "") -> dict[str, StoredModel]:
         """Return the models below a prefix that ends with a slash, or only one, by name.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 import ssl
-from collections.abc import Collection, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -128,9 +127,11 @@ def find_misplaced(settings: Settings) -> list[str]:
             if getattr(settings, name)
         ]
     wrong = [
-        f"{its[name]} is set, and a Triton elsewhere (TRITON_URL) does not take it; expected: "
+        f"{its[f.name]} is set, and a Triton elsewhere (TRITON_URL) does not take it; expected: "
         "nothing here, and the option at that Triton"
-        for name in find_changed(settings, REFUSED)
+        for f in fields(settings)
+        if f.name in REFUSED
+        and getattr(settings, f.name) != f.metadata["read"](f.metadata["default"])
     ]
     if settings.load_on_demand:
         wrong.append(
@@ -149,15 +150,6 @@ def find_misplaced(settings: Settings) -> list[str]:
             if getattr(settings, name)
         ]
     return wrong
-
-
-def find_changed(settings: Settings, names: Collection[str]) -> Iterator[str]:
-    """Yield those of some settings that have another value than their default."""
-    for f in fields(settings):
-        if f.name in names:
-            default = f.metadata["read"](f.metadata["default"])
-            if getattr(settings, f.name) != default:
-                yield f.name
 
 
 def tls_context(settings: Settings) -> ssl.SSLContext:

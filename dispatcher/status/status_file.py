@@ -46,14 +46,9 @@ class StatusWriter:
 
 
 class StatusReader(Generic[T]):
-    """Returns the newest status when it is called.
+    """Returns the newest status when it is called; the first one before there is a document.
 
-    Args:
-        path: of the file; `None` where there is none.
-        parse: makes the status from the document.
-        first: the status before the first document.
-        fresh: seconds before the file is read again. It is parsed only where it has changed.
-
+    The file is read again after `fresh` seconds, and parsed where it has changed.
     """
 
     def __init__(

@@ -76,14 +76,6 @@ class RequestRecord:
     trace_id: str = ""  # of its trace, 32 digits; empty where there is none
     trace: RequestTrace | None = None  # to which its phases are added
 
-    def begin_waiting(self) -> None:
-        """Note that it waits for a slot from now on."""
-        self.entering = time.monotonic()
-
-    def end_waiting(self) -> None:
-        """Note how long it has waited in the queue, and not for S3."""
-        self.queue = time.monotonic() - self.since - self.s3
-
     def name(self, model: str) -> None:
         """Add a model to those asked."""
         if model and model not in self.models and len(self.models) < MAX_NAMES:

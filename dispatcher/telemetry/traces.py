@@ -60,7 +60,8 @@ class Traces:
         if not wanted or request.method in READING:
             return
         parent = propagator.extract(carrier_of(request.headers), Context())
-        whole = Whole(self._tracer)
+        # One difference for all spans, so that a clock that is set meanwhile does not matter.
+        epoch = time.time_ns() - time.monotonic_ns()
         span = self._tracer.start_span(
             f"{record.method} {record.route}".strip(),
             parent,
@@ -72,9 +73,9 @@ class Traces:
                 "http.request.body.size": record.bytes_in,
                 "dispatcher.request_id": record.request_id,
             },
-            start_time=whole.at(record.since),
+            start_time=int(record.since * 1e9) + epoch,
         )
-        record.trace = trace = RequestTrace(span, whole)
+        record.trace = trace = RequestTrace(span, self._tracer, epoch)
         record.trace_id = f"{span.get_span_context().trace_id:032x}"
         current_span.set(trace)
         # For a request that is answered later: its answer becomes a part of this trace.
@@ -83,25 +84,13 @@ class Traces:
 
 
 @dataclass
-class Whole:
-    """What the spans of one request have in common."""
-
-    tracer: Tracer  # makes them
-    parts: list[RequestSpan] = field(default_factory=list)
-    # One difference for all, so that a clock that is set meanwhile does not matter.
-    epoch: int = field(default_factory=lambda: time.time_ns() - time.monotonic_ns())
-
-    def at(self, when: float) -> int:
-        """Convert a time of `time.monotonic()` to nanoseconds since 1970."""
-        return int(when * 1e9) + self.epoch
-
-
-@dataclass
 class RequestSpan(Span):
     """A span of a request."""
 
     span: RecordedSpan  # the SDK's
-    whole: Whole  # of the request
+    tracer: Tracer  # makes others
+    epoch: int  # nanoseconds from the time of `time.monotonic()` to that since 1970
+    parts: list[RequestSpan] = field(default_factory=list)  # all others of the request
 
     @property
     def recorded(self) -> bool:
@@ -122,22 +111,22 @@ class RequestSpan(Span):
     def begin(
         self, name: str, at: float, model: str = "", *, remote: bool = False
     ) -> RequestSpan | None:
-        if not self.recorded or len(self.whole.parts) >= MOST_SPANS:
+        if not self.recorded or len(self.parts) >= MOST_SPANS:
             return None
-        span = self.whole.tracer.start_span(
+        span = self.tracer.start_span(
             clean_text(name),
             set_span_in_context(self.span, Context()),
             SpanKind.CLIENT if remote else SpanKind.INTERNAL,
             {"dispatcher.model": clean_text(model)} if model else None,
-            start_time=self.whole.at(at),
+            start_time=int(at * 1e9) + self.epoch,
         )
-        part = RequestSpan(span, self.whole)
-        self.whole.parts.append(part)
+        part = RequestSpan(span, self.tracer, self.epoch, self.parts)
+        self.parts.append(part)
         return part
 
     def end(self, at: float) -> None:
         if self.span.is_recording():
-            self.span.end(self.whole.at(at))
+            self.span.end(int(at * 1e9) + self.epoch)
 
     def add(self, name: str, begun: float, ended: float) -> None:
         if part := self.begin(name, begun):
@@ -167,7 +156,7 @@ class RequestTrace(RequestSpan):
             self.add("admission", record.entering, record.since + record.queue + record.s3)
         if record.answered:
             self.add("respond", record.answered, ended)
-        for part in list(self.whole.parts):  # of a model that hangs
+        for part in list(self.parts):  # of a model that hangs
             part.end(ended)
         about: dict[str, str | int | float] = {
             "http.response.status_code": record.status,

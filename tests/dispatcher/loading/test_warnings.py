@@ -112,12 +112,3 @@ def test_a_cache_that_would_mix_up_shapes_is_left_out(
         assert ("response_cache" in (folder / "config.pbtxt").read_text()) is keeps
         assert text in (folder / "config.pbtxt").read_text()
     assert ("`response_cache` is off" in caplog.text) is not keeps
-
-
-def test_what_has_no_effect_is_logged(
-    hosting: ModelLoader, elsewhere: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (elsewhere / "config.pbtxt").write_text("optimization { cuda { graphs: true } }")
-    with caplog.at_level(logging.WARNING):
-        hosting.load("card", str(elsewhere))
-    assert "card: config.pbtxt:1 `optimization.cuda` has no effect" in caplog.text
