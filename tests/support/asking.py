@@ -13,11 +13,7 @@ from clients.triton.server import Signature, TensorSpec
 from tests.support.stand_ins import Red, image
 
 RED = image(Red, (100, 50))
-
-
 PNG = base64.b64decode(RED)
-
-
 ADD = Signature(
     8,
     (TensorSpec("A", "FP32", (-1, 3)), TensorSpec("B", "FP32", (-1, 3), optional=True)),
@@ -42,6 +38,9 @@ def ask(client: FlaskClient, path: str = "/invocations", **body: Any) -> TestRes
     return client.post(path, json=body)
 
 
+FORM = "multipart/form-data; boundary=b"
+
+
 def part(disposition: str, content_type: str, content: bytes) -> bytes:
     said = f"Content-Type: {content_type}\r\n" if content_type else ""
     head = f"--b\r\nContent-Disposition: form-data; {disposition}\r\n{said}\r\n"
@@ -50,9 +49,6 @@ def part(disposition: str, content_type: str, content: bytes) -> bytes:
 
 def form_of(content: bytes, content_type: str) -> bytes:
     return part('name="f"; filename="f.x"', content_type, content) + b"--b--\r\n"
-
-
-# Tensors, version 2
 
 
 def tensor(
