@@ -16,13 +16,12 @@ from clients.base import Environment
 from clients.plugins.registry import Registry
 from clients.triton.server import ModelState
 from dispatcher.execution.admission import Admission
+from dispatcher.models.reload import Reloader
 from dispatcher.settings import MANAGING, Settings, read_settings
 from tests.support.application import make_app, quiet
 from tests.support.asking import ask
 from tests.support.fake_triton import FakeTriton
 from tests.support.stand_ins import assert_error
-
-# The platform's routes
 
 
 @pytest.fixture
@@ -32,12 +31,7 @@ def plain_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_load_invoke_list_unload(
-    client: FlaskClient,
-    server: FakeTriton,
-    repository: Path,
-    plain_model: Path,
-) -> None:
+def test_load_invoke_list_unload(client: FlaskClient, repository: Path, plain_model: Path) -> None:
     name = "0a1b2c3d"
     assert client.post(f"/models/{name}/invoke", data=b"{").status_code == 404  # unread
     url = f"file://{plain_model}/"
@@ -53,10 +47,9 @@ def test_load_invoke_list_unload(
     }
     listed = [one["modelName"] for one in (client.get("/models").json or {})["models"]]
     assert name in listed
-    resnet = client.get("/models/resnet").json or {}
-    assert resnet["batching"] == {"max_batch_size": 4, "requests_share_runs": True}
-    yolov5 = client.get("/models/yolov5").json or {}
-    assert yolov5["batching"] == {"max_batch_size": 4, "requests_share_runs": False}
+    for other, share in (("resnet", True), ("yolov5", False)):
+        batching = (client.get(f"/models/{other}").json or {})["batching"]
+        assert batching == {"max_batch_size": 4, "requests_share_runs": share}
     assert client.delete(f"/models/{name}").status_code == 200
     assert not (repository / name).exists()
     assert client.get(f"/models/{name}").status_code == 404
@@ -99,9 +92,8 @@ def test_who_manages_models_and_has_no_turn_in_time_is_told_so(
     for _ in range(MANAGING):
         admission.management.enter("change", time.monotonic() + 9)
     environment = Environment(server, repository)
-    client = make_app(
-        read_settings({}), built_in, environment, quiet(server), admission
-    ).test_client()
+    app = make_app(read_settings({}), built_in, environment, quiet(server), admission)
+    client = app.test_client()
     response = client.post("/load_model/m")
     assert_error(response, 504, "deadline_exceeded", "other requests load, unload", "UNLOADING")
     assert "send" not in response.text
@@ -113,22 +105,16 @@ def test_a_model_that_cannot_be_loaded_leaves_nothing_behind(
     server: FakeTriton,
     repository: Path,
     plain_model: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    body = {"model_name": "m", "url": str(plain_model)}
     server.refuse_to_load = "no ONNX file"
-    response = client.post("/models", json={"model_name": "m", "url": str(plain_model)})
-    assert_error(response, 400, "bad_model", "no ONNX file")
+    assert_error(client.post("/models", json=body), 400, "bad_model", "no ONNX file")
+    monkeypatch.setattr("dispatcher.models.load_unload.free_memory", lambda: 100 * 2**20)
+    response = client.post("/models", json=body)
+    assert_error(response, 507, "out_of_memory", "150 MiB", "100 MiB")
     assert list(repository.iterdir()) == []
     assert client.get("/ping").status_code == 200
-
-
-def test_a_model_that_does_not_fit_is_507(
-    client: FlaskClient, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    source = tmp_path_factory.mktemp("model")
-    (source / "model.onnx").write_bytes(b"x")
-    monkeypatch.setattr("dispatcher.models.load_unload.free_memory", lambda: 100 * 2**20)
-    response = client.post("/models", json={"model_name": "m", "url": str(source)})
-    assert_error(response, 507, "out_of_memory", "150 MiB", "100 MiB")
 
 
 @pytest.mark.parametrize(
@@ -139,8 +125,6 @@ def test_a_model_that_does_not_fit_is_507(
         (b'{"model_name": "m"}', ["`url` is missing"]),
         (b'{"model_name": 5, "url": "/"}', ["`model_name` is 5"]),
         (b'{"model_name": "../m", "url": "/"}', ["'../m'"]),
-        (b'{"model_name": ".m", "url": "/"}', ["'.m'"]),
-        (b'{"model_name": "m/n", "url": "/"}', ["'m/n'"]),
         (b'{"model_name": "m", "url": "relative"}', ["'relative'", "absolute"]),
         (b'{"model_name": "m", "url": "/no/such/folder"}', ["/no/such/folder"]),
         (b'{"model_name": "m", "url": "s3://bucket/m"}', ["s3://"]),
@@ -155,6 +139,11 @@ def test_a_bad_load_is_400(client: FlaskClient, body: bytes, words: list[str]) -
 
 
 HERE = "http://box:8080"
+CHANGES = (
+    *(("POST", "/models"), ("POST", "/reload"), ("POST", "/load_model/nothing")),
+    *(("DELETE", "/models/nothing"), ("DELETE", "/jobs/nothing")),
+    ("POST", "/v2/repository/models/nothing/unload"),
+)
 
 
 @pytest.mark.parametrize(
@@ -173,25 +162,15 @@ HERE = "http://box:8080"
         ({"Origin": "https://shop.example", "Sec-Fetch-Site": "cross-site"}, False),  # it is named
     ],
 )
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        *(("POST", "/models"), ("POST", "/reload"), ("POST", "/load_model/nothing")),
-        *(("DELETE", "/models/nothing"), ("DELETE", "/jobs/nothing")),
-        ("POST", "/v2/repository/models/nothing/unload"),
-    ],
-)
 def test_a_page_of_another_site_changes_nothing(
-    client: FlaskClient,
-    method: str,
-    path: str,
-    headers: dict[str, str],
-    foreign: bool,
+    client: FlaskClient, headers: dict[str, str], foreign: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A plain form needs no consent; W3C's Fetch Metadata and RFC 6454 say what browsers send."""
-    answer = client.open(path, HERE, method=method, headers=headers)
-    assert (answer.status_code == 403) is foreign, answer.text
-    assert ("foreign_page" in answer.text or "another site" in answer.text) is foreign
+    monkeypatch.setattr(Reloader, "reload", lambda _: ({}, {}))  # which takes a second
+    for method, path in CHANGES:
+        answer = client.open(path, HERE, method=method, headers=headers)
+        assert (answer.status_code == 403) is foreign, answer.text
+        assert ("foreign_page" in answer.text or "another site" in answer.text) is foreign
 
 
 def test_execution_parameters(client: FlaskClient) -> None:
@@ -222,14 +201,8 @@ def test_health_says_what_ping_says(client: FlaskClient, server: FakeTriton) -> 
     assert health.status_code == 200
     assert (health.json or {})["ready"] is True
     one = next(m for m in (health.json or {})["models"] if m["model"] == "resnet")
-    assert one == {
-        "model": "resnet",
-        "version": "1",
-        "state": "READY",
-        "reason": "",
-        "required": True,
-        "canary": None,
-    }
+    well = {"version": "1", "state": "READY", "reason": "", "required": True, "canary": None}
+    assert one == {"model": "resnet", **well}
     server.unloaded.add("resnet")
     assert client.get("/health").status_code == client.get("/ping").status_code == 503
     server.states = [ModelState("resnet", "", "")]  # its configuration was refused

@@ -19,7 +19,7 @@ from tests.support.asking import ADD, PNG, ask, tensor
 from tests.support.fake_triton import FakeTriton
 from tests.support.stand_ins import Red, assert_error, image
 
-# Which model
+ATTRIBUTES = "X-Amzn-SageMaker-Custom-Attributes"
 
 
 def test_a_model_that_did_not_load_is_not_unknown(
@@ -65,10 +65,7 @@ def test_one_precedence_for_every_route(
     document: dict[str, Any] = {"payload": {"img": image(Red)}}
     if body:
         document["modelname"] = body
-    headers = {
-        "X-Amzn-SageMaker-Custom-Attributes": attributes,
-        "X-Amzn-SageMaker-Target-Model": target,
-    }
+    headers = {ATTRIBUTES: attributes, "X-Amzn-SageMaker-Target-Model": target}
     response = client.post(path, json=document, headers=headers)
     assert (response.json or {})["modelname"] == expected
 
@@ -111,25 +108,15 @@ def test_the_default_model_comes_last(
     assert (named.json or {})["modelname"] == "resnet"
 
 
-# Parameters
-
-
 @pytest.mark.parametrize("separator", [";", ",", "; ", " , "])
 def test_parameters_and_version_come_from_the_attributes(
     client: FlaskClient, server: FakeTriton, separator: str
 ) -> None:
-    header = separator.join(["modelname=resnet", "modelversion=1", "top_k=1", "trace=abc"])
-    response = client.post(
-        "/invocations",
-        data=PNG,
-        content_type="image/png",
-        headers={"X-Amzn-SageMaker-Custom-Attributes": header},
-    )
-    assert response.json == {
-        "modelname": "resnet",
-        "result": ["1.000000:7:cock"],
-        "modelversion": "1",
-    }
+    attributes = separator.join(["modelname=resnet", "modelversion=1", "top_k=1", "trace=abc"])
+    headers = {ATTRIBUTES: attributes, "Content-Type": "image/png"}
+    response = client.post("/invocations", data=PNG, headers=headers)
+    result = ["1.000000:7:cock"]
+    assert response.json == {"modelname": "resnet", "result": result, "modelversion": "1"}
     assert server.calls[-1]["version"] == "1"
 
 
@@ -137,11 +124,9 @@ def test_parameters_of_the_body_come_before_attributes_before_the_query(
     client: FlaskClient,
 ) -> None:
     def count(body: Any, attributes: str) -> int:
-        response = client.post(
-            "/invocations?modelname=resnet&top_k=4",
-            json={"payload": {"img": image(Red)}, "parameters": body},
-            headers={"X-Amzn-SageMaker-Custom-Attributes": attributes},
-        )
+        document = {"payload": {"img": image(Red)}, "parameters": body}
+        path, headers = "/invocations?modelname=resnet&top_k=4", {ATTRIBUTES: attributes}
+        response = client.post(path, json=document, headers=headers)
         return len((response.json or {})["result"])
 
     assert count({"top_k": 2}, "top_k=3") == 2
@@ -149,26 +134,9 @@ def test_parameters_of_the_body_come_before_attributes_before_the_query(
     assert count({}, "") == 4
 
 
-@pytest.mark.parametrize(
-    ("query", "words"),
-    [
-        ("top_k=x", ["`parameters.top_k` is 'x'", "whole number"]),
-        ("top_k=1.5", ["'1.5'"]),
-        ("top_k=1_0", ["'1_0'"]),
-        ("format=xml", ["'xml'", "compact, objects"]),
-        ("modelversion=two", ["`modelversion` is 'two'"]),
-    ],
-)
-def test_texts_are_checked_like_values(client: FlaskClient, query: str, words: list[str]) -> None:
-    response = client.post(f"/infer/resnet?{query}", data=PNG, content_type="image/png")
-    assert response.status_code == 400
-    for word in words:
-        assert word in response.text
-
-
 NO_WHOLE_NUMBERS = (
-    "1,5", "1,000", "1 5", "1;5", "1;x", "0x10", "1_0", "\u0661", "1e400", "1e0", "1.0", "", " 1",
-    "1=2", "1abc", "inf", "9" * 5000,
+    "x", "1.5", "1,5", "1,000", "1 5", "1;5", "1;x", "0x10", "1_0", "\u0661", "1e400", "1e0", "1.0",
+    "", " 1", "1=2", "1abc", "inf", "9" * 5000,
 )  # fmt: skip
 
 
@@ -180,7 +148,7 @@ def test_a_parameter_that_is_no_number_as_a_whole_is_refused(
     response = client.post("/infer/resnet", data=PNG, content_type="image/png", query_string=query)
     assert_error(response, 400, "bad_parameter", "`parameters.top_k` is ", "whole number from 1")
     if text.isascii() and text == text.strip() and len(text) < 100:
-        header = {"X-Amzn-SageMaker-Custom-Attributes": f"trace=a,b;top_k={text};format=objects"}
+        header = {ATTRIBUTES: f"trace=a,b;top_k={text};format=objects"}
         response = client.post("/infer/resnet", data=PNG, content_type="image/png", headers=header)
         assert_error(response, 400, "bad_parameter", f"`parameters.top_k` is {text!r}")
     assert server.calls == []
@@ -196,6 +164,7 @@ def test_a_parameter_that_is_no_number_as_a_whole_is_refused(
         ("confidence=0.1;confidence=0.9", 400, "`parameters.confidence` is '0.1,0.9'"),
         ("confidence=1e400", 400, "`parameters.confidence` is '1e400'"),
         ("confidence=7e-1;format=objects", 200, "label"),
+        ("format=xml", 400, "expected one of compact, objects"),
         ("timeout_ms=9,000", 400, "`timeout_ms` is '9,000'"),
         ("modelversion=1,5", 400, "`modelversion` is '1,5'"),
         ("c000b4f9-df62;confidence=0.7", 200, "result"),  # an id, as the platform's docs have it
@@ -206,26 +175,22 @@ def test_a_parameter_that_is_no_number_as_a_whole_is_refused(
 def test_no_part_of_the_attributes_is_dropped(
     client: FlaskClient, attributes: str, status: int, words: str
 ) -> None:
-    response = client.post(
-        "/infer/yolov5",
-        data=PNG,
-        content_type="image/png",
-        headers={"X-Amzn-SageMaker-Custom-Attributes": attributes},
-    )
+    headers = {ATTRIBUTES: attributes, "Content-Type": "image/png"}
+    response = client.post("/infer/yolov5", data=PNG, headers=headers)
     assert response.status_code == status, response.text
     assert words in response.text
 
 
 def test_two_models_in_headers_are_not_one(client: FlaskClient) -> None:
     for attributes in ("modelname=resnet,yolov5", "modelname=resnet;model_name=yolov5"):
-        headers = {"X-Amzn-SageMaker-Custom-Attributes": attributes}
+        headers = {ATTRIBUTES: attributes}
         response = client.post("/invocations", json={"payload": {}}, headers=headers)
         assert_error(response, 404, "unknown_model", "'resnet,yolov5'")
     response = client.post("/invocations?modelname=resnet&modelname=yolov5", json={"payload": {}})
     assert_error(response, 404, "unknown_model", "'resnet,yolov5'")
 
 
-@pytest.mark.parametrize("spelt", ["1abc", "1e5", "1.0", "+1", " 1", "0", "-1", "9" * 30])
+@pytest.mark.parametrize("spelt", ["two", "1abc", "1e5", "1.0", "+1", " 1", "0", "-1", "9" * 30])
 @pytest.mark.parametrize("tensors", [False, True])
 def test_a_version_is_checked_wherever_it_comes_from(
     client: FlaskClient, server: FakeTriton, spelt: str, tensors: bool
@@ -240,6 +205,6 @@ def test_a_version_is_checked_wherever_it_comes_from(
 
 
 def test_attributes_beyond_the_platform_s_limit_are_refused(client: FlaskClient) -> None:
-    headers = {"X-Amzn-SageMaker-Custom-Attributes": "a" * 1025}
+    headers = {ATTRIBUTES: "a" * 1025}
     response = client.post("/infer/resnet", json={"payload": {}}, headers=headers)
     assert_error(response, 400, "bad_header", "1024")
