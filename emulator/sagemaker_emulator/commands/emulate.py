@@ -14,18 +14,15 @@ from typing import TextIO
 
 from sagemaker_emulator.commands.options import (
     add_container,
-    count,
     model_folder,
     refuse_wrong,
     seconds,
     variables,
     work_folder,
 )
-from sagemaker_emulator.emulate.asynchronous import AsyncCalls
 from sagemaker_emulator.emulate.contract import REGION
 from sagemaker_emulator.emulate.endpoint import Endpoint, failure_reason
 from sagemaker_emulator.emulate.multi_model import Models
-from sagemaker_emulator.emulate.s3 import s3_client
 from sagemaker_emulator.emulate.service import Service, make_web_server
 from sagemaker_emulator.host.containers import Container, Image, Remote, Start, container_of
 from sagemaker_emulator.host.health import FAILED, Health, hint_for
@@ -47,15 +44,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--host", default="127.0.0.1", help="on which address (default: 127.0.0.1)")
     add("--serverless", action="store_true", help="requests have at most 4 MB")
     add("--ping-every", type=seconds, default=Limits.ping_every_s, help="seconds (5)")
-    add = parser.add_argument_group("asynchronous calls").add_argument
-    add("--async-output", metavar="S3", help="s3://BUCKET/PREFIX for answers")
-    add("--async-failure", default="", metavar="S3", help="for failures")
-    add("--async-concurrency", type=count, default=4, metavar="N", help="at the same time (4)")
-    add(
-        "--s3-endpoint-url",
-        metavar="URL",
-        help="another S3 server than AWS's (default: AWS_ENDPOINT_URL_S3)",
-    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -81,17 +69,10 @@ class Terminal(logging.StreamHandler[TextIO]):
 
 def serve(options: argparse.Namespace, stack: ExitStack) -> int:
     """Answer boto3 until Ctrl-C, or until the container has failed."""
-    # A port that is taken, and what is wrong with S3, are known before a long start.
+    # A port that is taken is known before a long start.
     listening = stack.enter_context(listen(options.host, options.port))
-    async_calls = None
-    if options.async_output:
-        client = s3_client(options.s3_endpoint_url)
-        async_calls = AsyncCalls(
-            client, options.async_output, options.async_failure, options.async_concurrency
-        )
-        stack.callback(async_calls.close)
     endpoint = begin(options, stack)
-    web = make_web_server(Service(endpoint, async_calls).app(), listening)
+    web = make_web_server(Service(endpoint).app(), listening)
     threading.Thread(target=web.serve_forever, args=(0.1,), daemon=True).start()
     stack.callback(web.shutdown)
     wait_until_in_service(endpoint.health)

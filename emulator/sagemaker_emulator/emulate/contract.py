@@ -110,11 +110,6 @@ def members(operation: str, headers: Mapping[str, str]) -> dict[str, str]:
 def fault_of(shape: Shape, value: str) -> str:
     """Return in the service's words why a value is not allowed; empty if it is."""
     rules = shape.metadata
-    if shape.type_name == "integer":
-        low, high = rules.get("min", 0), rules.get("max", 2**31)
-        if not value.isdigit() or not low <= int(value) <= high:
-            return f"Member must have value between {low} and {high}"
-        return ""
     if len(value) > rules.get("max", len(value)):
         return f"Member must have length less than or equal to {rules['max']}"
     if len(value) < rules.get("min", 0):

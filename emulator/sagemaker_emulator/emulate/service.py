@@ -14,7 +14,6 @@ from typing import Any
 from flask import Flask, Response, request
 from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 
-from sagemaker_emulator.emulate.asynchronous import AsyncCalls
 from sagemaker_emulator.emulate.contract import (
     ACCOUNT,
     CUSTOM_ATTRIBUTES,
@@ -35,9 +34,7 @@ from sagemaker_emulator.host.limits import VARIANT
 OPERATIONS = {
     "invocations": "InvokeEndpoint",
     "invocations-response-stream": "InvokeEndpointWithResponseStream",
-    "async-invocations": "InvokeEndpointAsync",
 }
-NO_ASYNC = "The endpoint is not asynchronous: start `emulate` with --async-output s3://…"
 PIECE = 2**20
 SHOWN = 500
 say = logging.getLogger(__name__).info
@@ -46,8 +43,8 @@ say = logging.getLogger(__name__).info
 class Service:
     """Answers calls of boto3 to an endpoint, which has any name."""
 
-    def __init__(self, endpoint: Endpoint, async_calls: AsyncCalls | None) -> None:
-        self.endpoint, self.async_calls = endpoint, async_calls
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
 
     def app(self) -> Flask:
         app = Flask(__name__, static_folder=None)
@@ -69,12 +66,6 @@ class Service:
             body = drain(limits.max_body)
             given = {name.lower(): in_utf_8(value) for name, value in request.headers}
             call = members(operation, given)
-            if operation == "InvokeEndpointAsync":
-                if self.async_calls is None:
-                    raise validation_error(NO_ASYNC)
-                content, headers = self.async_calls.submit(self.endpoint, name, call, body)
-                say_answered(operation, call, 202, begin)
-                return Response(json.dumps(content), 202, headers, mimetype="application/json")
             self.endpoint.refuse_wrong(name, call)
             answer = self.endpoint.ask(name, body, call, limits.answer_s)
             if operation == "InvokeEndpoint":

@@ -148,7 +148,6 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "models and a model": ([".", "--multi-model", ".", "--model", "."], "leave one out"),
     "a host": ([".", "--host", "no such.invalid"], "port 0 of no such.invalid: "),
     "a host's form": ([".", "--host", "a..b"], "port 0 of a..b: "),
-    "an output": (["http://127.0.0.1:1", "--async-output", "out"], "expected s3://BUCKET/PREFIX"),
 }
 
 

@@ -148,11 +148,6 @@ def test_an_error_before_the_stream_is_a_model_error(service: Emulated) -> None:
     assert caught.value.response["OriginalStatusCode"] == 500
 
 
-def test_asynchronous_calls_need_an_output(service: Emulated) -> None:
-    with pytest.raises(ClientError, match="--async-output"):
-        service.runtime.invoke_endpoint_async(EndpointName="mine", InputLocation="s3://a/b")
-
-
 def test_waiters_find_the_endpoint_in_service(service: Emulated) -> None:
     sagemaker = service.client("sagemaker")
     sagemaker.get_waiter("endpoint_in_service").wait(EndpointName="mine")
@@ -160,6 +155,8 @@ def test_waiters_find_the_endpoint_in_service(service: Emulated) -> None:
     assert [one["VariantName"] for one in described["ProductionVariants"]] == ["AllTraffic"]
     with pytest.raises(ClientError, match=r"does not answer SageMaker\.ListModels"):
         sagemaker.list_models()
+    with pytest.raises(ClientError, match=r"does not answer POST .*/async-invocations"):
+        service.runtime.invoke_endpoint_async(EndpointName="mine", InputLocation="s3://a/b")
 
 
 def test_the_line_for_boto3_is_all_that_it_needs(service: Emulated) -> None:
