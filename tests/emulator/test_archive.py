@@ -11,44 +11,42 @@ from sagemaker_emulator.archive import unpack_archive
 from sagemaker_emulator.trouble import Trouble
 
 
-def test_a_program_of_an_archive_can_be_run_where_it_is_unpacked(tmp_path: Path) -> None:
-    modes = {"run.sh": 0o700, "model.onnx": 0o600, "secret": 0}
-    with tarfile.open(tmp_path / "model.tar.gz", "w:gz") as archive:
-        for name, mode in modes.items():
+def packed(folder: Path, *members: tuple[str, bytes | str, int]) -> Path:
+    """Write an archive of names, contents and modes; a text is where a link leads."""
+    with tarfile.open(folder / "model.tar.gz", "w:gz") as archive:
+        for name, content, mode in members:
             info = tarfile.TarInfo(name)
             info.mode = mode
-            archive.addfile(info)
-    unpack_archive(tmp_path / "model.tar.gz", tmp_path / "model")
-    made = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "model").iterdir()}
-    assert made == {"run.sh": 0o755, "model.onnx": 0o644, "secret": 0o644}
+            if isinstance(content, str):
+                info.type, info.linkname = tarfile.SYMTYPE, content
+                archive.addfile(info)
+            else:
+                info.size = len(content)
+                archive.addfile(info, io.BytesIO(content))
+    return folder / "model.tar.gz"
 
 
-def test_what_is_to_be_served_is_unpacked_to_its_end(tmp_path: Path) -> None:
+def test_an_archive_is_unpacked_to_its_end_and_its_programs_can_be_run(tmp_path: Path) -> None:
     weights = b"first" + bytes(2**20) + b"last"
-    info = tarfile.TarInfo("a/1/weights.bin")
-    info.size = len(weights)
-    with tarfile.open(tmp_path / "model.tar.gz", "w:gz") as archive:
-        archive.addfile(info, io.BytesIO(weights))
-    unpack_archive(tmp_path / "model.tar.gz", tmp_path / "out")
-    assert (tmp_path / "out/a/1/weights.bin").read_bytes() == weights
+    files = (("run.sh", b"", 0o700), ("a/weights.bin", weights, 0o600), ("secret", b"", 0))
+    unpack_archive(packed(tmp_path, *files), tmp_path / "out")
+    made = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "out").rglob("*.*")}
+    assert made == {"run.sh": 0o755, "weights.bin": 0o644}
+    assert (tmp_path / "out" / "secret").stat().st_mode & 0o777 == 0o644
+    assert (tmp_path / "out" / "a" / "weights.bin").read_bytes() == weights
 
 
 @pytest.mark.parametrize(
-    ("name", "link", "message"),
+    ("name", "content", "message"),
     [
-        ("../outside.txt", None, "outside the destination"),
-        ("right/../../outside.txt", None, "outside the destination"),
+        ("../outside.txt", b"", "outside the destination"),
+        ("right/../../outside.txt", b"", "outside the destination"),
         ("labels.txt", "/etc/passwd", "labels.txt is a link to /etc/passwd"),
     ],
 )
 def test_what_an_archive_must_not_hold_is_refused(
-    tmp_path: Path, name: str, link: str | None, message: str
+    tmp_path: Path, name: str, content: bytes | str, message: str
 ) -> None:
-    info = tarfile.TarInfo(name)
-    if link:
-        info.type, info.linkname = tarfile.SYMTYPE, link
-    with tarfile.open(tmp_path / "model.tar.gz", "w:gz") as archive:
-        archive.addfile(info)
     with pytest.raises(Trouble, match=message):
-        unpack_archive(tmp_path / "model.tar.gz", tmp_path / "out")
+        unpack_archive(packed(tmp_path, (name, content, 0o644)), tmp_path / "out")
     assert not (tmp_path / "outside.txt").exists()

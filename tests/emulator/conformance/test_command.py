@@ -37,7 +37,7 @@ def body(folder: Path) -> str:
     return f"--body={folder / 'body.json'}"
 
 
-def test_a_report_for_machines(
+def test_a_report_for_machines_and_one_for_people(
     running: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["conformance", running, body(tmp_path), "--json"]) == 1
@@ -50,20 +50,12 @@ def test_a_report_for_machines(
         assert by_name[name]["outcome"] == "not applicable", name
     for one in found["checks"]:
         assert all(one[part] for part in ("asked", "came", "why", "fix")), one
-
-
-def test_a_report_for_people(
-    running: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
     assert main(["conformance", running, body(tmp_path)]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert any(line.startswith("pass  ping.time ") for line in lines)
     number = next(at for at, line in enumerate(lines) if line.startswith("FAIL  errors.length"))
-    assert [line.split()[0] for line in lines[number + 1 : number + 4]] == [
-        "asked:",
-        "why:",
-        "fix:",
-    ]
+    said = [line.split()[0] for line in lines[number + 1 : number + 4]]
+    assert said == ["asked:", "why:", "fix:"]
     assert ", 1 fail, " in lines[-1]
 
 
@@ -71,11 +63,10 @@ def test_without_a_good_request_what_needs_one_is_not_applicable(
     running: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main(["conformance", running, "--json"])
-    found = json.loads(capsys.readouterr().out)["checks"]
-    for one in found:
-        if one["check"] in {"invocations.answered", "concurrency.parallel", "ping.loading"}:
-            assert one["outcome"] == "not applicable"
-    assert any("--body FILE" in one["came"] for one in found)
+    found = {one["check"]: one for one in json.loads(capsys.readouterr().out)["checks"]}
+    for name in ("invocations.answered", "concurrency.parallel", "ping.loading"):
+        assert found[name]["outcome"] == "not applicable"
+    assert any("--body FILE" in one["came"] for one in found.values())
 
 
 @pytest.mark.parametrize(

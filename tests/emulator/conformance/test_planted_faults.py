@@ -65,7 +65,7 @@ def made(folder: Path) -> Path:
 def examine(folder: Path, fault: str, **environment: str) -> list[Result]:
     settings = Settings(
         models=folder / "models",
-        environment={"FAULT": fault, "LOADING_S": "3", "CAPACITY": "2", **environment},
+        environment={"FAULT": fault, "LOADING_S": "1.5", "CAPACITY": "2", **environment},
         request=request("good"),
         stream=request("stream"),
         slow=request("slow"),

@@ -32,6 +32,10 @@ def _nothing_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 
 
 Fails = Callable[..., str]
+NOBODY = (
+    "did not pass the ping health check. Please check CloudWatch logs for this endpoint. GET /ping: "
+    "no connection: Connection refused; let the server listen on"
+)
 
 
 @pytest.fixture
@@ -47,12 +51,6 @@ def failed(capsys: pytest.CaptureFixture[str]) -> Fails:
         return capsys.readouterr().err
 
     return run
-
-
-def test_a_url_where_nobody_answers(failed: Fails) -> None:
-    said = failed("http://127.0.0.1:1", "--port=0", "--start-timeout=0.5")
-    assert "did not pass the ping health check" in said
-    assert "GET /ping: no connection: Connection refused; let the server listen on" in said
 
 
 def test_a_ping_that_is_not_200_says_what_it_answers(container: Path, failed: Fails) -> None:
@@ -106,16 +104,9 @@ def test_a_second_ctrl_c_does_not_wait_for_the_container(container: Path, tmp_pa
 
 def test_it_ends_in_order_where_nobody_reads_what_it_says(container: Path) -> None:
     """As with `| head`: threads write the lines of the container and of its health."""
+    command = ("-m", "sagemaker_emulator", "emulate", container, "--port=0", "--ping-every=0.3")
     with subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "sagemaker_emulator",
-            "emulate",
-            container,
-            "--port=0",
-            "--ping-every=0.3",
-        ],
+        [sys.executable, *command],
         cwd=PROJECT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -143,23 +134,26 @@ def test_a_port_that_is_taken(container: Path, failed: Fails) -> None:
     assert f"port {port} of 127.0.0.1: [Errno 98] Address already in use" in said
 
 
-WRONG: dict[str, tuple[list[str], str]] = {
-    "a model for a URL": (["http://127.0.0.1:1", "--model", "."], "are for an image or a folder"),
-    "models and a model": ([".", "--multi-model", ".", "--model", "."], "leave one out"),
-    "a host": ([".", "--host", "no such.invalid"], "port 0 of no such.invalid: "),
-    "a host's form": ([".", "--host", "a..b"], "port 0 of a..b: "),
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_wrong_options_say_what_is_expected(name: str, failed: Fails) -> None:
-    arguments, message = WRONG[name]
-    assert message in failed(*arguments, "--port=0")
-
-
-def test_no_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failed: Fails) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["http://127.0.0.1:1", "--model", "."], "are for an image or a folder"),
+        ([".", "--multi-model", ".", "--model", "."], "leave one out"),
+        ([".", "--host", "no such.invalid"], "port 0 of no such.invalid: "),
+        ([".", "--host", "a..b"], "port 0 of a..b: "),
+        (["an-image"], "there is no `docker` here"),
+        (["http://127.0.0.1:1", "--start-timeout=0.5"], NOBODY),
+    ],
+)
+def test_what_cannot_be_started_says_what_is_expected(
+    arguments: list[str],
+    message: str,
+    failed: Fails,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert "there is no `docker` here" in failed("an-image", "--port=0")
+    assert message in failed(*arguments, "--port=0")
 
 
 @pytest.mark.skipif(not shutil.which("docker"), reason="there is no docker here")
