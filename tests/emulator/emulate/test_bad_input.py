@@ -33,8 +33,8 @@ def _nothing_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 
 Fails = Callable[..., str]
 NOBODY = (
-    "did not pass the ping health check. Please check CloudWatch logs for this endpoint. GET /ping: "
-    "no connection: Connection refused; let the server listen on"
+    "did not pass the ping health check. Please check CloudWatch logs for this endpoint. GET "
+    "/ping: no connection: Connection refused; let the server listen on"
 )
 
 
