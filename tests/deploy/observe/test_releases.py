@@ -100,6 +100,8 @@ def test_keda_tells_no_requests_from_no_data(
     (trigger,) = rendered.one("ScaledObject")["spec"]["triggers"]
     own = f'{{{JOB},service="r-triton-dispatcher",instance="a"'
     series = [(f"up{own}}}", up), (f'dispatcher_requests_total{own},model="m"}}', requests)]
+    series += [(f'dispatcher_requests_total{own},model=""}}', requests)]  # such as of /ping
+    series += [(one.replace("r-triton", "other"), values) for one, values in series]
     test = {
         "interval": interval,
         "input_series": [{"series": name, "values": values} for name, values in series if values],
