@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import PICTURES, PROJECT, picture
+from tests.conftest import PICTURES, picture
 from tool.__main__ import main
 
 COFFEE = PICTURES / "coffee.png"
-PROGRAM = PROJECT / "tool" / "dispatcher"
 
 
 class Noting(BaseHTTPRequestHandler):
@@ -25,20 +24,18 @@ class Noting(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.asked.append((dict(self.headers), body))
-        status, answer = self.error or (200, json.dumps({"result": body}).encode())
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
+        self.asked.append(({name.lower(): text for name, text in self.headers.items()}, body))
+        self.answer(*(self.error or (200, json.dumps({"result": body}).encode())))
 
     def do_GET(self) -> None:
         examples = [] if self.path == "/models/none" else [{"x": 1}, {"x": 2}]
-        answer = json.dumps({"examples": examples}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(answer)))
+        self.answer(200, json.dumps({"examples": examples}).encode())
+
+    def answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(answer)
+        self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -49,7 +46,7 @@ def noting() -> Iterator[str]:
     Noting.asked.clear()
     Noting.error = None
     server = HTTPServer(("127.0.0.1", 0), Noting)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
@@ -79,23 +76,7 @@ def test_invoke_sends_what_it_is_given(
 ) -> None:
     assert main(["invoke", "some", *arguments, "--url", noting]) == 0
     assert json.loads(capsys.readouterr().out)["result"] == {"modelname": "some", **body}
-    assert "x-api-key" not in {name.lower() for name, _ in Noting.asked[0][0].items()}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["some", "--example", "3"], "--example is 3; expected a number from 1 to 2"),
-        (["some", "--example", "0"], "--example is 0; expected a number from 1 to 2"),
-        (["none", "--example"], "none has no example; send --img, --text or --json"),
-    ],
-)
-def test_invoke_says_which_examples_there_are(
-    noting: str, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["invoke", *arguments, "--url", noting]) == 2
-    assert words in capsys.readouterr().err
-    assert not Noting.asked
+    assert "x-api-key" not in Noting.asked[0][0]
 
 
 def test_invoke_asks_no_proxy_for_this_machine(
@@ -114,8 +95,7 @@ def test_invoke_sends_the_key_of_the_option_or_the_variable(
     monkeypatch.setenv("DISPATCHER_API_KEY", "from the variable")
     for options, key in (([], "from the variable"), (["--api-key", "given"], "given")):
         assert main(["invoke", "some", "--text", "a", "--url", noting, *options]) == 0
-        headers = {name.lower(): value for name, value in Noting.asked[-1][0].items()}
-        assert headers["x-api-key"] == key
+        assert Noting.asked[-1][0]["x-api-key"] == key
 
 
 def test_invoke_says_what_the_endpoint_says(
@@ -144,10 +124,15 @@ def test_invoke_says_what_the_endpoint_says(
         (["--text", "a", "--url", "file:///etc/passwd"], "expected an address such as http://"),
         (["--text", "a", "--url", "http://[::1"], "expected an address such as http://"),
         (["--text", "a", "--url", "127.0.0.1:1"], "127.0.0.1:1 does not answer"),
+        (["--example", "3"], "--example is 3; expected a number from 1 to 2"),
+        (["--example", "0"], "--example is 0; expected a number from 1 to 2"),
+        ([], "none has no example; send --img, --text or --json"),
     ],
 )
 def test_invoke_says_what_is_wrong_before_it_asks(
-    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+    noting: str, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["invoke", "x", *arguments]) == 2
+    given = ["x", *arguments] if arguments else ["none", "--example"]
+    assert main(["invoke", "--url", noting, *given]) == 2
     assert words in capsys.readouterr().err
+    assert not Noting.asked
