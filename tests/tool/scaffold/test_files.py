@@ -18,6 +18,7 @@ import pytest
 from onnx import external_data_helper
 from onnxruntime import InferenceSession
 
+from backends.engines.compare import LIMITS
 from backends.onnxruntime.session import OnnxFile, OnnxSession
 from backends.onnxruntime.session_settings import session_settings
 from clients.families.base.family import names
@@ -30,6 +31,8 @@ from tool import progress
 from tool.__main__ import main
 from tool.placing import put
 from tool.scaffold.families import FAMILIES
+from tool.scaffold.folder import CHECKED
+from tool.scaffold.new_model import ASK
 from tool.scaffold.options import KINDS
 
 MINE = Path("mine")
@@ -167,7 +170,7 @@ def test_what_is_written_has_the_sizes_of_the_server_and_says_what_was_not_asked
     assert OnnxFile(file).signature == served.signature
 
 
-def test_weights_beside_the_model_come_with_it(write: Write, tmp_path: Path) -> None:
+def test_the_files_are_copies_with_the_weights_beside_them(write: Write, tmp_path: Path) -> None:
     file = scores(tmp_path / "a.onnx", ("n", 3, 24, 16), 500)
     model = onnx.load(file)
     external_data_helper.convert_model_to_external_data(
@@ -175,15 +178,10 @@ def test_weights_beside_the_model_come_with_it(write: Write, tmp_path: Path) -> 
     )
     onnx.save(model, file)
     (tmp_path / "not-its.weights").write_bytes(b"x")
+    before = file.read_bytes()
     write(file)
     there = sorted(path.name for path in (MINE / "new" / "1").iterdir())
     assert there == ["a.weights", "model.onnx"]
-
-
-def test_the_file_is_a_copy(write: Write, tmp_path: Path) -> None:
-    file = scores(tmp_path / "a.onnx", ("n", 3, 24, 16), 5)
-    before = file.read_bytes()
-    write(file)
     (MINE / "new" / "1" / "model.onnx").write_bytes(b"")
     assert file.read_bytes() == before
 
@@ -200,6 +198,10 @@ def test_nothing_is_overwritten(
     (MINE / "code" / "tests" / "test_new_er.py").write_text("mine")
     assert main(["new-model", "new.er", "--from", str(file), "--into", "mine"]) == 2
     assert "test_new_er.py is there already" in capsys.readouterr().err
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "code").write_text("mine")  # where a folder belongs
+    assert main(["new-model", "new", "--from", str(file), "--into", "other"]) == 2
+    assert [path.name for path in (tmp_path / "other").iterdir()] == ["code"]
 
 
 @pytest.mark.parametrize(
@@ -220,9 +222,6 @@ def test_a_file_that_is_no_model_is_refused(
 ) -> None:
     make(tmp_path / "a.onnx")
     assert words in write(Path("a.onnx"), code=2)
-
-
-def test_another_format_is_named(write: Write, tmp_path: Path) -> None:
     (tmp_path / "a.pt").write_bytes(b"x")
     assert "torch.onnx.export" in write(Path("a.pt"), code=2)
 
@@ -237,8 +236,9 @@ def test_a_name_that_is_no_folder_s_is_refused(
     assert not list(tmp_path.iterdir())
 
 
-def test_every_family_can_be_written() -> None:
-    assert set(KINDS) == set(FAMILIES) == set(names())
+def test_every_family_can_be_written_asked_and_compared() -> None:
+    assert set(KINDS) == set(FAMILIES) == set(ASK) == set(LIMITS) == set(names())
+    assert set(CHECKED) == set(names()) - {"tensors"}
 
 
 # Texts
@@ -282,7 +282,10 @@ def test_the_longest_text_is_found_out_where_nothing_states_it(
     assert "the tokenizer states no limit" in said
 
 
-def test_a_tokenizer_is_asked_for_where_none_is_there(write: Write, tmp_path: Path) -> None:
+def test_files_that_are_named_have_to_be_there(write: Write, tmp_path: Path) -> None:
+    said = write(scores(tmp_path / "a.onnx", ("n", 3, 24, 16), 5), "--labels", "absent.txt", code=2)
+    assert "--labels is 'absent.txt': No such file or directory; expected a file" in said
+    assert "UTF-8" not in said
     file = tokens(tmp_path / "export" / "model.onnx", 8)
     said = write(file, code=2)
     assert "name the folder of its tokenizer, --tokenizer FOLDER" in said
@@ -332,25 +335,9 @@ def test_the_page_s_command_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert main(shlex.split(line)) == 0
 
 
-def test_a_file_where_a_folder_belongs_leaves_nothing_written(write: Write, tmp_path: Path) -> None:
-    onnx_models.plus_one(tmp_path / "a.onnx")
-    MINE.mkdir()
-    (MINE / "code").write_text("mine")
-    options = ("new", "--from", str(tmp_path / "a.onnx"), "--into", "mine")
-    assert main(["new-model", *options]) == 2
-    assert [path.name for path in MINE.iterdir()] == ["code"]
-
-
 def test_what_was_moved_is_moved_back_where_the_rest_cannot_be(tmp_path: Path) -> None:
     place, root = tmp_path / "place", tmp_path / "new" / "root"
     (place / "model").mkdir(parents=True)
     with pytest.raises(FileNotFoundError):
         put(place, root, [Path("model"), Path("code", "absent.py")])
     assert sorted(tmp_path.rglob("*")) == [place, place / "model"]
-
-
-def test_labels_that_are_not_there(write: Write, tmp_path: Path) -> None:
-    file = scores(tmp_path / "a.onnx", ("n", 3, 24, 16), 5)
-    said = write(file, "--labels", "absent.txt", code=2)
-    assert "--labels is 'absent.txt': No such file or directory; expected a file" in said
-    assert "UTF-8" not in said

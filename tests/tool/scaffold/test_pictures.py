@@ -105,36 +105,26 @@ def test_a_segmentation_model_is_served_by_its_boxes(write: Write, tmp_path: Pat
     table = rows(CELLS, *BOX, 0, 0.9, 0, *[0.5] * 32).T
     masks = np.zeros((32, 80, 80), np.float32)
     write(tables(tmp_path / "a.onnx", IMAGES, NAMES, output0=table, output1=masks))
-    assert settings() == {
-        "family": "detection",
-        "output_layout": "yolov8",
-        "output": "output0",
-    }
+    expected = {"family": "detection", "output_layout": "yolov8", "output": "output0"}
+    assert settings() == expected
     assert ask() == [pytest.approx(ROW, abs=0.02)]
 
 
-def test_labels_are_asked_for_where_classes_are_numbers(write: Write, tmp_path: Path) -> None:
-    table = rows(300, 100, 60, 140, 120, 0.9, 1)
-    file = tables(tmp_path / "a.onnx", IMAGES, output0=table)
-    assert "name them, --labels FILE" in write(file, "--family", "detection", code=2)
+def test_labels_are_asked_for_where_classes_are_numbers_and_have_to_fit(
+    write: Write, tmp_path: Path
+) -> None:
     (tmp_path / "names").write_text("left\nright\n")
-    write(file, "--labels", "names")
+    labelled = ("--labels", "names")
+    said = write(scores(tmp_path / "a.onnx", ("n", 3, 8, 8), 3), *labelled, code=2)
+    assert "`logits` FP32 [-1, 3] has 3 scores; but names has 2 lines" in said
+    file = tables(tmp_path / "b.onnx", IMAGES, output0=rows(3 * CELLS, *BOX, 1, 0, 0.9, 0))
+    said = write(file, *labelled, "--family", "detection", code=2)
+    assert "no table of boxes with a score for each of 2 labels" in said
+    file = tables(tmp_path / "a.onnx", IMAGES, output0=rows(300, 100, 60, 140, 120, 0.9, 1))
+    assert "name them, --labels FILE" in write(file, "--family", "detection", code=2)
+    write(file, *labelled)
     assert labels() == ["left", "right"]
     assert ask(format="objects")[0]["label"] == "right"
-
-
-def test_labels_that_do_not_fit_are_refused(write: Write, tmp_path: Path) -> None:
-    (tmp_path / "names").write_text("left\nright\n")
-    file = scores(tmp_path / "a.onnx", ("n", 3, 8, 8), 3)
-    said = write(file, "--labels", "names", code=2)
-    assert "`logits` FP32 [-1, 3] has 3 scores; but names has 2 lines" in said
-    table = rows(3 * CELLS, *BOX, 1, 0, 0.9, 0)
-    said = write(
-        tables(tmp_path / "b.onnx", IMAGES, output0=table),
-        *("--labels", "names", "--family", "detection"),
-        code=2,
-    )
-    assert "no table of boxes with a score for each of 2 labels" in said
 
 
 @pytest.mark.parametrize(
