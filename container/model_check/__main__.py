@@ -1,4 +1,4 @@
-"""`python -m container.model_check FOLDER`: what is wrong with a folder's models, as JSON."""
+"""`python -m container.model_check FOLDER`: why Triton may not load a folder's models, as JSON."""
 
 from __future__ import annotations
 
@@ -8,8 +8,14 @@ from dataclasses import asdict
 from pathlib import Path
 
 from clients.model_files.findings import Findings
-from container.model_check.models import check_models, note_unreadable
+from clients.model_files.model_folders import models_in
+from container.model_check.model import check_loading
 
-findings = Findings(Path(sys.argv[1]).resolve(), links_replaced=True)
-check_models(findings, note_unreadable(findings), may_be_empty=False)
+findings = Findings(Path(sys.argv[1]).resolve())
+for name, folder in models_in(findings.root):
+    try:
+        check_loading(name, folder, findings)
+    except OSError as error:
+        what = f"cannot be read ({error.strerror or error})"
+        findings.error(Path(error.filename or folder), what, "let all users read it")
 sys.stdout.write(json.dumps([asdict(one) for one in findings.found]))

@@ -12,10 +12,9 @@ from pathlib import Path
 from clients.model_files.findings import Findings
 from clients.model_files.model_folders import can_be_read, models_in
 from clients.plugins.discovery import client_files
-from container.model_check.models import CHMOD, CODE, check_models, note_unreadable
 from container.trouble import Trouble
 from tool.checks.client import check_clients, check_requirements, has_client
-from tool.checks.model_advice import check_model
+from tool.checks.models import CHMOD, CODE, check_models, note_unreadable
 from tool.engines.offline import settings_here
 
 CLIENTS = Path(CODE, "clients")
@@ -74,7 +73,7 @@ def check_all(
     if not can_be_read(its) and not any(models_in(findings.root)):
         its = findings.root  # such as a folder that CLIENTS_PATH names
     has_classes = any(map(has_client, client_files(its)))
-    models = check_models(findings, closed, check_model, may_be_empty=has_classes)
+    models = check_models(findings, closed, may_be_empty=has_classes)
     # The server looks there for others' classes too, but not into models.
     if closed:  # what is in there may be the reason for all that classes lack
         return models

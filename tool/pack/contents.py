@@ -10,8 +10,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from clients.model_files.files import LITTER
-from container.model_check.models import NO_FILE
 from container.trouble import Trouble
+from tool.checks.models import NO_FILE
 
 # Neither Triton nor a client reads these. Other names with a dot stay: packages in an environment
 # keep libraries in folders such as `.libs`.

@@ -1,13 +1,10 @@
-"""Look for mistakes in the models of a folder.
-
-`dispatcher check` calls it; the server starts it where Triton could not load a model.
-"""
+"""Look for mistakes in the models of a folder."""
 
 from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from errno import EACCES
 from pathlib import Path
 
@@ -20,7 +17,7 @@ from clients.model_files.model_folders import (
     is_model,
     models_in,
 )
-from container.model_check.model import check_loading
+from tool.checks.model_advice import check_model
 
 CODE = "code"  # the folder of client classes in a model archive
 MOST_SHOWN = 5
@@ -62,14 +59,8 @@ def cannot_be_read(error: OSError) -> tuple[str, str]:
     return f"cannot be read ({error.strerror or error})", fix
 
 
-def check_models(
-    findings: Findings,
-    closed: Collection[Path],
-    check: Callable[[str, Path, Findings], object] = check_loading,
-    *,
-    may_be_empty: bool,
-) -> list[str]:
-    """Check every model of a folder by a function; return their names.
+def check_models(findings: Findings, closed: Collection[Path], *, may_be_empty: bool) -> list[str]:
+    """Check every model of a folder; return their names.
 
     Models with what is `closed`, which is reported already, are passed over. A folder with classes
     `may_be_empty`.
@@ -89,7 +80,7 @@ def check_models(
         if folder in passed_over and folder != root:
             continue
         try:
-            check(name, folder, findings)
+            check_model(name, folder, findings)
         except OSError as error:
             file = Path(error.filename) if isinstance(error.filename, str) else folder
             findings.error(file, *cannot_be_read(error))
