@@ -30,9 +30,21 @@ def check_files(settings: Settings) -> None:
 
     Raises SettingError: one cannot be used.
     """
-    check_keys(settings)
-    check_certificates(settings)
-    check_jobs_folder(settings)
+    try:
+        if settings.api_keys_file is not None:
+            load_keys(settings.api_keys_file)
+    except BadKeys as error:
+        raise SettingError(f"API_KEYS_FILE is '{settings.api_keys_file}': {error}") from error
+    try:
+        if settings.triton_ca_file or settings.triton_certificate_file:
+            tls_context(settings)
+    except OSError as error:  # of which ssl.SSLError is one
+        raise SettingError(
+            f"TRITON_CA_FILE is '{settings.triton_ca_file}' and TRITON_CERTIFICATE_FILE is "
+            f"'{settings.triton_certificate_file}': {error}; expected: files in PEM"
+        ) from error
+    if settings.jobs_dir is not None and settings.jobs_queue:
+        check_jobs_folder(settings.jobs_dir)
 
 
 def unreadable_models(repository: Path) -> Iterator[str]:
@@ -70,32 +82,8 @@ def say_what_lies_in_memory(run_dir: Path, say: Say) -> None:
         )
 
 
-def check_keys(settings: Settings) -> None:
-    """Raise SettingError where the file of API keys cannot be used."""
-    try:
-        if settings.api_keys_file is not None:
-            load_keys(settings.api_keys_file)
-    except BadKeys as error:
-        raise SettingError(f"API_KEYS_FILE is '{settings.api_keys_file}': {error}") from error
-
-
-def check_certificates(settings: Settings) -> None:
-    """Raise SettingError where the files for TLS to a Triton elsewhere cannot be used."""
-    try:
-        if settings.triton_ca_file or settings.triton_certificate_file:
-            tls_context(settings)
-    except OSError as error:  # of which ssl.SSLError is one
-        raise SettingError(
-            f"TRITON_CA_FILE is '{settings.triton_ca_file}' and TRITON_CERTIFICATE_FILE is "
-            f"'{settings.triton_certificate_file}': {error}; expected: files in PEM"
-        ) from error
-
-
-def check_jobs_folder(settings: Settings) -> None:
+def check_jobs_folder(folder: Path) -> None:
     """Raise SettingError where jobs could not be kept: web workers would end one by one."""
-    folder = settings.jobs_dir
-    if folder is None or not settings.jobs_queue:
-        return
     place = folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -104,9 +92,8 @@ def check_jobs_folder(settings: Settings) -> None:
             with tempfile.TemporaryFile(dir=place):
                 pass
     except OSError as error:
-        why = (
-            explain_denial(place.absolute(), os.W_OK) if isinstance(error, PermissionError) else ""
-        )
+        denied = isinstance(error, PermissionError)
+        why = explain_denial(place.absolute(), os.W_OK) if denied else ""
         where = f"'{place.name}' in it: " if place != folder else ""
         raise SettingError(
             f"JOBS_DIR is '{folder}': {where}{error.strerror}; expected: a folder that can be made "

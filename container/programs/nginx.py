@@ -85,7 +85,10 @@ def find_nginx(settings: Settings) -> str:
     path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin"
     if (found := shutil.which("nginx", path=path)) is None:
         raise Trouble("no nginx found; `apt-get install nginx-light`, or `make serve`, brings it")
-    if settings.public_grpc_port and not passes_grpc(found):
+    options = build_options(found) if settings.public_grpc_port else []
+    if options and (
+        "--with-http_v2_module" not in options or "--without-http_grpc_module" in options
+    ):
         raise Trouble(
             f"TRITON_PUBLIC_GRPC_PORT is {settings.public_grpc_port}, and {found} was built "
             "without HTTP/2 or gRPC; `apt-get install nginx-light` brings one with both"
@@ -100,7 +103,10 @@ def nginx_program(settings: Settings, run_dir: Path, executable: str) -> Program
     connections = min(MOST_CONNECTIONS, files // 2)
     requests = round(connections * REQUESTS_SHARE)
     bodies = bodies_at_a_time(run_dir, settings.max_body, requests)
-    limits = {"requests": requests, **bodies} if counts_requests(executable) else {}
+    options = build_options(executable)
+    counts = "--without-http_limit_conn_module" not in options
+    asks_first = settings.api_keys_file and "--with-http_auth_request_module" in options
+    limits = {"requests": requests, **bodies} if counts else {}
     template = ConfigurationTemplate((PROJECT / "nginx.conf").read_text(encoding="utf-8"))
     configuration.write_text(
         template.substitute(
@@ -111,7 +117,7 @@ def nginx_program(settings: Settings, run_dir: Path, executable: str) -> Program
             **bodies,
             count="" if limits else "# ",
             limits=" ".join(f"limit_conn {zone} {most};" for zone, most in limits.items()),
-            auth="" if settings.api_keys_file and asks_first(executable) else "# ",
+            auth="" if asks_first else "# ",
             grpc="" if settings.public_grpc_port else "# ",
             public_grpc_port=listen_address(settings.public_grpc_port),
             triton_grpc_port=settings.triton_grpc_port,
@@ -172,22 +178,6 @@ def cors(origins: tuple[str, ...]) -> dict[str, str]:
     # Expressions, as NGINX has a limit for the length of what it compares as a whole.
     lines = [f'"~^{re.escape(origin)}$" $http_origin;' for origin in origins]
     return {"any_origin": "", "origins": "\n".join(lines), "vary": "Origin" if origins else ""}
-
-
-def counts_requests(executable: str) -> bool:
-    """Whether NGINX was built with the module that limits concurrent requests."""
-    return "--without-http_limit_conn_module" not in build_options(executable)
-
-
-def asks_first(executable: str) -> bool:
-    """Whether NGINX was built with the module that asks a web worker before it reads a body."""
-    return "--with-http_auth_request_module" in build_options(executable)
-
-
-def passes_grpc(executable: str) -> bool:
-    """Whether NGINX was built with the modules that pass gRPC on."""
-    options = build_options(executable)
-    return "--with-http_v2_module" in options and "--without-http_grpc_module" not in options
 
 
 def build_options(executable: str) -> list[str]:
