@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import resource
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from clients.model_files.files import explain_denial
@@ -13,12 +12,6 @@ from container.supervisor.log import WARNING, Say
 from dispatcher.auth.api_keys import BadKeys, load_keys
 from dispatcher.settings import SettingError, Settings
 from dispatcher.settings.remote_triton import tls_context
-from dispatcher.telemetry.memory import (
-    BODIES_SHARE,
-    RECEIVED_SHARE,
-    lies_in_memory,
-    total_memory,
-)
 
 # By default 110 requests are answered or wait; NGINX has two open files for each, a web worker and
 # Triton one.
@@ -47,19 +40,6 @@ def check_files(settings: Settings) -> None:
         check_jobs_folder(settings.jobs_dir)
 
 
-def unreadable_models(repository: Path) -> Iterator[str]:
-    """Yield a line for each model of a repository with a file that this user may not read."""
-    if os.geteuid() == 0:
-        return  # may read what it likes, and is spared the walk
-    for model in sorted(repository.iterdir()):
-        for folder, folders, files in os.walk(model.resolve()):
-            places = (os.path.join(folder, name) for name in (*folders, *files))  # noqa: PTH118  quick
-            shut = (one for one in places if not os.access(one, os.R_OK, effective_ids=True))
-            if why := next(filter(None, (explain_denial(Path(one)) for one in shut)), ""):
-                yield f"model '{model.name}': a file cannot be read{why}"
-                break
-
-
 def raise_file_limit(say: Say) -> None:
     """Raise the limit of open files, thus of connections, to the hard limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -69,16 +49,6 @@ def raise_file_limit(say: Say) -> None:
             f"a process may have only {hard} open files (`ulimit -Hn`): below {FEW_FILES} NGINX "
             "may refuse callers, and Triton may stop answering",
             WARNING,
-        )
-
-
-def say_what_lies_in_memory(run_dir: Path, say: Say) -> None:
-    """Say that bodies of requests take memory, where they do."""
-    if lies_in_memory(run_dir):
-        received, kept = (total_memory() * n / 2**20 for n in (RECEIVED_SHARE, BODIES_SHARE))
-        say(
-            f"{run_dir} lies in memory: bodies of requests may take {received:.0f} MiB there, "
-            f"asynchronous ones {kept:.0f} MiB more; with RUN_DIR on a disk there is room for more"
         )
 
 

@@ -21,8 +21,6 @@ from container.checks import (
     check_files,
     has_classes,
     raise_file_limit,
-    say_what_lies_in_memory,
-    unreadable_models,
 )
 from container.programs.find_triton import NVIDIAS, TritonProgram, find_triton
 from container.programs.gunicorn import gunicorn_program, warn_of_lost_jobs
@@ -125,7 +123,6 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
     raise_file_limit(say)
     for line in find_gone(os.environ):
         say(line, WARNING)
-    say_what_lies_in_memory(run_dir, say)
     settings = with_repository(settings, run_dir, say)
     optional = settings.multi_model or settings.load_on_demand or settings.triton_url
     if not (settings.required_models or optional or has_classes(settings)):
@@ -242,8 +239,6 @@ def with_repository(settings: Settings, run_dir: Path, say: Say) -> Settings:
         adapt=settings.gpu_configs == ADAPT,
         say=lambda line: say(line, WARNING),
     )
-    for line in unreadable_models(repository):
-        say(line, WARNING)
     first: tuple[str, ...] = () if settings.multi_model else models
     if settings.load_on_demand:
         refuse_unknown_models(settings, models)

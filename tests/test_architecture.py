@@ -123,8 +123,7 @@ ARROWS = {
     "weights/converters": "weights",
     # What is wrong with a model's files: for the author, and where Triton could not load it.
     "container/model_check": (
-        "clients clients/families/base clients/model_files clients/tensors clients/triton"
-        " container/programs/find_triton.py backends"
+        "clients clients/model_files clients/triton backends"
         " backends/onnxruntime backends/openvino"
         " container/trouble.py dispatcher/settings"
     ),
@@ -148,8 +147,9 @@ ARROWS = {
     # The tool looks at what the others would do; none of them imports it.
     "tool": "container/trouble.py dispatcher/version.py",
     "tool/checks": (
-        "clients clients/families/base clients/plugins clients/model_files container/model_check"
-        " backends backends/openvino container/trouble.py dispatcher/status/checks.py tool/engines"
+        "clients clients/families/base clients/plugins clients/model_files clients/tensors"
+        " clients/triton container/model_check backends backends/onnxruntime backends/openvino"
+        " container/trouble.py dispatcher/status/checks.py tool/engines"
     ),
     "tool/commands": (
         "clients/families/base clients/plugins clients/model_files"

@@ -7,15 +7,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from clients.model_files.findings import Findings
-from clients.model_files.model_folders import models_in
-from container.model_check.model import check_loading
+from container.model_check.model import check_folder
 
-findings = Findings(Path(sys.argv[1]).resolve())
-for name, folder in models_in(findings.root):
-    try:
-        check_loading(name, folder, findings)
-    except OSError as error:
-        what = f"cannot be read ({error.strerror or error})"
-        findings.error(Path(error.filename or folder), what, "let all users read it")
-sys.stdout.write(json.dumps([asdict(one) for one in findings.found]))
+found = check_folder(Path(sys.argv[1]).resolve()).found
+sys.stdout.write(json.dumps([asdict(one) for one in found]))

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from backends import engine_choice
 from backends.completion import ModelFile, complete
 from backends.config_check import check, refuse_ragged
-from backends.engine_choice import ENGINE, ONNXRUNTIME, OPENVINO
-from backends.model_config import ModelConfigError, needs_completion, read_parameters
+from backends.engine_choice import ONNXRUNTIME, OPENVINO
+from backends.model_config import ModelConfigError, needs_completion
 from backends.onnxruntime import session as onnxruntime
-from backends.onnxruntime.execution_providers import CPU, execution_providers
-from backends.onnxruntime.session_settings import own_settings, session_settings
 from backends.openvino import session as openvino
-from backends.openvino.properties import properties
 from clients.model_files.config_text import Message, read
 from clients.model_files.findings import ConfigFindings
 from clients.triton.configuration import config_dictionary
@@ -63,28 +57,6 @@ def open_model(file: Path, its: str) -> ModelFile | None:
     if its != OPENVINO and file.suffix != ".xml":
         return onnxruntime.OnnxFile(file)
     return openvino.OpenVinoFile(file) if find_spec("openvino") else None
-
-
-def find_refusals(config: Mapping[str, Any], its: str) -> Iterator[ModelConfigError]:
-    """Yield what a backend refuses of a configuration at the load on a CPU."""
-    steps: list[Callable[[], object]] = [partial(engine_choice.preference, config, {})]
-    if its == OPENVINO:
-        steps.append(partial(properties, config))
-    else:
-        steps += [
-            partial(execution_providers, config, "CPU", 0, [CPU]),
-            partial(session_settings, config),
-        ]
-        if read_parameters(config).get(ENGINE) != ONNXRUNTIME and not own_settings(config):
-            steps.append(partial(properties, config))
-    seen = set()
-    for step in steps:
-        try:
-            step()
-        except ModelConfigError as error:
-            if error.what not in seen:  # both engines read the number of threads
-                yield error
-            seen.add(error.what)
 
 
 def check_file(config: ConfigFindings, file: Path) -> None:

@@ -1,15 +1,14 @@
-"""Look for what may keep Triton from loading a model: in its configuration and its labels."""
+"""Look for what may keep Triton from loading a model."""
 
 from __future__ import annotations
 
 import difflib
 import os
-import re
 from pathlib import Path
 
-from clients.model_files.config_text import Field, Message, NotProtobufText, parse_integer, read
+from clients.model_files.config_text import Message, NotProtobufText, read
 from clients.model_files.crash_causes import crash_causes
-from clients.model_files.files import exists, text_of
+from clients.model_files.files import explain_denial, text_of
 from clients.model_files.findings import ConfigFindings, Findings
 from clients.model_files.gpu_config import TENSORRT, gpu_settings, has_gpu
 from clients.model_files.model_folders import (
@@ -18,16 +17,28 @@ from clients.model_files.model_folders import (
     PLAIN_MODELS,
     find_misplaced_configs,
     is_model,
+    models_in,
 )
-from clients.tensors.classes import labels_at
-from clients.triton.configuration import config_dictionary, config_fault
-from container.model_check.file import backend, check_file, find_refusals
-from container.model_check.versions import FROM_PYTORCH, check_versions, version_folders
+from clients.triton.configuration import config_fault
+from container.model_check.file import check_file
+from container.model_check.versions import FROM_PYTORCH, check_versions
 from dispatcher.settings import ADAPT, PROJECT
 
 EMBEDDED = {"onnxruntime", "openvino", "python"}  # what the Triton of the wheel can run
 OTHERS = {"dali", "ensemble", "fil", "identity", "tensorflow", "tensorrt", "vllm"}
 BUILT_IN = PROJECT / "model_repository"
+
+
+def check_folder(root: Path) -> Findings:
+    """Return what may keep Triton from loading the models of a folder."""
+    findings = Findings(root)
+    for name, folder in models_in(root):
+        try:
+            check_loading(name, folder, findings)
+        except OSError as error:
+            file = Path(error.filename or folder)
+            findings.error(file, f"cannot be read ({error.strerror}){explain_denial(file)}", "")
+    return findings
 
 
 def check_loading(name: str, folder: Path, findings: Findings) -> Message | None:
@@ -56,12 +67,7 @@ def check_loading(name: str, folder: Path, findings: Findings) -> Message | None
     message = read_config(config)
     if message is not None:
         check_names(config, message, name)
-        check_labels(config, message)
         check_gpu(config)
-        if its := backend(message, version_folders(folder)):
-            for refusal in find_refusals(config_dictionary(config.text), its):
-                (key,) = re.findall(r"parameter '([^']+)'", refusal.what)[:1] or [""]
-                config.error("", entries(message, key), refusal.what.removesuffix("."), refusal.fix)
         check_versions(config, message)
     return message
 
@@ -108,34 +114,3 @@ def check_gpu(config: ConfigFindings) -> None:
     for one in gpu_settings(config.text) if not has_gpu() else ():
         if (one.key, one.line) not in refused_anywhere and not (adapts and one.change):
             config.warning(one.key, [one.field], one.rule.what, one.rule.fix)
-
-
-def check_labels(config: ConfigFindings, message: Message) -> None:
-    """Compare each file of labels with the size of its output."""
-    folder = config.file.parent
-    for output in message.messages("output"):
-        for field in output.all("label_filename"):
-            file = folder / str(field.value).lstrip("/")
-            if not exists(file):
-                what = f'is "{field.value}", which is not there'
-                fix = f"put it into {folder.name}/, a label in each line"
-                config.error("label_filename", [field], what, fix)
-            elif not file.is_dir():  # a folder was reported as a cause of a crash
-                count = len(labels_at(file))
-                dims = [parse_integer(dim) for dim in output.texts("dims")]
-                classes = next((dim for dim in reversed(dims) if dim != 1), -1)
-                if 0 < classes != count:
-                    config.findings.error(
-                        file,
-                        f"has {count} lines, but the output `{output.text('name')}` has "
-                        f"{classes} classes",
-                        f"give it {classes} lines, in the order in which the model was trained",
-                    )
-
-
-def entries(message: Message, key: str) -> list[Field]:
-    """Return the entries of `parameters` with a key."""
-    fields = message.all("parameters")
-    return [
-        one for one in fields if isinstance(one.value, Message) and one.value.text("key") == key
-    ]

@@ -9,7 +9,6 @@ import shlex
 import subprocess
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import NamedTuple
 
 from container.programs.find_triton import TritonProgram
 from dispatcher.settings import SettingError, Settings
@@ -60,11 +59,8 @@ REFUSED = {
 }
 
 
-class Word(NamedTuple):
-    """One option of TRITON_OPTIONS: its name without dashes, and all of it."""
-
-    name: str
-    text: str
+Word = tuple[str, str]
+"""One option of TRITON_OPTIONS: its name without dashes, and all of it."""
 
 
 def triton_options(settings: Settings) -> list[str]:
@@ -109,7 +105,7 @@ def extra_options(text: str) -> Iterator[Word]:
                 f"TRITON_OPTIONS has {word!r}; expected: --name=value, or --name for a switch, "
                 "separated by spaces, with quotation marks around a value with spaces"
             )
-        yield Word(match[1], word)
+        yield match[1], word
 
 
 def refusal(name: str, text: str) -> str:

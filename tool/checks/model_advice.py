@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+from backends import engine_choice
 from backends.engine_choice import ENGINE, ONNXRUNTIME, OPENVINO, PRECISION, SAMPLES
-from backends.model_config import has_operator
-from backends.openvino.properties import KEYS
+from backends.model_config import ModelConfigError, has_operator, read_parameters
+from backends.onnxruntime.execution_providers import CPU, execution_providers
+from backends.onnxruntime.session_settings import own_settings, session_settings
+from backends.openvino.properties import KEYS, properties
 from clients.errors import ClientDisabled
 from clients.families.base.dispatch_toml import FILE, Keys, read_table
-from clients.model_files.config_text import Field, Message, ensemble_steps, read_folder
+from clients.model_files.config_text import (
+    Field,
+    Message,
+    ensemble_steps,
+    parse_integer,
+    read_folder,
+)
 from clients.model_files.crash_causes import TRUE
-from clients.model_files.files import text_of
+from clients.model_files.files import exists, text_of
 from clients.model_files.findings import ConfigFindings, Findings
 from clients.model_files.model_folders import CONFIG, NAME, NAMED
 from clients.model_files.response_cache import mixes_shapes
+from clients.tensors.classes import labels_at
+from clients.triton.configuration import config_dictionary
 from container.model_check import samples
 from container.model_check.file import backend
-from container.model_check.model import check_loading, entries
+from container.model_check.model import check_loading
 from container.model_check.versions import find_served, version_folders
 from container.trouble import Trouble
 from tool.checks.environment import KEY, check_environment, is_interpreter, string_value
@@ -41,6 +55,7 @@ def check_model(name: str, folder: Path, findings: Findings) -> None:
         return
     if message.fields:
         config = ConfigFindings(findings, folder / CONFIG, text_of(folder / CONFIG))
+        check_labels(config, message)
         check_batching(config, message)
         check_answers(config, message)
         check_cache(config, message)
@@ -142,9 +157,57 @@ def check_steps(config: ConfigFindings, message: Message) -> None:
             )
 
 
+def check_labels(config: ConfigFindings, message: Message) -> None:
+    """Compare each file of labels with the size of its output."""
+    folder = config.file.parent
+    for output in message.messages("output"):
+        for field in output.all("label_filename"):
+            file = folder / str(field.value).lstrip("/")
+            if not exists(file):
+                what = f'is "{field.value}", which is not there'
+                fix = f"put it into {folder.name}/, a label in each line"
+                config.error("label_filename", [field], what, fix)
+            elif not file.is_dir():  # a folder was reported as a cause of a crash
+                count = len(labels_at(file))
+                dims = [parse_integer(dim) for dim in output.texts("dims")]
+                classes = next((dim for dim in reversed(dims) if dim != 1), -1)
+                if 0 < classes != count:
+                    config.findings.error(
+                        file,
+                        f"has {count} lines, but the output `{output.text('name')}` has "
+                        f"{classes} classes",
+                        f"give it {classes} lines, in the order in which the model was trained",
+                    )
+
+
+def find_refusals(config: Mapping[str, Any], its: str) -> Iterator[ModelConfigError]:
+    """Yield what a backend refuses of a configuration at the load on a CPU."""
+    steps: list[Callable[[], object]] = [partial(engine_choice.preference, config, {})]
+    if its == OPENVINO:
+        steps.append(partial(properties, config))
+    else:
+        steps += [
+            partial(execution_providers, config, "CPU", 0, [CPU]),
+            partial(session_settings, config),
+        ]
+        if read_parameters(config).get(ENGINE) != ONNXRUNTIME and not own_settings(config):
+            steps.append(partial(properties, config))
+    seen = set()
+    for step in steps:
+        try:
+            step()
+        except ModelConfigError as error:
+            if error.what not in seen:  # both engines read the number of threads
+                yield error
+            seen.add(error.what)
+
+
 def check_parameters(config: ConfigFindings, message: Message) -> None:
-    """Warn of parameters without effect."""
+    """Note parameters that an engine refuses, and warn of those without effect."""
     its = backend(message, version_folders(config.file.parent))
+    for refusal in find_refusals(config_dictionary(config.text), its) if its else ():
+        (key,) = re.findall(r"parameter '([^']+)'", refusal.what)[:1] or [""]
+        config.error("", entries(message, key), refusal.what.removesuffix("."), refusal.fix)
     names = {name.lower(): name for name in READ}
     for field, key in keyed(message) if its else ():
         near = difflib.get_close_matches(key.lower(), names, 1, cutoff=ALIKE)
@@ -194,6 +257,14 @@ def list_switches(message: Message, group: str, key: str) -> list[Field]:
     """Return the fields of groups that switch something on."""
     fields = [one for found in message.messages(group) for one in found.all(key)]
     return [one for one in fields if str(one.value).lower() in TRUE]
+
+
+def entries(message: Message, key: str) -> list[Field]:
+    """Return the entries of `parameters` with a key."""
+    fields = message.all("parameters")
+    return [
+        one for one in fields if isinstance(one.value, Message) and one.value.text("key") == key
+    ]
 
 
 def keyed(message: Message) -> Iterator[tuple[Field, str]]:

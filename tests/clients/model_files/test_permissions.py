@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from clients.model_files.files import explain_denial
-from container.checks import check_files, unreadable_models
+from container.checks import check_files
+from container.model_check.model import check_folder
 from container.repository.fetch import keep_alone
 from container.serving import make_run_folder
 from dispatcher.auth.api_keys import BadKeys, load_keys
@@ -99,7 +100,7 @@ def test_a_folder_that_has_to_be_read(theirs: Path, variable: str) -> None:
     assert str(refused.value).endswith(of(theirs / "closed", "700"))
 
 
-def test_a_file_of_a_model_is_named_at_the_start(theirs: Path) -> None:
+def test_a_file_of_a_model_is_named_where_triton_could_not_load_it(theirs: Path) -> None:
     os.seteuid(0)
     for name in ("fine", "shut", "inner"):
         (theirs / "closed" / name / "1").mkdir(parents=True)
@@ -111,10 +112,11 @@ def test_a_file_of_a_model_is_named_at_the_start(theirs: Path) -> None:
         os.chown(path, OTHER, OTHER)
         path.chmod(mode)
     os.seteuid(NOBODY)
-    assert list(unreadable_models(theirs / "closed")) == [
-        f"model 'inner': a file cannot be read{of(folder, '750')}",
-        f"model 'shut': a file cannot be read{of(file, '640')}",
-    ]
+    found = {one.file: one.message for one in check_folder(theirs / "closed").found}
+    denied = "cannot be read (Permission denied)"
+    assert denied + of(file, "640") == found["shut/1/model.onnx"]
+    (inner,) = (said for name, said in found.items() if name.startswith("inner/1/"))
+    assert inner == denied + of(folder, "750")
 
 
 def test_the_file_of_keys(theirs: Path) -> None:
