@@ -3,58 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
-import shutil
 import subprocess
-import sys
-import sysconfig
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import tritonclient.grpc as grpc_client
 
+from container.programs.find_triton import find_embedded
 from tests.conftest import free_ports
-
-BACKENDS = Path(__file__).resolve().parents[3] / "backends"
-
-
-def _wheel() -> Path:
-    # Found without importing it: that would start looking for plug-ins.
-    spec = importlib.util.find_spec("pytriton")
-    assert spec is not None
-    assert spec.submodule_search_locations is not None
-    return Path(spec.submodule_search_locations[0])
-
-
-def _backend_folder(folder: Path) -> Path:
-    """Make a folder as the launcher does: the wheel's python backend and links to our own."""
-    server = _wheel() / "tritonserver"
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    python = folder / "python"
-    python.mkdir(parents=True)
-    for source in (server / "backends" / "python", server / "python_backend_stubs" / version):
-        for file in source.iterdir():
-            if file.is_file():
-                shutil.copy(file, python / file.name)
-    for name in ("onnxruntime", "openvino"):
-        (folder / name).symlink_to(BACKENDS / name)
-    return folder
-
-
-def _environment(folder: Path, interpreter: Path) -> dict[str, str]:
-    libraries = [str(_wheel().parent / "nvidia_pytriton.libs")]
-    libpython = Path(sysconfig.get_config_var("LIBDIR") or "")
-    if (libpython / str(sysconfig.get_config_var("INSTSONAME"))).is_file():
-        libraries.append(str(libpython))
-    return {
-        **os.environ,
-        "LD_LIBRARY_PATH": os.pathsep.join(libraries),
-        # The stub asks the first python3 on PATH where packages lie.
-        "PATH": os.pathsep.join([str(interpreter.parent), os.environ.get("PATH", "")]),
-        "MODEL_INSTANCES_DIR": str(folder),
-    }
 
 
 def prefix_of(ports: range) -> str:
@@ -118,7 +76,6 @@ class Triton:
 def running(
     folder: Path,
     models: Iterable[str],
-    interpreter: Path = Path(sys.executable),
     options: Iterable[str] = (),
     ports: range | None = None,
     ca_file: Path | None = None,
@@ -129,11 +86,11 @@ def running(
     """
     ports = ports or free_ports(3)
     log = folder / "triton.log"
+    program = find_embedded(folder)
     command = [
-        str(_wheel() / "tritonserver" / "bin" / "tritonserver"),
+        str(program.executable),
         f"--model-repository={folder / 'models'}",
-        f"--backend-directory={_backend_folder(folder / 'backends')}",
-        f"--cache-directory={_wheel() / 'tritonserver' / 'caches'}",
+        *program.options,
         "--model-control-mode=explicit",
         "--exit-on-error=false",
         "--http-address=127.0.0.1",
@@ -148,9 +105,12 @@ def running(
         *(f"--load-model={name}" for name in models),
     ]
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, env=_environment(folder, interpreter)
-        )
+        environment = {
+            **os.environ,
+            **program.environment,
+            "MODEL_INSTANCES_DIR": str(folder),
+        }
+        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
     triton = Triton(process, ports, log, ca_file)
     try:
         triton.await_models(models, seconds=120)
