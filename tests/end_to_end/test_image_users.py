@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.conftest import write_own_client
 from tests.support.docker import docker, running
 
 pytestmark = [pytest.mark.image, pytest.mark.usefixtures("engine")]
@@ -64,47 +62,3 @@ def test_any_user_reads_what_is_needed(image: str, user: str) -> None:
     assert said[0] == number
     assert [word for word in said if word in KEPT] == ([*KEPT] if group == "0" else [])
     assert not [word for word in said if word.startswith(("/opt", "/licenses", "/usr/sbin"))]
-
-
-def test_an_upgrade_says_what_belongs_to_another_user(image: str, tmp_path: Path) -> None:
-    """Folders and files of root, which an earlier version of the image could use."""
-    closed = tmp_path / "closed"
-    closed.mkdir(mode=0o700)
-    keys = closed / "keys"
-    keys.write_text(f"inference me {'0' * 64}\n")
-    tmp_path.chmod(0o755)
-    keys.chmod(0o600)
-    jobs = tmp_path / "jobs"
-    jobs.mkdir()
-    for variable, path, mode in (
-        ("JOBS_DIR", jobs, "755"),
-        ("API_KEYS_FILE", keys, "600"),
-    ):
-        options = ("--volume", f"{path}:/mine", "--env", f"{variable}=/mine")
-        done = subprocess.run(
-            ["docker", "run", "--rm", *options, image], check=False, capture_output=True, text=True
-        )
-        assert done.returncode == 2, done.stderr
-        assert f"{variable} is '/mine'" in done.stderr
-        assert f"'/mine' belongs to user 0 (mode {mode}), and this runs as user 1000" in done.stderr
-        assert (
-            "`chown` or `chmod -R u+rwX` what is mounted there, or run the container as user 0"
-            in done.stderr
-        )
-
-
-def test_root_uses_folders_of_root(image: str, small_repository: Path, tmp_path: Path) -> None:
-    """With the capabilities that Docker gives; those of the hosting service are in test_image."""
-    write_own_client(tmp_path, small_repository)
-    (tmp_path / "jobs").mkdir(mode=0o700)
-    with running(
-        image,
-        *("--user", "0:0", "--volume", f"{small_repository}:/models:ro"),
-        *("--env", "MODEL_REPOSITORY=/models", "--volume", f"{tmp_path / 'clients'}:/clients:ro"),
-        *("--env", "CLIENTS_PATH=/clients", "--volume", f"{tmp_path / 'jobs'}:/jobs"),
-        *("--env", "JOBS_DIR=/jobs"),
-    ) as container:
-        assert container.inside("id", "-u").strip() == "0"
-        answer = container.ask(modelname="double", payload={"numbers": [1, 2.5]})
-        assert answer.json["result"] == [2.0, 5.0]
-        assert (tmp_path / "jobs" / "waiting").stat().st_uid == 0

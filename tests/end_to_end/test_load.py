@@ -8,8 +8,7 @@ import resource
 import socket
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import pytest
 
 from tests.conftest import Endpoint, wait_for
 from tests.support.front import NGINX, front
-from tests.support.sleepers import QUICK_S, asked
+from tests.support.sleepers import QUICK_S
 
 SLEEPERS = "tests.support.sleepers:build()"
 ROUNDS = 4
@@ -36,12 +35,6 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
 def alone(endpoint: Endpoint) -> float:
     """The largest latency but one while nobody else asks."""
     return latencies(endpoint)[-2]
-
-
-@pytest.fixture
-def folder(endpoint: Endpoint) -> Path:
-    (endpoint.log.parent / "asked").unlink(missing_ok=True)
-    return endpoint.log.parent
 
 
 def latencies(endpoint: Endpoint, count: int = 40) -> list[float]:
@@ -246,39 +239,3 @@ def test_who_reads_a_stream_slowly_keeps_no_turn(endpoint: Endpoint) -> None:
     finally:
         for reader in readers:
             reader.close()
-
-
-def leave(
-    endpoint: Endpoint, content: str, headers: str = "", begun: Callable[[], object] = lambda: True
-) -> None:
-    """Ask, and leave when it has begun, without waiting for the answer."""
-    with socket.create_connection(("127.0.0.1", endpoint.port)) as connection:
-        head = f"POST /infer/sleeps HTTP/1.1\r\nHost: x\r\n{headers}"
-        connection.sendall(f"{head}Content-Length: {len(content)}\r\n\r\n{content}".encode())
-        time.sleep(0.2)
-        wait_for(begun, 10, "the first call")
-
-
-def named(name: str, seconds: float, count: int = 0) -> str:
-    payload = {"seconds": seconds, "name": name}
-    return json.dumps({"payload": [payload] * count if count else payload})
-
-
-def test_callers_who_left_are_not_asked_for(endpoint: Endpoint, folder: Path) -> None:
-    """Counted at the model, with all its turns taken and 20 in the queue of which 19 leave."""
-    busy = [
-        threading.Thread(target=endpoint.call, args=("/infer/sleeps", named("busy", 1.5)))
-        for _ in range(16)
-    ]
-    for one in busy:
-        one.start()
-    wait_for(lambda: asked(folder).count("busy") == 16, 5, "16 calls")
-    leaving = [threading.Thread(target=leave, args=(endpoint, named("left", 0))) for _ in range(19)]
-    for one in leaving:
-        one.start()
-    stayed = endpoint.call("/infer/sleeps", named("stayed", 0))
-    for one in busy + leaving:
-        one.join()
-    assert stayed.status == 200
-    calls = Counter(asked(folder))
-    assert (calls["busy"], calls["stayed"], calls["left"]) == (16, 1, 0)

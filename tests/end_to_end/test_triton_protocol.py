@@ -127,22 +127,14 @@ def test_statistics_count_the_requests_of_every_route(endpoint: Endpoint, client
 
 def test_log_and_metrics_have_the_request(endpoint: Endpoint, client: Any) -> None:
     labels = {"route": "/v2/models/<model>/infer", "model": "plus_one", "status": "200"}
-    before = value(settled_with_key(endpoint), "dispatcher_requests_total", **labels)
+    before = value(settled(endpoint, **ASKING), "dispatcher_requests_total", **labels)
     headers = {**ASKING, "X-Request-Id": "by-triton-s-client"}
     client.infer("plus_one", tensors()[0], headers=headers)
     (line,) = lines_of(endpoint, "by-triton-s-client")
     assert (line["model"], line["key"], line["status"]) == ("plus_one", "inference", 200)
     assert line["inference_s"] > 0
-    after = value(settled_with_key(endpoint), "dispatcher_requests_total", **labels)
+    after = value(settled(endpoint, **ASKING), "dispatcher_requests_total", **labels)
     assert after == before + 1
-
-
-def settled_with_key(endpoint: Endpoint) -> Any:
-    class WithKey:
-        def call(self, path: str) -> Any:
-            return endpoint.call(path, headers=dict(ASKING))
-
-    return settled(WithKey())  # type: ignore[arg-type]
 
 
 X = {"name": "x", "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3]}

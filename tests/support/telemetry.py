@@ -13,8 +13,9 @@ from tests.conftest import Endpoint, wait_for
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
-def scraped(endpoint: Endpoint) -> Samples:
-    answer = endpoint.call("/metrics")
+def scraped(endpoint: Endpoint, **headers: str) -> Samples:
+    names = {name.replace("_", "-"): text for name, text in headers.items()}
+    answer = endpoint.call("/metrics", headers=names)
     assert answer.status == 200
     assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
     return parse_page(answer.body.decode())
@@ -34,12 +35,12 @@ def value(samples: Samples, name: str, **labels: str) -> float:
     return sum(v for (n, found), v in samples.items() if n == name and wanted <= found)
 
 
-def settled(endpoint: Endpoint) -> Samples:
+def settled(endpoint: Endpoint, **headers: str) -> Samples:
     """Return the metrics when all that was answered is counted: it is after the last byte."""
     found: list[Samples] = []
 
     def alone() -> bool:
-        found[:] = [scraped(endpoint)]
+        found[:] = [scraped(endpoint, **headers)]
         return value(found[0], "dispatcher_requests_in_flight") == 1
 
     wait_for(alone, 5, "the end of all requests but the one that asks")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from playwright.sync_api import Browser, expect
@@ -11,6 +13,7 @@ from tests.conftest import Endpoint
 from tests.support.browsing import Visitor, chromium
 from tests.support.front import front
 
+KEY = "the-secret"
 APPLICATION = "tests.support.browsing:build()"
 expect.set_options(timeout=30_000)  # a machine may be slow
 
@@ -27,12 +30,29 @@ def site(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield endpoint
 
 
-@pytest.fixture
-def visitor(browser: Browser, site: Endpoint) -> Iterator[Visitor]:
-    """A person with the page open, for whom nothing may go wrong that is not an answer."""
+@pytest.fixture(scope="session")
+def closed_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+    """One that wants a key."""
+    folder = tmp_path_factory.mktemp("closed")
+    keys = folder / "keys"
+    keys.write_text(f"inference shop {hashlib.sha256(KEY.encode()).hexdigest()}\n")
+    with front(folder, APPLICATION, API_KEYS_FILE=str(keys), PAGE="on") as endpoint:
+        yield endpoint
+
+
+@contextmanager
+def visiting(browser: Browser, site: Endpoint) -> Iterator[Visitor]:
+    """A person, for whom nothing may go wrong that is not an answer."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
-    one = Visitor(context.new_page(), site).open()
+    one = Visitor(context.new_page(), site)
     yield one
     context.close()
     assert not one.wrong
     assert not one.elsewhere
+
+
+@pytest.fixture
+def visitor(browser: Browser, site: Endpoint) -> Iterator[Visitor]:
+    """A person with the page open."""
+    with visiting(browser, site) as one:
+        yield one.open()

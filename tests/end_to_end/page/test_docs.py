@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.conftest import PICTURES, Endpoint
-from tests.end_to_end.page.conftest import APPLICATION
+from tests.end_to_end.page.conftest import KEY, visiting
 from tests.support.browsing import HOSTILE_LABEL, HOSTILE_NAME, Visitor
-from tests.support.front import front
-
-KEY = "the-secret"
 
 
 @pytest.fixture
 def reader(browser: Browser, site: Endpoint) -> Any:
     """A person who reads /docs, for whom nothing may go wrong that is not an answer."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    one = Visitor(context.new_page(), site)
-    one.page.goto(f"{one.address}docs")
-    yield one
-    context.close()
-    assert not one.wrong
-    assert not one.elsewhere
+    with visiting(browser, site) as one:
+        one.page.goto(f"{one.address}docs")
+        yield one
 
 
 def opened(page: Page, method: str, path: str) -> Locator:
@@ -80,13 +71,10 @@ def test_a_picture_is_sent_as_a_file_and_one_comes_back(reader: Visitor) -> None
 
 
 @pytest.mark.slow
-def test_a_key_is_asked_for_and_sent_with_each_request(browser: Browser, tmp_path: Path) -> None:
-    keys = tmp_path / "keys"
-    keys.write_text(f"inference shop {hashlib.sha256(KEY.encode()).hexdigest()}\n")
-    folder = tmp_path / "run"
-    folder.mkdir()
-    with front(folder, APPLICATION, API_KEYS_FILE=str(keys), PAGE="on") as endpoint:
-        visitor = Visitor(browser.new_page(), endpoint)
+def test_a_key_is_asked_for_and_sent_with_each_request(
+    browser: Browser, closed_site: Endpoint
+) -> None:
+    with visiting(browser, closed_site) as visitor:
         page = visitor.page
         page.goto(f"{visitor.address}docs")
         expect(page.locator("#banner")).to_contain_text("needs an API key")
@@ -103,9 +91,6 @@ def test_a_key_is_asked_for_and_sent_with_each_request(browser: Browser, tmp_pat
         assert "unauthorized" in sent(block, 401)
         kept = page.evaluate("JSON.stringify([localStorage, sessionStorage, document.cookie])")
         assert KEY not in kept
-        page.close()
-    assert not visitor.wrong
-    assert not visitor.elsewhere
 
 
 @pytest.mark.slow

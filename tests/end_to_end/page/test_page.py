@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import io
 import json
 import re
@@ -15,9 +14,8 @@ from PIL import Image
 from playwright.sync_api import Browser, expect
 
 from tests.conftest import PROJECT, Endpoint
-from tests.end_to_end.page.conftest import APPLICATION
+from tests.end_to_end.page.conftest import KEY, visiting
 from tests.support.browsing import COFFEE, HOSTILE_LABEL, HOSTILE_NAME, Visitor, axe
-from tests.support.front import front
 from tests.support.stand_ins import image
 
 SCRIPTED = b"""<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9" onload="alert(4)">
@@ -160,17 +158,12 @@ def test_a_server_that_is_away_is_said(visitor: Visitor) -> None:
     assert visitor.ask().locator("pre").all()
 
 
-def test_a_key_is_asked_for_and_kept_nowhere(browser: Browser, tmp_path: Path) -> None:
-    keys = tmp_path / "keys"
-    keys.write_text(f"inference shop {hashlib.sha256(b'the-secret').hexdigest()}\n")
-    folder = tmp_path / "run"
-    folder.mkdir()
-    with front(folder, APPLICATION, API_KEYS_FILE=str(keys), PAGE="on") as endpoint:
-        page = browser.new_page()
-        visitor = Visitor(page, endpoint)
+def test_a_key_is_asked_for_and_kept_nowhere(browser: Browser, closed_site: Endpoint) -> None:
+    with visiting(browser, closed_site) as visitor:
+        page = visitor.page
         page.goto(visitor.address)
         expect(page.locator("#banner")).to_contain_text("needs an API key")
-        for key, shown in (("wrong", "401 unauthorized"), ("the-secret", "")):
+        for key, shown in (("wrong", "401 unauthorized"), (KEY, "")):
             page.get_by_label("API key").fill(key)
             page.get_by_role("button", name="Use").click()
             expect(page.locator("#banner")).to_contain_text(shown)
@@ -178,10 +171,7 @@ def test_a_key_is_asked_for_and_kept_nowhere(browser: Browser, tmp_path: Path) -
         visitor.choose("embed")
         assert not visitor.ask().locator(".error").all()
         stored = "JSON.stringify([localStorage, sessionStorage, document.cookie, location.href])"
-        assert "the-secret" not in page.evaluate(stored) + page.content()
-        page.close()
-    assert not visitor.wrong
-    assert not visitor.elsewhere
+        assert KEY not in page.evaluate(stored) + page.content()
 
 
 @pytest.mark.slow

@@ -66,9 +66,9 @@ DEADLY = [
     ),
     Mistake(
         "warmup_folder",
-        lambda folder: (
-            warmed_up_with('dims: [ 3 ] input_data_file: "x"')(folder),
-            (folder / "warmup" / "x").mkdir(parents=True),
+        all_of(
+            warmed_up_with('dims: [ 3 ] input_data_file: "x"'),
+            lambda folder: (folder / "warmup" / "x").mkdir(parents=True),
         ),
         "config.pbtxt:6",
         'input_data_file` is "x", which is no file in warmup/',
@@ -76,9 +76,9 @@ DEADLY = [
     ),
     Mistake(
         "warmup_unnamed",
-        lambda folder: (
-            warmed_up_with('dims: [ 3 ] input_data_file: ""')(folder),
-            (folder / "warmup").mkdir(),
+        all_of(
+            warmed_up_with('dims: [ 3 ] input_data_file: ""'),
+            lambda folder: (folder / "warmup").mkdir(),
         ),
         "config.pbtxt:6",
         'input_data_file` is "", which is no file in warmup/',

@@ -120,11 +120,9 @@ def ir(*names: str, cut: int | None = None) -> Callable[[Path], object]:
     return change
 
 
-def warmed_up_with(
-    tensor: str, name: str = "INPUT", type_: str = "TYPE_FP32", batch_size: int = 1
-) -> Callable[[Path], object]:
-    sample = f'inputs {{ key: "{name}" value {{ data_type: {type_} {tensor} }} }}'
-    return config("dynamic", f"model_warmup [ {{ batch_size: {batch_size} {sample} }} ]\ndynamic")
+def warmed_up_with(tensor: str) -> Callable[[Path], object]:
+    sample = f'inputs {{ key: "INPUT" value {{ data_type: TYPE_FP32 {tensor} }} }}'
+    return config("dynamic", f"model_warmup [ {{ batch_size: 1 {sample} }} ]\ndynamic")
 
 
 STEP = (
@@ -137,14 +135,12 @@ def all_of(*makes: Callable[[Path], object]) -> Callable[[Path], object]:
     return lambda folder: [make(folder) for make in makes]
 
 
-def ensemble(step: str = STEP, platform: str = 'platform: "ensemble"') -> Callable[[Path], object]:
+def ensemble() -> Callable[[Path], object]:
     """Make an ensemble of it, which asks the model "right"."""
-
-    def change(folder: Path) -> None:
+    return all_of(
         config(
             "dynamic_batching { preferred_batch_size: [ 4, 8 ] }",
-            f"ensemble_scheduling {{ {step} }}",
-        )(folder)
-        config('backend: "onnxruntime"', platform)(folder)
-
-    return change
+            f"ensemble_scheduling {{ {STEP} }}",
+        ),
+        config('backend: "onnxruntime"', 'platform: "ensemble"'),
+    )
