@@ -6,6 +6,8 @@ protobuf and gRPC would take too much memory and time, and says where in the tex
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +18,8 @@ from clients.errors import ModelFailed
 from clients.model_files.config_text import NotProtobufText, read
 from clients.triton.server import Signature, TensorSpec
 
+# Protobuf's parser has one error class; its text alone says which name it does not know.
+NO_FIELD = re.compile(r'Message type "([\w.]+)" has no field named "(\w+)"')
 FIX = (
     "write `name: value` in each line, with names and values of Triton's model_config.proto, texts "
     "in quotation marks, numbers without; close every bracket; a comment begins with #"
@@ -98,7 +102,13 @@ def config_fault(text: str) -> tuple[int, str, str] | None:
     except text_format.ParseError as error:
         # Its text has place and reason in one: "3:1 : Message type …".
         reason = str(error).partition(" : ")[2] or str(error)
-        return error.GetLine() or 1, reason.rstrip("."), FIX
+        line, fix = error.GetLine() or 1, FIX
+        if unknown := NO_FIELD.search(reason):
+            pool = model_config_pb2.ModelConfig.DESCRIPTOR.file.pool
+            known = [field.name for field in pool.FindMessageTypeByName(unknown[1]).fields]
+            if near := difflib.get_close_matches(unknown[2], known, 1):
+                fix = f"write `{near[0]}` for `{unknown[2]}`"
+        return line, reason.rstrip("."), fix
     return None
 
 

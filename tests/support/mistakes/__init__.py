@@ -20,7 +20,7 @@ MISTAKES = [
         config("max_batch_size", "max_batchsize"),
         "config.pbtxt:3",
         'no field named "max_batchsize"',
-        "names and values of Triton",
+        "write `max_batch_size` for `max_batchsize`",
     ),
     Mistake(
         "unclosed",

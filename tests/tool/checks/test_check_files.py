@@ -113,7 +113,7 @@ RAGGED, MISSING = (onnx_repository.REFUSED[name][1] for name in ("ragged", "miss
         ),
         (
             "dynamic_batching { max_queue_delay: 1 }",
-            "names and values of Triton",
+            "write `max_queue_delay_microseconds` for `max_queue_delay`",
             "dynamic_batching { max_queue_delay_microseconds: 1 }",
         ),
         (
