@@ -10,7 +10,6 @@ import itertools
 import logging
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -174,31 +173,28 @@ def join_results(result: Any) -> Any:
 
 
 def blame(
-    error: BadRequest,
-    asked: str,
-    by: str,
-    payloads: Sequence[Payload],
-    given: Sequence[Any],
+    error: BadRequest, asked: str, by: str, payloads: Sequence[Payload], given: Sequence[Any]
 ) -> InferenceError:
     """Return the error for a refused payload: the caller's if that sent it, else the class's."""
-    position = error.position
-    is_known = isinstance(position, int) and 0 <= position < len(payloads)
-    refused = [payloads[position]] if is_known and position is not None else payloads
-    where = [] if isinstance(error, BadParameter) else [sender(one, given) for one in refused]
-    if where and None not in where:
-        named = with_message(error, f"{asked!r:.100}, which {by!r:.100} asks: {error.message}")
-        named.position = where[0]
-        return named
-    place = f"payload[{position}]: " if is_known and len(payloads) > 1 else ""
-    hint = f" ({error.hint})" if error.hint else ""
+    position, where = error.position if len(payloads) > 1 else None, None
+    if isinstance(position, int):
+        payloads = payloads[position : position + 1]
+    if not isinstance(error, BadParameter):
+        senders = [find_sender(one, given) for one in payloads]
+        where = None if None in senders else senders[0]
+    if where is not None:
+        return with_message(
+            error, f"{asked!r:.100}, which {by!r:.100} asks: {error.message}", where
+        )
     what = "parameters" if isinstance(error, BadParameter) else "payload"
+    place = "" if position is None else f"payload[{position}]: "
     return AskFailed(
         f"{by!r:.100} asked {asked!r:.100}, which refuses the {what} that the class made",
-        hint=f"change the class, not the request: {place}{error.message}{hint}",
+        hint=f"change the class, not the request: {place}{error}",
     )
 
 
-def sender(payload: Payload, given: Sequence[Any]) -> int | None:
+def find_sender(payload: Payload, given: Sequence[Any]) -> int | None:
     """Return which of the given payloads has all fields of a payload, as they came.
 
     The values are compared by identity: a text of 20 MB is the caller's own if it was passed on.
@@ -211,13 +207,10 @@ def sender(payload: Payload, given: Sequence[Any]) -> int | None:
     return None
 
 
-def with_message(error: InferenceError, message: str) -> InferenceError:
-    """Return a copy of an error with another message, and of no position."""
-    copied = copy(error)
-    copied.position = None
-    try:
-        copied.message, copied.args = message, (message,)
-    except AttributeError:  # the author's class computes it
-        kinds = (one for one in type(error).__mro__ if one.__module__ == place_error.__module__)
-        copied = next(kinds)(message, hint=error.hint)
+def with_message(
+    error: InferenceError, message: str, position: int | None = None
+) -> InferenceError:
+    """Return a copy of an error with another message, of another payload or none."""
+    copied = place_error(error, position)
+    copied.message, copied.args = message, (message,)
     return copied

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,8 @@ from clients.base import Client, Environment, Payload
 from clients.errors import ClientDisabled, ModelFailed, TensorsRefused, UnknownModel, UnknownVersion
 from clients.families.base.dispatch_toml import FILE
 from clients.families.base.family import client_class
-from clients.model_files.config_text import read
-from clients.model_files.crash_causes import CONFIG, DEFAULT_MAX_BATCH_SIZE
-from clients.model_files.files import text_of
+from clients.model_files.config_text import read_folder
+from clients.model_files.crash_causes import DEFAULT_MAX_BATCH_SIZE
 from clients.plugins.discovery import classes_of_file, sources
 from clients.plugins.registry import Registry, find_client, take
 from clients.plugins.validation import declaration_fault, object_fault
@@ -93,7 +93,7 @@ def answer(
     made = client(environment)
     if fault := object_fault(made):
         raise ClientDisabled(f"{client.__name__}: {fault}")
-    environment.others.find = Neighbours(environment, others or {}).find
+    environment.others.find = neighbours(environment, others or {})
     if payload is None:
         payload = examples_of(made)[0]
     request = Request(
@@ -106,32 +106,28 @@ def answer(
         return json.loads(json.dumps(made.inference(payload)))
 
 
-class Neighbours:
-    """Finds what answers where a class asks another model: `others`, by the names of models."""
+def neighbours(
+    environment: Environment, others: Mapping[str, type[Client] | Answering]
+) -> Callable[[str, float], Client]:
+    """Return what finds the client of a model that a class asks; `Others.find` says how."""
+    clients: dict[str, Client] = {}
+    for name, other in others.items():
+        kind = other if isinstance(other, type) else stand_in(name, other)
+        if fault := declaration_fault(kind):
+            raise ClientDisabled(f"{kind.__name__}: {fault}")
+        clients[name] = kind(environment)
 
-    def __init__(
-        self, environment: Environment, others: Mapping[str, type[Client] | Answering]
-    ) -> None:
-        self._environment, self._others = environment, others
-        self._clients: dict[str, Client] = {}
-        self._registry: Registry | None = None  # made when it is needed: it reads labels and so on
+    @cache  # made when it is needed: it reads labels and so on
+    def registry() -> Registry:
+        made, folder = Registry(), environment.model_repository
+        found = list(sources(folder, [folder / "code" / "clients"]))
+        take(made, environment, found, {one.where for one in found})
+        return made
 
-    def find(self, asked: str, until: float) -> Client:
-        """Return the client of a model; `Others.find` says what is raised."""
-        if asked not in self._others:
-            if self._registry is None:
-                self._registry = Registry()
-                folder = self._environment.model_repository
-                found = list(sources(folder, [folder / "code" / "clients"]))
-                take(self._registry, self._environment, found, {one.where for one in found})
-            return find_client(self._registry, self._environment, asked, until)
-        if asked not in self._clients:
-            other = self._others[asked]
-            kind = other if isinstance(other, type) else stand_in(asked, other)
-            if fault := declaration_fault(kind):
-                raise ClientDisabled(f"{kind.__name__}: {fault}")
-            self._clients[asked] = kind(self._environment)
-        return self._clients[asked]
+    def find(asked: str, until: float) -> Client:
+        return clients.get(asked) or find_client(registry(), environment, asked, until)
+
+    return find
 
 
 def stand_in(name: str, result: Answering) -> type[Client]:
@@ -213,7 +209,7 @@ class OnnxModels(Inference):
     def signature(self, model: str, version: str = "", *, timeout: float) -> Signature:
         """Return it as Triton completes what the configuration leaves out."""
         session = self._session(model, version)
-        config = read(text(self.folder / model / CONFIG))
+        config = read_folder(self.folder / model)
         inputs, outputs = session.get_inputs(), session.get_outputs()
         if config.all("max_batch_size") or (config.all("input") and config.all("output")):
             most = config.readable_number("max_batch_size")
@@ -288,7 +284,3 @@ def as_served(output: npt.NDArray[Any], *, batched: bool) -> npt.NDArray[Any]:
     output = output.reshape(as_triton_has(output.shape, batched=batched))
     output.flags.writeable = False
     return output
-
-
-def text(path: Path) -> str:
-    return text_of(path) if path.is_file() else ""

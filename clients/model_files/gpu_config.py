@@ -7,6 +7,7 @@ options of CUDA and secondary devices it passes over in silence.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,10 +103,9 @@ def gpu_settings(text: str) -> list[GpuSetting]:
 
 def gpu_settings_of(folder: Path) -> list[GpuSetting]:
     """Return what the configuration in a model's folder asks of a GPU."""
-    try:
+    with suppress(OSError, UnicodeDecodeError):  # there is none, or Triton says what is wrong
         return gpu_settings(text_of(folder / CONFIG))
-    except (OSError, UnicodeDecodeError):  # there is none, or Triton says what is wrong with it
-        return []
+    return []
 
 
 def fields_at(message: Message, key: str) -> Iterator[Field]:

@@ -106,7 +106,7 @@ def config_fault(text: str) -> tuple[int, str, str] | None:
         if unknown := NO_FIELD.search(reason):
             pool = model_config_pb2.ModelConfig.DESCRIPTOR.file.pool
             known = [field.name for field in pool.FindMessageTypeByName(unknown[1]).fields]
-            if near := difflib.get_close_matches(unknown[2], known, 1):
+            if near := difflib.get_close_matches(unknown[2], known, 1, 0.69):
                 fix = f"write `{near[0]}` for `{unknown[2]}`"
         return line, reason.rstrip("."), fix
     return None
