@@ -18,11 +18,6 @@ from tests.conftest import wait_for
 from tests.support.probing import Stage
 
 
-@pytest.fixture
-def stage() -> Stage:
-    return Stage()
-
-
 def test_a_probe_that_hangs_keeps_nobody_waiting(stage: Stage) -> None:
     release = threading.Event()
     stage.server.models_run["echo"] = lambda inputs: (release.wait(10) and {}) or {}
@@ -129,8 +124,9 @@ def test_a_client_that_hangs_once_in_its_example_is_well_as_soon_as_it_answers(
     assert stage.readiness.reasons() == [], "what came too late says nothing"
 
 
+@pytest.mark.parametrize("how", ["it comes back", "it was mended"])
 def test_one_that_goes_on_hanging_keeps_four_threads_at_most_and_gets_a_fresh_worker(
-    stage: Stage, hanging: Hanging
+    stage: Stage, hanging: Hanging, how: str
 ) -> None:
     for _ in range(4):
         assert stage.replaced == 0
@@ -142,19 +138,7 @@ def test_one_that_goes_on_hanging_keeps_four_threads_at_most_and_gets_a_fresh_wo
     assert "echo" not in dict(stage.prober.due())
     assert "has not returned" in stage.readiness.reasons()[0]
     hanging.hangs = False
-    hanging.let_go()
-    hanging.look()
-    assert stage.readiness.reasons() == []
-
-
-def test_one_that_goes_on_hanging_is_tried_again_when_it_was_mended(
-    stage: Stage, hanging: Hanging
-) -> None:
-    for _ in range(4):
-        hanging.look()
-        stage.time += 0.25
-    hanging.hangs = False
-    stage.prober.forgive()
+    (hanging.let_go if how == "it comes back" else stage.prober.forgive)()
     hanging.look()
     assert stage.readiness.reasons() == []
     hanging.let_go()

@@ -54,66 +54,38 @@ def proc(tmp_path: Path) -> Proc:
     ("status", "how"),
     [
         (signal.SIGKILL, "SIGKILL"),
-        (signal.SIGSEGV, "SIGSEGV"),
         (37, "signal 37"),  # a real-time one, which has no name
         (256, "exit code 1"),
+        (0, ""),  # it ended in order, and is not dead
     ],
 )
-def test_one_that_died_is_told_once(proc: Proc, status: int, how: str) -> None:
+def test_one_that_died_is_told_once_with_how_many_are_left(
+    proc: Proc, status: int, how: str
+) -> None:
     processes = ModelProcesses(proc.folder)
-    proc.put(71, "bert")
-    proc.put(72, "resnet")
+    for pid, model in ((71, "bert"), (72, "resnet"), (73, "resnet")):
+        proc.put(pid, model)
     assert processes.died(TRITON) == {}
-    proc.die(71, status)
-    assert processes.died(TRITON) == {"bert": Death(how, left=0)}
-    assert processes.died(TRITON) == {}
-
-
-def test_one_that_ended_in_order_is_not_dead(proc: Proc) -> None:
-    processes = ModelProcesses(proc.folder)
-    proc.put(71, "bert")
-    assert processes.died(TRITON) == {}
-    assert processes.by_model() == {"bert": [71]}
-    proc.die(71, 0)
-    assert processes.died(TRITON) == {}
-    assert processes.by_model() == {}
+    for pid, model, left in ((71, "bert", 0), (72, "resnet", 1), (73, "resnet", 0)):
+        proc.die(pid, status)
+        assert processes.died(TRITON) == ({model: Death(how, left)} if how else {})
+        assert len(processes.by_model().get(model, ())) == left
     proc.go(71)
     assert processes.died(TRITON) == {}
 
 
-def test_how_many_processes_a_model_has_left_is_told(proc: Proc) -> None:
-    processes = ModelProcesses(proc.folder)
-    proc.put(71, "resnet")
-    proc.put(72, "resnet")
-    assert processes.died(TRITON) == {}
-    proc.die(71, signal.SIGKILL)
-    assert processes.died(TRITON) == {"resnet": Death("SIGKILL", left=1)}
-    proc.die(72, signal.SIGSEGV)
-    assert processes.died(TRITON) == {"resnet": Death("SIGSEGV", left=0)}
-
-
-def test_those_of_another_triton_do_not_count(proc: Proc) -> None:
-    processes = ModelProcesses(proc.folder)
-    proc.put(71, "bert", parent=69)
-    assert processes.died(TRITON) == {}
-    proc.state(71, "Z", signal.SIGKILL, parent=69)
-    assert processes.died(TRITON) == {}
-
-
-def test_one_that_has_not_become_one_yet_is_looked_at_again(proc: Proc) -> None:
+def test_a_process_is_of_the_triton_that_runs_now_and_may_become_a_model_s_late(
+    proc: Proc,
+) -> None:
     processes = ModelProcesses(proc.folder)
     proc.put(71, "")
+    proc.put(72, "bert", parent=69)
     assert processes.died(TRITON) == {}
     proc.put(71, "bert")
-    assert processes.died(TRITON) == {}
+    proc.state(72, "Z", signal.SIGKILL, parent=69)
+    assert processes.died(TRITON) == {}, "that of another Triton does not count"
     proc.die(71, signal.SIGKILL)
     assert processes.died(TRITON) == {"bert": Death("SIGKILL", left=0)}
-
-
-def test_a_new_triton_has_new_processes(proc: Proc) -> None:
-    processes = ModelProcesses(proc.folder)
-    proc.put(71, "bert")
-    assert processes.died(TRITON) == {}
     proc.go(71)
     proc.put(81, "bert", parent=80)
     assert processes.died(80) == {}
@@ -121,11 +93,19 @@ def test_a_new_triton_has_new_processes(proc: Proc) -> None:
     assert processes.died(80) == {"bert": Death("SIGKILL", left=0)}
 
 
-def test_the_prober_lets_fail_what_was_asked_of_a_dead_model(proc: Proc, stage: Stage) -> None:
+def watched(stage: Stage, proc: Proc, **models: list[int]) -> Stage:
+    """Let a prober see processes of models."""
     stage.prober.processes = ModelProcesses(proc.folder)
     stage.supervisor.programs["Triton"]["pid"] = TRITON  # type: ignore[index]
-    proc.put(71, "other")
+    for model, pids in models.items():
+        for pid in pids:
+            proc.put(pid, model)
     stage.see_deaths()
+    return stage
+
+
+def test_the_prober_lets_fail_what_was_asked_of_a_dead_model(proc: Proc, stage: Stage) -> None:
+    watched(stage, proc, other=[71])
     proc.die(71, signal.SIGKILL)
     stage.see_deaths()
     assert stage.server.abandoned == {}, "it was looked at a moment ago"
@@ -141,10 +121,7 @@ def test_a_model_whose_last_process_died_is_known_not_to_answer_at_once(
     proc: Proc, stage: Stage
 ) -> None:
     """A look would wait behind what others ask, and Triton takes a second or two for each."""
-    stage.prober.processes = ModelProcesses(proc.folder)
-    stage.supervisor.programs["Triton"]["pid"] = TRITON  # type: ignore[index]
-    proc.put(71, "echo")
-    stage.see_deaths()
+    watched(stage, proc, echo=[71])
     stage.round()
     assert stage.readiness.reasons() == []
     probe = stage.prober.probes["echo"]
@@ -181,13 +158,9 @@ class TestAModelThatIsLoadedAgain:
 
     @pytest.fixture
     def stage(self, stage: Stage, proc: Proc) -> Stage:
-        stage.prober.processes = ModelProcesses(proc.folder)
-        stage.supervisor.programs["Triton"]["pid"] = TRITON  # type: ignore[index]
         stage.server.reloads_well = True
         stage.server.counted = {"other": 2}
-        for pid, model in ((71, "echo"), (81, "other"), (82, "other")):
-            proc.put(pid, model)
-        stage.see_deaths()
+        watched(stage, proc, echo=[71], other=[81, 82])
         stage.round()
         assert stage.readiness.reasons() == []
         stage.time += 1
@@ -257,11 +230,8 @@ class TestAModelThatIsLoadedAgain:
 class TestAModelThatHasLostOneOfItsProcesses:
     @pytest.fixture
     def stage(self, stage: Stage, proc: Proc) -> Stage:
-        stage.prober.processes = ModelProcesses(proc.folder)
-        stage.supervisor.programs["Triton"]["pid"] = TRITON  # type: ignore[index]
         stage.server.counted = {"echo": 2, "other": 2}
-        for pid, model in ((71, "echo"), (72, "echo"), (81, "other"), (82, "other")):
-            proc.put(pid, model)
+        watched(stage, proc, echo=[71, 72], other=[81, 82])
         self.look(stage)
         stage.round()
         assert stage.readiness.reasons() == []
@@ -326,11 +296,7 @@ class TestAModelThatHasLostOneOfItsProcesses:
         assert not stage.readiness.restart_helps()
         report = stage.readiness.report("other") or {}
         assert (report["ok"], report["reason"]) == (False, "1 of its 2 processes are left")
-
-    def test_one_that_dies_while_the_model_is_loaded_anew_is_no_loss(
-        self, stage: Stage, proc: Proc
-    ) -> None:
-        proc.put(73, "echo")
+        proc.put(73, "echo")  # it is being loaded anew
         self.look(stage)
         self.loses(stage, proc, 73)
         assert not stage.readiness.restart_helps()
@@ -361,12 +327,9 @@ class TestAModelThatHasLostOneOfItsProcesses:
         self, proc: Proc
     ) -> None:
         stage = Stage()
-        stage.prober.processes = ModelProcesses(proc.folder)
-        stage.supervisor.programs["Triton"]["pid"] = TRITON  # type: ignore[index]
         stage.server.counted["echo"] = 2
         stage.server.models_run["echo"] = ModelFailed("it crashes")
-        for pid in (71, 72):
-            proc.put(pid, "echo")
+        watched(stage, proc, echo=[71, 72])
         self.look(stage)
         stage.round()
         self.loses(stage, proc, 71)
@@ -379,8 +342,3 @@ class TestAModelThatHasLostOneOfItsProcesses:
         stage.look("other")
         with pytest.raises(ModelUnavailable, match="'other' does not answer any more"):
             stage.readiness.refuse("other")
-
-
-@pytest.fixture
-def stage() -> Stage:
-    return Stage()

@@ -31,11 +31,6 @@ from tests.support.fake_triton import FakeTriton
 from tests.support.probing import Echo, Stage, triton
 
 
-@pytest.fixture
-def stage() -> Stage:
-    return Stage()
-
-
 def test_before_the_first_trial_nothing_is_known(stage: Stage) -> None:
     assert UNTRIED in stage.readiness.reasons()[0]
     prober = Prober(["echo"], Registry(), FakeTriton(), 8, 8)
@@ -112,20 +107,29 @@ def test_a_knock_is_not_enough_after_a_change(stage: Stage, what: str) -> None:
     assert bool(stage.readiness.reasons()) == (what == "it is disabled")
 
 
-@pytest.mark.parametrize("error", [ModelFailed("it is gone"), ModelUnavailable("it is loading")])
-def test_one_that_does_not_answer_is_named_with_the_reason(stage: Stage, error: Exception) -> None:
+OWN = "the client of 'echo' fails on its own example: "
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ModelFailed("it is gone"), "it is gone"),
+        (ModelUnavailable("it is loading"), "it is loading"),
+        # By the model, of what its client sends.
+        (TensorsRefused("expected [2, 12], got [1, 12]"), "expected [2, 12], got [1, 12]"),
+        (BadPayload("it has 8 tokens", hint="shorten it"), f"{OWN}it has 8 tokens (shorten it)"),
+        (ValueError("no"), f"{OWN}ValueError: no; the log has the traceback"),
+    ],
+)
+def test_one_that_does_not_answer_is_named_with_the_reason(
+    stage: Stage, error: Exception, said: str
+) -> None:
     stage.server.models_run["echo"] = error
     stage.round()
-    assert stage.readiness.reasons() == [f"the required model 'echo' does not answer: {error}"]
+    assert stage.readiness.reasons() == [f"the required model 'echo' does not answer: {said}"]
     stage.server.models_run["echo"] = dict
     stage.look()
     assert stage.readiness.reasons() == []
-
-
-def test_a_client_that_fails_on_its_own_example_is_said_so(stage: Stage) -> None:
-    stage.prober.registry.clients["echo"].example = {"x": 2}  # type: ignore[misc]
-    stage.round()
-    assert "its own example" in stage.readiness.reasons()[0]
 
 
 def test_a_client_that_changes_what_it_is_given_has_its_example_again(stage: Stage) -> None:
@@ -141,22 +145,6 @@ def test_a_client_that_changes_what_it_is_given_has_its_example_again(stage: Sta
         stage.look()
         assert stage.prober.probes["echo"].result.reason == ""
     assert Emptying.example == {"x": 1, "boxes": [{"left": 5}]}
-
-
-def test_a_client_that_refuses_its_own_example_is_said_so(stage: Stage) -> None:
-    stage.server.models_run["echo"] = BadPayload("`text` has 8 tokens", hint="shorten it")
-    stage.round()
-    (reason,) = stage.readiness.reasons()
-    assert reason.endswith("'echo' fails on its own example: `text` has 8 tokens (shorten it)")
-
-
-def test_a_model_that_refuses_what_its_client_sends_is_not_said_to_be_the_client(
-    stage: Stage,
-) -> None:
-    stage.server.models_run["echo"] = TensorsRefused("expected [2, 12], got [1, 12]")
-    stage.round()
-    (reason,) = stage.readiness.reasons()
-    assert "does not answer: expected [2, 12], got [1, 12]" in reason
 
 
 def test_when_the_models_are_tried(stage: Stage) -> None:
@@ -182,6 +170,12 @@ def test_when_the_models_are_tried(stage: Stage) -> None:
     assert "other" in stage.round()
     stage.time += 7
     assert "other" not in stage.round(), "one that fails by itself is tried at leisure"
+    stage.server.models_run["echo"] = ModelFailed("gone")
+    calls = len(stage.server.calls)
+    for _ in range(1000):
+        stage.round()
+        stage.time += SOON_S
+    assert len(stage.server.calls) < calls + 150, "one that always fails is tried less often"
 
 
 def test_what_is_unloaded_is_forgotten_and_what_is_loaded_is_tried(stage: Stage) -> None:
@@ -224,27 +218,18 @@ def test_where_there_is_no_room_for_a_thread_deaths_are_seen_all_the_same(
     assert done == ["give_up", "note_deaths", "publish", "abandon"]
 
 
-def test_stopping_is_the_first_thing_to_say(stage: Stage) -> None:
+def test_what_keeps_all_models_from_answering_is_said_first(stage: Stage) -> None:
+    """A Triton that once listed its models and is silent is to be started anew."""
     stage.round()
-    stage.supervisor = SupervisorStatus(stopping=True, programs=stage.supervisor.programs)
-    assert stage.readiness.reasons() == ["the container is stopping"]
-
-
-def test_a_triton_that_is_silent_is_not_ready(stage: Stage) -> None:
-    stage.round()
-    stage.server.states, stage.server.ready = DeadlineExceeded("no answer"), False
+    assert not stage.readiness.restart_helps()
+    stage.server.states = DeadlineExceeded("no answer")
+    stage.prober.list_models()
+    assert stage.readiness.reasons() == [], "it loads a model, and lists none meanwhile"
+    stage.server.ready = False
     stage.prober.list_models()
     assert stage.readiness.reasons() == ["Triton is not ready: no answer"]
     with pytest.raises(ModelUnavailable, match="Triton is not ready"):
         stage.readiness.refuse("other")
-
-
-def test_a_triton_that_did_say_what_it_has_and_is_silent_is_to_be_started_anew(
-    stage: Stage,
-) -> None:
-    assert not stage.readiness.restart_helps()
-    stage.server.states, stage.server.ready = DeadlineExceeded("no answer"), False
-    stage.prober.list_models()
     assert stage.readiness.restart_helps()
     stage.supervisor = triton(starts=2)
     stage.prober.list_models()
@@ -252,19 +237,10 @@ def test_a_triton_that_did_say_what_it_has_and_is_silent_is_to_be_started_anew(
     stage.server.states = None
     stage.prober.list_models()
     assert not stage.readiness.restart_helps()
-
-
-def test_a_triton_that_loads_a_model_does_not_list_them_and_is_well(stage: Stage) -> None:
-    stage.round()
-    stage.server.states = DeadlineExceeded("no answer")
-    stage.prober.list_models()
-    assert stage.readiness.reasons() == []
-
-
-def test_a_prober_that_does_not_run_is_said_so(stage: Stage) -> None:
-    stage.round()
     stage.time += 20.5
     assert stage.readiness.reasons() == ["the prober has not asked Triton for 20 s"]
+    stage.supervisor = SupervisorStatus(stopping=True, programs=stage.supervisor.programs)
+    assert stage.readiness.reasons() == ["the container is stopping"]
 
 
 @pytest.mark.parametrize("error", [ModelFailed("gone"), DeadlineExceeded("it hangs")])
@@ -301,14 +277,6 @@ def test_a_model_that_fails_on_zeros_is_not_probed_again(tmp_path: Path) -> None
     stage.prober.list_models()
     stage.round()
     assert len(server.calls) == 2, "it may answer after a start"
-
-
-def test_one_that_always_fails_its_example_is_probed_less_often_in_time(stage: Stage) -> None:
-    stage.server.models_run["echo"] = ModelFailed("gone")
-    for _ in range(1000):
-        stage.round()
-        stage.time += SOON_S
-    assert len(stage.server.calls) < 150
 
 
 def test_a_model_of_a_type_that_is_not_served_is_not_known_to_fail(stage: Stage) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,7 @@ from clients.base import Client, Environment
 from clients.errors import BadPayload, DeadlineExceeded, InferenceError, ModelFailed
 from dispatcher.status.prober import KNOCKS
 from dispatcher.status.status import UNTRIED
-from tests.conftest import wait_for
 from tests.support.probing import Stage
-
-
-@pytest.fixture
-def stage() -> Stage:
-    return Stage()
 
 
 def test_an_alias_may_be_required(stage: Stage) -> None:
@@ -124,31 +117,3 @@ def test_a_part_that_is_merely_busy_is_no_fault_of_the_chain(stage: Stage) -> No
     for well in (False, True):  # by what it answered since the look before
         stage.look("chain")
         assert (stage.readiness.reasons() == []) == well
-
-
-def test_a_required_class_that_asks_no_model_and_hangs_is_found(stage: Stage) -> None:
-    free, began = threading.Event(), threading.Event()
-
-    class Hanging(Alone):
-        def inference(self, payload: Any) -> Any:
-            began.set()
-            return free.wait(30)
-
-    stage.prober.registry.clients["alone"] = Hanging(Environment(stage.server, Path()))
-    stage.require("alone")
-    stage.prober.start()
-    assert began.wait(10)
-    stage.time += 15
-    wait_for(
-        lambda: "'alone' does not answer: its client has not returned" in ping(stage),
-        10,
-        "/ping saying so",
-    )
-    assert not stage.readiness.restart_helps()
-    free.set()
-    stage.time += 1
-    wait_for(lambda: not ping(stage), 10, "/ping turning 200")
-
-
-def ping(stage: Stage) -> str:
-    return "; ".join(stage.readiness.reasons())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -14,14 +13,8 @@ from clients.errors import (
     TensorsRefused,
     TooLargeAtOnce,
 )
-from tests.conftest import wait_for
 from tests.support.fake_triton import FakeTriton
 from tests.support.probing import Stage, triton
-
-
-@pytest.fixture
-def stage() -> Stage:
-    return Stage()
 
 
 def test_what_was_found_out_before_a_start_of_triton_refuses_nobody_after_it(stage: Stage) -> None:
@@ -31,20 +24,6 @@ def test_what_was_found_out_before_a_start_of_triton_refuses_nobody_after_it(sta
         stage.readiness.refuse("echo")
     stage.supervisor = triton(starts=2)
     stage.readiness.refuse("echo")
-
-
-def test_triton_is_not_asked_before_it_is_there(stage: Stage) -> None:
-    """A connection that was refused keeps the next from being tried for a while."""
-    stage.supervisor = triton("starting", 2)
-    stage.time += 100
-    stage.server.models_run["echo"] = ModelUnavailable("it is not there")
-    before, stage.server.states = stage.prober.found, []
-    stage.prober.start()
-    time.sleep(0.5)
-    assert stage.prober.found is before
-    assert stage.server.calls == []
-    stage.supervisor = triton(starts=2)
-    wait_for(lambda: stage.prober.found is not before, 5, "the first look after the start")
 
 
 def failing(stage: Stage, error: Exception, model: str = "echo") -> bool:
@@ -103,30 +82,21 @@ def test_one_that_fails_since_a_new_start_has_one_more(stage: Stage) -> None:
     assert stuck == [True, False, False]
 
 
+@pytest.mark.parametrize("name", ["echo", "plain"])  # the second has no client
 @pytest.mark.parametrize(("starts", "stuck"), [(1, True), (2, True), (3, False)])
 def test_what_answered_is_known_to_web_workers_that_come_later(
-    tmp_path: Path, starts: int, stuck: bool
+    tmp_path: Path, starts: int, stuck: bool, name: str
 ) -> None:
     """One that was killed is no reason to leave a model hanging."""
-    first = Stage(run_dir=tmp_path)
-    first.round()
-    first.prober.publish()
-    later = Stage(run_dir=tmp_path, supervisor=triton(starts=starts), time=200)
-    later.server.models_run["echo"] = DeadlineExceeded("it hangs")
+    server = FakeTriton({name: dict})
+    first = Stage(server, names=[name], run_dir=tmp_path)
+    first.look(name)
+    assert first.readiness.reasons() == []
+    supervisor = triton(starts=starts)
+    later = Stage(server, supervisor, names=[name], run_dir=tmp_path, time=200)
+    server.models_run[name] = DeadlineExceeded("it hangs")
     later.round()
-    assert later.is_stuck("echo") == stuck
-
-
-def test_a_model_without_a_client_that_hangs_is_found_by_a_later_worker_too(
-    tmp_path: Path,
-) -> None:
-    server = FakeTriton({"plain": dict})
-    for well in (True, False):
-        stage = Stage(server, names=["plain"], run_dir=tmp_path)
-        stage.look("plain")
-        assert (stage.readiness.reasons() == []) == well
-        server.models_run["plain"] = DeadlineExceeded("it hangs")
-    assert stage.is_stuck("plain")
+    assert later.is_stuck(name) == stuck
 
 
 def test_no_room_to_publish_hurts_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
