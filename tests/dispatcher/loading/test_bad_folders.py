@@ -48,19 +48,33 @@ def test_what_says_how_a_model_is_asked_is_that_of_the_load(
     assert (hosting.repository / "one" / file.name).read_text() == 'aliases = ["two"]'
 
 
-def test_what_says_how_a_model_is_asked_has_a_limit(hosting: ModelLoader, tmp_path: Path) -> None:
-    with (tmp_path / "elsewhere" / "dispatch.toml").open("w") as file:
-        file.truncate(2**20 + 1)
-    with pytest.raises(BadModel, match=r"dispatch\.toml has more than 1 MiB"):
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("dispatch.toml", b" " * (2**20 + 1), r"dispatch\.toml has more than 1 MiB"),
+        ("config.pbtxt", b'name: "\xff\xfe"', "is not UTF-8"),
+        (
+            "config.pbtxt",
+            b"dynamic_batching { }\nsequence_batching { }",
+            "elsewhere cannot be loaded: .*dynamic_batching",
+        ),
+        (
+            "config.pbtxt",
+            b"max_batch_size: 99999999999",
+            "elsewhere cannot be loaded: .*99999999999",
+        ),
+        ("1", b"", r"elsewhere/1: File exists"),  # in the place of a version's folder
+    ],
+)
+def test_a_file_that_cannot_be_taken_is_named(
+    hosting: ModelLoader, tmp_path: Path, file: str, content: bytes, words: str
+) -> None:
+    hosting.renamed_config = rename_config
+    (tmp_path / "elsewhere" / file).write_bytes(content)
+    with pytest.raises(BadModel, match=words) as raised:
         hosting.load("one", str(tmp_path / "elsewhere"))
     assert not (hosting.repository / "one").exists()
-
-
-def test_a_configuration_that_is_not_utf_8(hosting: ModelLoader, tmp_path: Path) -> None:
-    (tmp_path / "elsewhere" / "config.pbtxt").write_bytes(b'name: "\xff\xfe"')
-    with pytest.raises(BadModel, match="is not UTF-8"):
-        hosting.load("one", str(tmp_path / "elsewhere"))
-    assert not (hosting.repository / "one").exists()
+    assert ("1/model.onnx" in raised.value.hint) == (file == "1")
 
 
 @pytest.mark.parametrize("coding", ["utf-8", "utf-8-sig", "utf-16"])
@@ -105,23 +119,6 @@ def test_a_configuration_is_renamed_and_nothing_else(text: str, renamed: str) ->
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("dynamic_batching { }\nsequence_batching { }", "dynamic_batching"),
-        ("max_batch_size: 99999999999", "99999999999"),
-    ],
-)
-def test_a_configuration_that_is_none(
-    hosting: ModelLoader, tmp_path: Path, text: str, words: str
-) -> None:
-    hosting.renamed_config = rename_config
-    (tmp_path / "elsewhere" / "config.pbtxt").write_text(text, encoding="utf-8")
-    with pytest.raises(BadModel, match=f"elsewhere cannot be loaded: .*{words}"):
-        hosting.load("one", str(tmp_path / "elsewhere"))
-    assert not (hosting.repository / "one").exists()
-
-
-@pytest.mark.parametrize(
     ("hidden", "mode", "message"),
     [
         ("inner", 0o000, "inner.*: Permission denied"),
@@ -162,15 +159,6 @@ def somebody_else() -> Iterator[None]:
         yield
     finally:
         os.seteuid(0)
-
-
-def test_a_file_in_the_place_of_a_version_s_folder_is_named(
-    hosting: ModelLoader, tmp_path: Path
-) -> None:
-    (tmp_path / "elsewhere" / "1").touch()
-    with pytest.raises(BadModel, match=r"elsewhere/1: File exists") as raised:
-        hosting.load("one", str(tmp_path / "elsewhere"))
-    assert "1/model.onnx" in raised.value.hint
 
 
 def test_a_full_disk_is_no_bad_model(

@@ -26,14 +26,29 @@ from tests.support.front import front
 from tests.support.loading import wanted
 
 
-def test_what_is_loaded_is_noted_and_what_is_unloaded_is_not(
-    hosting: ModelLoader, tmp_path: Path
+def test_what_is_loaded_is_noted_until_it_is_unloaded_or_lost(
+    hosting: ModelLoader, server: FakeTriton, tmp_path: Path
 ) -> None:
-    hosting.load("one", str(tmp_path / "elsewhere"))
-    hosting.load("two", str(tmp_path / "elsewhere"))
+    """One that was lost can be loaded, and unloaded, again."""
+    url = str(tmp_path / "elsewhere")
+    hosting.load("one", url)
+    hosting.load("two", url)
     assert wanted(hosting) == ["one", "two"]
     hosting.unload("one")
     assert wanted(hosting) == ["two"]
+    with pytest.raises(AlreadyLoaded):
+        hosting.load("two", url)
+    server.unloaded.add("two")
+    hosting.load("two", url)
+    assert hosting.is_loaded("two")
+    assert wanted(hosting) == ["two"]
+    server.unloaded.add("two")
+    hosting.unload("two")
+    assert wanted(hosting) == []
+    assert not (hosting.repository / "two").exists()
+    for name in ("two", "x" * 300):
+        with pytest.raises(UnknownModel):
+            hosting.unload(name)
 
 
 def test_a_model_whose_client_cannot_be_looked_at_is_given_back(
@@ -47,30 +62,6 @@ def test_a_model_whose_client_cannot_be_looked_at_is_given_back(
     assert wanted(hosting) == []
     hosting.load("one", str(tmp_path / "elsewhere"))
     assert wanted(hosting) == ["one"]
-
-
-def test_a_model_that_was_lost_can_be_loaded_again(
-    hosting: ModelLoader, server: FakeTriton, tmp_path: Path
-) -> None:
-    hosting.load("one", str(tmp_path / "elsewhere"))
-    with pytest.raises(AlreadyLoaded):
-        hosting.load("one", str(tmp_path / "elsewhere"))
-    server.unloaded.add("one")
-    hosting.load("one", str(tmp_path / "elsewhere"))
-    assert hosting.is_loaded("one")
-    assert wanted(hosting) == ["one"]
-
-
-def test_a_model_that_was_lost_can_be_unloaded(
-    hosting: ModelLoader, server: FakeTriton, tmp_path: Path
-) -> None:
-    hosting.load("one", str(tmp_path / "elsewhere"))
-    server.unloaded.add("one")
-    hosting.unload("one")
-    assert wanted(hosting) == []
-    assert not (hosting.repository / "one").exists()
-    with pytest.raises(UnknownModel):
-        hosting.unload("one")
 
 
 @pytest.mark.parametrize("beside", ["config.pbtxt", "dispatch.toml"])
@@ -88,35 +79,29 @@ def test_a_version_folder_of_a_wrong_name_is_not_taken_for_the_model(
     assert "1/model.onnx" in caught.value.hint
 
 
-def test_a_model_that_takes_too_long_is_there_later(
-    hosting: ModelLoader, server: FakeTriton, tmp_path: Path
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_model_that_takes_too_long_is_there_later_or_can_be_loaded_again(
+    hosting: ModelLoader, server: FakeTriton, tmp_path: Path, fails: bool
 ) -> None:
+    url = str(tmp_path / "elsewhere")
     server.loading_s = 11
     with pytest.raises(DeadlineExceeded):
-        hosting.load("one", str(tmp_path / "elsewhere"))
+        hosting.load("one", url)
     with pytest.raises(AlreadyLoaded, match="being loaded"):
-        hosting.load("one", str(tmp_path / "elsewhere"))
+        hosting.load("one", url)
     with pytest.raises(UnknownModel):
         hosting.unload("one")
-    server.loading.clear()  # it is there
+    server.loading.clear()
+    server.loading_s = 0
+    if fails:
+        server.unloaded.add("one")
+        hosting.load("one", url)
+    assert hosting.is_loaded("one")
     assert (hosting.repository / "one" / "1" / "model.onnx").exists()
     assert wanted(hosting) == ["one"]
     hosting.unload("one")
     assert wanted(hosting) == []
     assert not (hosting.repository / "one").exists()
-
-
-def test_one_that_takes_too_long_and_fails_can_be_loaded_again(
-    hosting: ModelLoader, server: FakeTriton, tmp_path: Path
-) -> None:
-    server.loading_s = 11
-    with pytest.raises(DeadlineExceeded):
-        hosting.load("one", str(tmp_path / "elsewhere"))
-    server.loading.clear()
-    server.unloaded.add("one")  # it failed
-    server.loading_s = 0
-    hosting.load("one", str(tmp_path / "elsewhere"))
-    assert hosting.is_loaded("one")
 
 
 LOADER = """
@@ -246,11 +231,6 @@ def test_a_model_that_goes_meanwhile_is_not_called_the_repository_s_own(
     (hosting.repository / "own").mkdir()
     with pytest.raises(BadModel, match="of its own"):
         hosting.load("own", str(tmp_path / "elsewhere"))
-
-
-def test_no_name_is_too_long_to_be_unknown(hosting: ModelLoader) -> None:
-    with pytest.raises(UnknownModel):
-        hosting.unload("x" * 300)
 
 
 def test_no_name_leads_to_a_folder_elsewhere(hosting: ModelLoader, tmp_path: Path) -> None:

@@ -33,14 +33,24 @@ def places(tmp_path: Path) -> tuple[Path, Path, Path]:
     return mounted, repository, aside
 
 
-def test_a_link_that_leads_nowhere_is_an_empty_folder(places: tuple[Path, Path, Path]) -> None:
-    _, repository, aside = places
+def test_a_link_that_leads_nowhere_is_an_empty_folder_until_it_leads_again(
+    places: tuple[Path, Path, Path],
+) -> None:
+    mounted, repository, aside = places
     for _ in range(2):
         keep_listable(repository, aside)
         assert sorted(path.name for path in repository.iterdir()) == ["gone", "here", "plain"]
         assert not (repository / "gone").is_symlink()
         assert list((repository / "gone").iterdir()) == []
         assert (repository / "here" / "1").is_dir()
+    (repository / "gone" / "1").mkdir()
+    (mounted / "gone" / "1").mkdir(parents=True)
+    keep_listable(repository, aside)
+    assert (repository / "gone" / "1").is_dir(), "what is there meanwhile stays"
+    (repository / "gone" / "1").rmdir()
+    keep_listable(repository, aside)
+    assert (repository / "gone").readlink() == mounted / "gone"
+    assert list(aside.iterdir()) == []
 
 
 @pytest.mark.parametrize("act", ["models", "load", "unload", "reload"])
@@ -55,24 +65,6 @@ def test_links_are_mended_before_triton_reads_them(
         getattr(triton, act)(*arguments, timeout=0.2)
     assert not (repository / "gone").is_symlink()
     triton.close()
-
-
-def test_when_the_folder_is_back_so_is_the_link(places: tuple[Path, Path, Path]) -> None:
-    mounted, repository, aside = places
-    keep_listable(repository, aside)
-    (mounted / "gone" / "1").mkdir(parents=True)
-    keep_listable(repository, aside)
-    assert (repository / "gone").readlink() == mounted / "gone"
-    assert list(aside.iterdir()) == []
-
-
-def test_what_is_there_meanwhile_stays(places: tuple[Path, Path, Path]) -> None:
-    mounted, repository, aside = places
-    keep_listable(repository, aside)
-    (repository / "gone" / "1").mkdir()
-    (mounted / "gone").mkdir()
-    keep_listable(repository, aside)
-    assert (repository / "gone" / "1").is_dir()
 
 
 @pytest.mark.parametrize("name", ["m", "1"])
@@ -119,20 +111,15 @@ def test_a_file_is_called_what_its_author_calls_it(tmp_path: Path) -> None:
         ("name: 'own'", "own"),
         ('name: "../own"', "model"),
         ("name:", "model"),
+        ('name: "own"  # größe', "model"),  # which is not UTF-8
     ],
 )
 def test_a_mounted_model_has_the_name_of_its_configuration(
     tmp_path: Path, text: str, name: str
 ) -> None:
     (tmp_path / "1").mkdir()
-    (tmp_path / "config.pbtxt").write_text(text)
+    (tmp_path / "config.pbtxt").write_bytes(text.encode("latin-1"))
     assert [found for found, _ in models_in(tmp_path)] == [name]
-
-
-def test_a_mounted_configuration_that_is_not_utf_8_ends_nothing(tmp_path: Path) -> None:
-    (tmp_path / "1").mkdir()
-    (tmp_path / "config.pbtxt").write_bytes('name: "own"  # größe'.encode("latin-1"))
-    assert [found for found, _ in models_in(tmp_path)] == ["model"]
 
 
 def test_a_model_that_cannot_be_read_is_left_out_and_named(shut: Path) -> None:
@@ -188,22 +175,24 @@ def test_a_model_of_which_triton_would_die_is_left_out(tmp_path: Path) -> None:
     assert len(said) == 1 + len(DEADLY) + 1 + len(without_a_gpu)
 
 
-def composed(tmp_path: Path) -> Path:
-    """Return the repository that is composed of the models in `mounted`."""
+def composed(tmp_path: Path, config: bytes | None, *files: str) -> tuple[Path, Path]:
+    """Return the folder of a model, and its place in the repository that is composed."""
+    folder = tmp_path / "mounted" / "m"
+    for file in files:
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).touch()
+    if config is not None:
+        (folder / "config.pbtxt").write_bytes(config)
     (tmp_path / "none").mkdir()
-    repository = tmp_path / "composed"
-    compose(repository, tmp_path / "mounted", tmp_path / "none", instead=False, say=print)
-    return repository
+    compose(tmp_path / "made", tmp_path / "mounted", tmp_path / "none", instead=False, say=print)
+    return folder, tmp_path / "made" / "m"
 
 
 @pytest.mark.parametrize("coding", ["utf-8-sig", "utf-16"])
 def test_triton_reads_no_byte_order_mark(tmp_path: Path, coding: str) -> None:
     """It takes UTF-8 without one; what its folder has besides is linked."""
-    model = tmp_path / "mounted" / "m"
-    (model / "1").mkdir(parents=True)
-    (model / "labels.txt").touch()
-    (model / "config.pbtxt").write_bytes('backend: "python"\r\n# größe'.encode(coding))
-    place = composed(tmp_path) / "m"
+    text = 'backend: "python"\r\n# größe'.encode(coding)
+    model, place = composed(tmp_path, text, "1/model.py", "labels.txt")
     expected = b'backend: "python"\r\n# gr\xc3\xb6\xc3\x9fe'
     assert (place / "config.pbtxt").read_bytes() == expected
     for name in ("1", "labels.txt"):
@@ -225,11 +214,8 @@ def test_an_environment_beside_a_model_is_named_by_its_own_path(
     tmp_path: Path, value: str, changed: str | None
 ) -> None:
     """Triton would look for it beside the links."""
-    folder = tmp_path / "mounted" / "m"
-    (folder / "1").mkdir(parents=True)
     text = 'parameters { key: "EXECUTION_ENV_PATH" value { string_value: "%s" } }\n'
-    (folder / "config.pbtxt").write_text(text % value)
-    place = composed(tmp_path) / "m"
+    folder, place = composed(tmp_path, (text % value).encode(), "1/model.py")
     assert place.is_symlink() == (changed is None)
     expected = (changed or value).format(folder=folder)
     assert (place / "config.pbtxt").read_text() == text % expected
@@ -237,18 +223,11 @@ def test_an_environment_beside_a_model_is_named_by_its_own_path(
 
 
 def test_a_configuration_may_lie_beside_a_plain_model_file(tmp_path: Path) -> None:
-    model = tmp_path / "mounted" / "m"
-    model.mkdir(parents=True)
-    (model / "model.onnx").touch()
-    (model / "config.pbtxt").write_text("max_batch_size: 16")
-    place = composed(tmp_path) / "m"
+    """What a system left beside the folder is no model."""
+    for litter in ("__MACOSX", ".ipynb_checkpoints", "._m"):
+        (tmp_path / "mounted" / litter / "1").mkdir(parents=True)
+    _, place = composed(tmp_path, b"max_batch_size: 16", "model.onnx")
     assert (place / "config.pbtxt").read_text() == "max_batch_size: 16"
     assert (place / "1" / "model.onnx").is_file()
     assert not (place / "model.onnx").exists()
-
-
-@pytest.mark.parametrize("litter", ["__MACOSX", ".ipynb_checkpoints", "._m"])
-def test_what_a_system_left_is_no_model(tmp_path: Path, litter: str) -> None:
-    for name in ("m", litter):
-        (tmp_path / "mounted" / name / "1").mkdir(parents=True)
-    assert [path.name for path in composed(tmp_path).iterdir()] == ["m"]
+    assert [path.name for path in place.parent.iterdir()] == ["m"]
