@@ -44,6 +44,16 @@ class Pieces:
         self.closed += 1
 
 
+def answering(pieces: Iterable[bytes], *headers: tuple[str, str]) -> Application:
+    """Return an application that answers every request with a body."""
+
+    def application(_: dict[str, Any], start_response: Callable[..., Any]) -> Any:
+        start_response("200 OK", [*headers])
+        return pieces if isinstance(pieces, Pieces) else Pieces(pieces)
+
+    return application
+
+
 @contextmanager
 def worker(application: Application) -> Iterator[tuple[WebWorker, TConn, socket.socket]]:
     """Return a worker that is not run, one of its connections, and the other end of that."""
@@ -58,9 +68,6 @@ def worker(application: Application) -> Iterator[tuple[WebWorker, TConn, socket.
             yield one, TConn(one.cfg, recorded, "", "gunicorn.sock"), theirs
     finally:
         one.tmp.close()
-
-
-# How requests are read
 
 
 def seen(*sent: bytes, read: Callable[[Any], bytes] = lambda body: bytes(body.read())) -> list[Any]:

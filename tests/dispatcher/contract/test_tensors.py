@@ -21,35 +21,19 @@ from tests.support.stand_ins import Red, assert_error, image
 
 def test_a_v2_body_is_answered_with_one(client: FlaskClient) -> None:
     nested = tensor("B", (2, 3), data=[[10, 20, 30], [40, 50, 60.5]])
-    response = ask(
-        client,
-        "/infer/add",
-        id="42",
-        inputs=[tensor("A", (2, 3), data=(1, 2, 3, 4, 5, 6)), nested],
-        outputs=[{"name": "SUM"}],
-    )
-    assert response.json == {
-        "model_name": "add",
-        "id": "42",
-        "outputs": [
-            {"name": "SUM", "shape": [2, 3], "datatype": "FP32", "data": [11, 22, 33, 44, 55, 66.5]}
-        ],
-    }
-
-
-def test_a_v2_body_goes_to_a_model_with_a_client_too(client: FlaskClient) -> None:
+    inputs = [tensor("A", (2, 3), data=(1, 2, 3, 4, 5, 6)), nested]
+    response = ask(client, "/infer/add", id="42", inputs=inputs, outputs=[{"name": "SUM"}])
+    outputs = [tensor("SUM", (2, 3), data=[11, 22, 33, 44, 55, 66.5])]
+    assert response.json == {"model_name": "add", "id": "42", "outputs": outputs}
+    response = ask(client, modelname="add", payload={"inputs": [tensor()]})
+    assert (response.json or {})["result"]["outputs"][0]["data"] == [1, 2, 3]
+    response = ask(client, "/infer/words", inputs=[tensor("IN", (2,), "BYTES", ["a", "é"])])
+    assert (response.json or {})["outputs"][0]["data"] == ["a", "é"]
     response = ask(client, modelname="resnet", inputs=[tensor("input", (1,), data=(1,))])
     assert response.status_code == 400  # the model itself was asked, and has no such input
 
 
-def test_a_model_without_a_client_takes_a_v2_payload(client: FlaskClient) -> None:
-    response = ask(client, modelname="add", payload={"inputs": [tensor()]})
-    assert (response.json or {})["result"]["outputs"][0]["data"] == [1, 2, 3]
-
-
-def test_texts_are_tensors_too(client: FlaskClient) -> None:
-    response = ask(client, "/infer/words", inputs=[tensor("IN", (2,), "BYTES", ["a", "é"])])
-    assert (response.json or {})["outputs"][0]["data"] == ["a", "é"]
+WANTED = r"\"datatype\": \"FP32\""
 
 
 def test_infinity_itself_fits_into_every_type_that_has_it() -> None:
@@ -71,13 +55,10 @@ def test_infinity_itself_fits_into_every_type_that_has_it() -> None:
         ([tensor(), tensor()], ["twice"]),
         ([tensor(datatype="FP33")], ["'FP33'", "FP32"]),
         ([tensor(datatype=None)], ["null"]),
-        (
-            [tensor(datatype="INT32")],
-            ["`A` wants FP32 [-1, 3]; you sent INT32 [1, 3]", r"\"datatype\": \"FP32\""],
-        ),
+        ([tensor(datatype="INT32")], ["`A` wants FP32 [-1, 3]; you sent INT32 [1, 3]", WANTED]),
         (
             [tensor(datatype="FP64", shape=(3,))],
-            ["wants FP32", r"\"datatype\": \"FP32\"", "send the same data as [1, 3]"],
+            ["wants FP32", WANTED, "send the same data as [1, 3]"],
         ),
         ([tensor(shape=(1, 2), data=(1, 2))], ["wants FP32 [-1, 3]; you sent FP32 [1, 2]"]),
         ([tensor(shape=(0, 2**21), data=())], ["has no numbers", "at most"]),
@@ -226,20 +207,21 @@ def test_texts_in_base64_are_decoded(client: FlaskClient, server: FakeTriton) ->
     one["data"] = ["cmVk", "red!"]
     response = client.post("/infer/words", json={"inputs": [one]})
     assert_error(response, 400, "bad_payload", "`inputs[0].data`", "base64", "content_type out")
-    for body in (
-        {"inputs": [tensor("IN", (1,), "BYTES", ["a"])], "parameters": parameters},
-        {
-            "inputs": [tensor("IN", (1,), "BYTES", ["a"])],
-            "outputs": [{"name": "OUT", "parameters": parameters}],
-        },
-    ):
-        response = client.post("/infer/words", json=body)
+    inputs = [tensor("IN", (1,), "BYTES", ["a"])]
+    output = {"name": "OUT", "parameters": parameters}
+    for more in ({"parameters": parameters}, {"outputs": [output]}):
+        response = client.post("/infer/words", json={"inputs": inputs, **more})
         assert_error(response, 400, "bad_payload", "parameters.content_type` is 'base64'")
 
 
-def test_a_time_in_a_v2_body_is_not_passed_over(client: FlaskClient) -> None:
+def test_what_else_a_v2_body_may_not_have_is_named(client: FlaskClient) -> None:
     response = ask(client, "/infer/add", inputs=[tensor()], timeout_ms=5)
     assert_error(response, 400, "bad_body", "timeout_ms", "query")
+    response = ask(client, "/infer/add", inputs=[tensor()], outputs=[{"name": "Nope"}])
+    assert_error(response, 400, "bad_payload", "`outputs[0]`: there is no output 'Nope'", "SUM")
+    for payload in ({"npy": "abc"}, {"npy": 5}, {"inputs": [], "npy": "zzz"}):
+        response = ask(client, modelname="add", payload=payload)
+        assert_error(response, 400, "bad_payload", "`inputs`")
 
 
 def npy(array: Any, *, pickled: bool = False) -> bytes:
@@ -248,34 +230,24 @@ def npy(array: Any, *, pickled: bool = False) -> bytes:
     return out.getvalue()
 
 
-def test_a_numpy_file_in_and_out(client: FlaskClient) -> None:
-    a = np.arange(6, dtype=np.float32).reshape(2, 3)
-    response = client.post(
-        "/infer/add",
-        data=npy(a),
-        content_type="application/x-npy",
-        headers={"Accept": "application/x-npy"},
-    )
-    # One array, but the model has two inputs: which of them is meant?
-    assert_error(response, 400, "tensors_refused", "`A` FP32 [-1, 3]", "`B` FP32 [-1, 3]")
+NPY = {"Content-Type": "application/x-npy", "Accept": "application/x-npy"}
 
 
 def test_a_numpy_file_for_the_one_input(client: FlaskClient, server: FakeTriton) -> None:
+    ones = np.ones((2, 3), "f4")
+    response = client.post("/infer/add", data=npy(ones), headers=NPY)
+    # One array, but the model has two inputs: which of them is meant?
+    assert_error(response, 400, "tensors_refused", "`A` FP32 [-1, 3]", "`B` FP32 [-1, 3]")
     server.signatures["add"] = Signature(8, ADD.inputs[:1], ADD.outputs)
-    for array in (
-        np.arange(6, dtype="<f4").reshape(2, 3),
-        np.asfortranarray(np.ones((2, 3), "f4")),
-    ):
-        response = client.post(
-            "/infer/add",
-            data=npy(array),
-            content_type="application/x-npy",
-            headers={"Accept": "application/x-npy"},
-        )
+    for array in (np.arange(6, dtype="<f4").reshape(2, 3), np.asfortranarray(ones)):
+        response = client.post("/infer/add", data=npy(array), headers=NPY)
         assert response.content_type == "application/x-npy"
         back = np.load(io.BytesIO(response.data), allow_pickle=False)
         assert back.dtype == np.float32
         assert back.tolist() == array.tolist()
+
+
+HEADED = b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'fortran_order': False, 'shape': (%s), }"
 
 
 @pytest.mark.parametrize(
@@ -287,17 +259,8 @@ def test_a_numpy_file_for_the_one_input(client: FlaskClient, server: FakeTriton)
         (npy(np.array([{"a": 1}], object), pickled=True), "bad_payload"),
         (npy(np.ones((2, 3), np.complex64)), "bad_payload"),
         (npy(np.ones((2, 3), np.float32))[:-1], "bad_payload"),
-        (
-            b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'fortran_order': False, "
-            b"'shape': (1000000000000, 3), }".ljust(128),
-            "bad_payload",
-        ),
-        (
-            b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'fortran_order': False, "
-            b"'shape': (True, 2), }".ljust(128)
-            + bytes(8),
-            "bad_payload",
-        ),
+        ((HEADED % b"1000000000000, 3").ljust(128), "bad_payload"),
+        ((HEADED % b"True, 2").ljust(128) + bytes(8), "bad_payload"),
         (b"\x93NUMPY\x01\x00\x88\x13" + b"(" * 5000, "bad_payload"),
         (npy(np.ones((2, 4), np.float32)), "tensors_refused"),
         (npy(np.ones((2, 3), np.float64)), "tensors_refused"),
@@ -318,12 +281,7 @@ def test_an_array_of_another_type_is_taken_when_the_hints_are_followed(
     server.signatures["add"] = Signature(8, ADD.inputs[:1], ADD.outputs)
     array = np.ones((2, 3), dtype)
     for _ in range(3):
-        response = client.post(
-            "/infer/add",
-            data=npy(array),
-            content_type="application/x-npy",
-            headers={"Accept": "application/x-npy"},
-        )
+        response = client.post("/infer/add", data=npy(array), headers=NPY)
         if response.status_code == 200:
             break
         assert response.status_code == 400
@@ -333,14 +291,3 @@ def test_an_array_of_another_type_is_taken_when_the_hints_are_followed(
         array = array.astype(asked[1])
     assert response.status_code == 200
     assert np.array_equal(np.load(io.BytesIO(response.data)), np.ones((2, 3)))
-
-
-def test_an_output_that_is_none_is_named(client: FlaskClient) -> None:
-    response = ask(client, "/infer/add", inputs=[tensor()], outputs=[{"name": "Nope"}])
-    assert_error(response, 400, "bad_payload", "`outputs[0]`: there is no output 'Nope'", "SUM")
-
-
-@pytest.mark.parametrize("payload", [{"npy": "abc"}, {"npy": 5}, {"inputs": [], "npy": "zzz"}])
-def test_a_numpy_file_is_no_json(client: FlaskClient, payload: Any) -> None:
-    response = ask(client, modelname="add", payload=payload)
-    assert_error(response, 400, "bad_payload", "`inputs`")

@@ -15,13 +15,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from tests.conftest import PICTURES
-from tests.support.fuzz import (
-    DOCUMENTS,
-    fuzzed,
-    header,
-    sound,
-    spoiled,
-)
+from tests.support.asking import FORM, form_of, part
+from tests.support.fuzz import DOCUMENTS, fuzzed, header, sound, spoiled
 
 # Pillow warns of damaged metadata, and goes on.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -63,43 +58,24 @@ SOUND = pictures()
     accept=st.sampled_from(["application/json", "image/jpeg", "image/png"]),
 )
 def test_pictures(client: FlaskClient, data: bytes, model: str, accept: str) -> None:
-    sound(
-        client.post(
-            f"/infer/{model}", data=data, content_type="image/any", headers={"Accept": accept}
-        )
-    )
-
-
-def form(*parts: tuple[str, bytes]) -> bytes:
-    return (
-        b"".join(
-            f"--b\r\nContent-Disposition: form-data; {head}\r\n\r\n".encode() + content + b"\r\n"
-            for head, content in parts
-        )
-        + b"--b--\r\n"
-    )
+    headers = {"Accept": accept, "Content-Type": "image/any"}
+    sound(client.post(f"/infer/{model}", data=data, headers=headers))
 
 
 FORMS = [
-    form(
-        ('name="f"; filename="a.png"\r\nContent-Type: image/png', SOUND[3]),
-        ('name="modelname"', b"resnet"),
-    ),
-    form(
-        ('name="f"; filename="a.txt"\r\nContent-Type: text/plain', b"a [MASK] b"),
-        ('name="modelname"', b"bert_base"),
-        ('name="parameters"', b'{"top_k": 1}'),
-        ('name="modelversion"', b"1"),
-    ),
-    form(),
+    part('name="modelname"', "", b"resnet") + form_of(SOUND[3], "image/png"),
+    part('name="modelname"', "", b"bert_base")
+    + part('name="parameters"', "", b'{"top_k": 1}')
+    + part('name="modelversion"', "", b"1")
+    + form_of(b"a [MASK] b", "text/plain"),
+    b"--b--\r\n",
 ]
 
 
 @fuzzed
 @given(
     body=spoiled(FORMS),
-    content_type=st.just("multipart/form-data; boundary=b")
-    | header.map(lambda text: f"multipart/form-data; {text}"),
+    content_type=st.just(FORM) | header.map(lambda text: f"multipart/form-data; {text}"),
 )
 def test_forms(client: FlaskClient, body: bytes, content_type: str) -> None:
     sound(client.post("/invocations", data=body, content_type=content_type))
@@ -145,11 +121,5 @@ def test_numpy_files(client: FlaskClient, data: bytes) -> None:
     encoding=st.sampled_from(["gzip", "GZIP", " gzip ", "gzip, gzip", "deflate", "br", "identity"]),
 )
 def test_packed_bodies(client: FlaskClient, data: bytes, encoding: str) -> None:
-    sound(
-        client.post(
-            "/invocations",
-            data=data,
-            content_type="application/json",
-            headers={"Content-Encoding": encoding},
-        )
-    )
+    headers = {"Content-Encoding": encoding, "Content-Type": "application/json"}
+    sound(client.post("/invocations", data=data, headers=headers))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from gunicorn.config import Config
@@ -14,7 +14,7 @@ from werkzeug.exceptions import ClientDisconnected
 
 from dispatcher.gunicorn.hooks import skip_after_freeze
 from dispatcher.gunicorn.worker import Body
-from tests.support.web_worker import Pieces, seen, worker
+from tests.support.web_worker import answering, seen, worker
 
 
 def test_the_application_sees_what_gunicorns_own_parser_would_show() -> None:
@@ -40,12 +40,12 @@ def test_the_application_sees_what_gunicorns_own_parser_would_show() -> None:
 
 
 PICTURE = bytes(range(256)) * 1024
+WHOLE = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(PICTURE) + PICTURE
 
 
 @pytest.mark.parametrize("cut", [10, 60, 80, 100, 8192, 100_000])
 def test_a_request_may_come_in_pieces(cut: int) -> None:
-    whole = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(PICTURE) + PICTURE
-    ((_, body),) = seen(whole[:cut], whole[cut:])
+    ((_, body),) = seen(WHOLE[:cut], WHOLE[cut:])
     assert body == PICTURE
 
 
@@ -57,17 +57,14 @@ def test_a_body_is_read_in_pieces_too() -> None:
         assert body.read() == body.read(1) == b""
         return b"".join(pieces)
 
-    whole = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(PICTURE) + PICTURE
-    ((_, body),) = seen(whole, read=in_pieces)
+    ((_, body),) = seen(WHOLE, read=in_pieces)
     assert body == PICTURE
 
 
 def test_what_was_not_read_is_not_taken_for_the_next_request() -> None:
-    first = (
-        b"POST /1 HTTP/1.1\r\nHost: x\r\nContent-Length: 20\r\n\r\n" + b"GET /no HTTP/1.1\r\n\r\n"
-    )
-    second = b"GET /2 HTTP/1.1\r\nHost: x\r\n\r\n"
-    found = seen(first + second, read=lambda body: b"")
+    unread = b"GET /no HTTP/1.1\r\n\r\n"
+    first = b"POST /1 HTTP/1.1\r\nHost: x\r\nContent-Length: 20\r\n\r\n" + unread
+    found = seen(first + b"GET /2 HTTP/1.1\r\nHost: x\r\n\r\n", read=lambda body: b"")
     assert [environ["PATH_INFO"] for environ, _ in found] == ["/1", "/2"]
 
 
@@ -101,10 +98,7 @@ def test_a_body_that_breaks_off_is_not_taken_for_a_whole_one() -> None:
     ],
 )
 def test_what_nginx_would_not_send_is_refused(request_: bytes, status: int) -> None:
-    def application(*_: Any) -> Pieces:
-        raise AssertionError("it was asked")
-
-    with worker(application) as (one, connection, theirs):
+    with worker(Mock(side_effect=AssertionError("it was asked"))) as (one, connection, theirs):
         theirs.sendall(request_)
         assert one.handle(connection) is False
         assert theirs.recv(2**16).startswith(b"HTTP/1.1 %d " % status)
@@ -120,10 +114,6 @@ def test_what_nginx_would_not_send_is_refused(request_: bytes, status: int) -> N
     ],
 )
 def test_a_connection_is_kept_where_its_other_end_keeps_it(line: bytes, *, kept: bool) -> None:
-    def application(_: dict[str, Any], start_response: Callable[..., Any]) -> Pieces:
-        start_response("200 OK", [("Content-Length", "0")])
-        return Pieces([b""])
-
-    with worker(application) as (one, connection, theirs):
+    with worker(answering([b""], ("Content-Length", "0"))) as (one, connection, theirs):
         theirs.sendall(line)
         assert one.handle(connection) is kept

@@ -1,4 +1,4 @@
-"""gunicorn's worker as it is run here: answers and connections."""
+"""gunicorn's worker as it is run here: answers, connections and threads."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ import inspect
 import json
 import logging
 import socket
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,8 +22,10 @@ from gunicorn.http.parser import Parser
 from gunicorn.workers.gthread import ThreadWorker
 
 from dispatcher.gunicorn import hooks
-from dispatcher.gunicorn.worker import WebWorker
-from tests.support.web_worker import Pieces, worker
+from dispatcher.gunicorn.worker import ThreadPool
+from tests.support.web_worker import Pieces, answering, worker
+
+REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 def test_gunicorn_is_the_one_that_the_worker_was_written_for() -> None:
@@ -32,12 +38,7 @@ def test_gunicorn_is_the_one_that_the_worker_was_written_for() -> None:
 def test_head_and_body_are_sent_in_one_call(method: str) -> None:
     body = b"x" * 300_000
     pieces = Pieces([body])
-
-    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Pieces:
-        assert environ["REQUEST_METHOD"] == method
-        start_response("200 OK", [("Content-Length", str(len(body)))])
-        return pieces
-
+    application = answering(pieces, ("Content-Length", str(len(body))))
     with worker(application) as (one, connection, theirs):
         theirs.sendall(f"{method} / HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         # Nobody reads: it has to fit into the socket.
@@ -61,41 +62,16 @@ def test_the_first_line_goes_out_with_the_head_and_before_the_second_is_made() -
         yield b"two\n"
         assert sent[1:] == [b"4\r\ntwo\n\r\n"]
 
-    def application(_: dict[str, Any], start_response: Callable[..., Any]) -> Pieces:
-        start_response("200 OK", [])
-        return Pieces(lines())
-
-    with worker(application) as (one, connection, theirs):
+    with worker(answering(lines())) as (one, connection, theirs):
         sent = connection.sock.sent
-        theirs.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        theirs.sendall(REQUEST)
         assert one.handle(connection) is True
         assert sent[2:] == [b"0\r\n\r\n"]
 
 
-def test_an_answer_that_breaks_off_ends_its_connection(caplog: pytest.LogCaptureFixture) -> None:
-    def lines() -> Iterator[bytes]:
-        yield b"one\n"
-        raise ZeroDivisionError
-
-    pieces = Pieces(lines())
-
-    def application(_: dict[str, Any], start_response: Callable[..., Any]) -> Pieces:
-        start_response("200 OK", [])
-        return pieces
-
-    with worker(application) as (one, connection, theirs):
-        theirs.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-        theirs.shutdown(socket.SHUT_WR)
-        assert one.handle(connection) is False
-        received = theirs.recv(2**16)
-        assert received.endswith(b"one\n\r\n")
-        assert theirs.recv(1) == b""
-    assert pieces.closed == 1
-    assert "ZeroDivisionError" in caplog.text
-
-
 class NotClosed(Pieces):
     def close(self) -> None:
+        super().close()
         raise RuntimeError("at the end of it")
 
 
@@ -108,25 +84,21 @@ def test_what_goes_wrong_after_an_answer_hides_neither_it_nor_what_went_wrong_in
         if first:
             raise first
 
-    def application(_: dict[str, Any], start_response: Callable[..., Any]) -> Pieces:
-        start_response("200 OK", [])
-        return NotClosed(lines())
-
-    with worker(application) as (one, connection, theirs):
-        theirs.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    pieces = NotClosed(lines())
+    with worker(answering(pieces)) as (one, connection, theirs):
+        theirs.sendall(REQUEST)
         if first:
             theirs.shutdown(socket.SHUT_WR)
         assert one.handle(connection) is not bool(first)
+        if first:  # an answer that breaks off ends its connection
+            assert theirs.recv(2**16).endswith(b"one\n\r\n")
+            assert theirs.recv(1) == b""
+    assert pieces.closed == 1
     own = [record.exc_info[1] for record in caplog.records if record.exc_info]
     assert [str(error) for error in own] == ["at the end of it"] + [str(first)] * bool(first)
 
 
-REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
-
-
-def asked_twice(
-    meanwhile: Callable[[WebWorker], None] = lambda _: None,
-) -> tuple[Any, int]:
+def asked_twice(**meanwhile: Any) -> tuple[Any, int]:
     """Ask, and again while the first answer is made; return what becomes of it, and the answers."""
     asked = 0
 
@@ -135,7 +107,7 @@ def asked_twice(
         asked += 1
         if asked == 1:
             theirs.sendall(REQUEST)
-            meanwhile(one)
+            vars(one).update(meanwhile)
         start_response("200 OK", [("Content-Length", "2")])
         return Pieces([b"ok"])
 
@@ -146,21 +118,10 @@ def asked_twice(
 
 
 def test_a_thread_takes_the_next_request_of_its_connection_itself() -> None:
+    """But where others may need it, or the worker ends."""
     assert asked_twice() == (True, 2)
-
-
-def test_a_thread_is_given_back_where_others_may_need_it() -> None:
-    def others_come(one: WebWorker) -> None:
-        one.in_hand = one.cfg.threads
-
-    assert asked_twice(others_come) == (True, 1)
-
-
-def test_a_worker_that_ends_leaves_the_next_request_to_gunicorn() -> None:
-    def end(one: WebWorker) -> None:
-        one.alive = False
-
-    assert asked_twice(end) == (True, 1)
+    assert asked_twice(in_hand=4) == (True, 1)
+    assert asked_twice(alive=False) == (True, 1)
 
 
 def test_gunicorn_s_own_lines_have_a_level_in_json(
@@ -186,18 +147,12 @@ def test_old_workers_answer_until_all_new_ones_have_booted(tmp_path: Path) -> No
 
     def spawn() -> None:
         server.worker_age += 1
-        tmp = (tmp_path / str(server.worker_age)).open("w")
-        workers[server.worker_age] = SimpleNamespace(
-            pid=server.worker_age, age=server.worker_age, tmp=tmp
-        )
+        age = server.worker_age
+        tmp = (tmp_path / str(age)).open("w")
+        workers[age] = SimpleNamespace(pid=age, age=age, tmp=tmp)
 
-    server = SimpleNamespace(
-        worker_age=0,
-        num_workers=2,
-        WORKERS=workers,
-        spawn_worker=spawn,
-        kill_worker=lambda pid, _: ended.append(pid),
-    )
+    server = SimpleNamespace(worker_age=0, num_workers=2, WORKERS=workers, spawn_worker=spawn)
+    server.kill_worker = lambda pid, _: ended.append(pid)
     generations = hooks.Generations(server)
     generations.manage()
     assert list(workers) == [1, 2]
@@ -214,3 +169,68 @@ def test_old_workers_answer_until_all_new_ones_have_booted(tmp_path: Path) -> No
     assert ended == [1, 2]
     for one in workers.values():
         one.tmp.close()
+
+
+POOL = """
+import logging, sys, threading
+from gunicorn.config import Config
+from dispatcher.gunicorn.worker import WebWorker
+
+room, start = int(sys.argv[1]), threading.Thread.start
+
+def start_where_there_is_room(thread):
+    if threading.active_count() > room:
+        raise RuntimeError("can't start new thread")
+    start(thread)
+
+threading.Thread.start = start_where_there_is_room
+logging.basicConfig(stream=sys.stdout, format="%(message)s")
+configuration = Config()
+configuration.set("threads", 8)
+worker = WebWorker(1, 0, [], None, 15, configuration, logging.getLogger())
+pool = worker.get_thread_pool()
+print(threading.active_count() - 1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("room", "code", "said"),
+    [(8, 0, "8\n"), (7, 1, "cannot start the 8 threads of a web worker")],
+)
+def test_a_worker_has_all_its_threads_or_does_not_begin(room: int, code: int, said: str) -> None:
+    """Started by need, the one that is too many would end it with all that it has in hand."""
+    command = [sys.executable, "-c", POOL, str(room)]
+    ran = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
+    assert (ran.returncode, ran.stdout[: len(said)]) == (code, said)
+
+
+def test_work_is_done_in_the_order_in_which_it_comes_and_each_has_its_own_outcome() -> None:
+    begun: list[int] = []
+    go = threading.Event()
+
+    def do(number: int) -> int:
+        begun.append(number)
+        go.wait(20)
+        return 12 // number
+
+    pool = ThreadPool(1)
+    outcomes = [pool.submit(do, number) for number in (4, 3, 0, 2)]
+    go.set()
+    assert isinstance(outcomes[2].exception(20), ZeroDivisionError)
+    assert [outcomes[place].result(20) for place in (0, 1, 3)] == [3, 4, 6]
+    assert begun == [4, 3, 0, 2]
+
+
+def test_as_many_as_there_are_threads_work_at_a_time() -> None:
+    pool, all_of_them = ThreadPool(8), threading.Barrier(8)
+    assert sorted(p.result(20) for p in [pool.submit(all_of_them.wait, 20) for _ in range(8)]) == [
+        *range(8)
+    ]
+
+
+def test_the_thread_that_was_busy_last_is_the_next() -> None:
+    pool, seen = ThreadPool(8), list[int]()
+    for _ in range(20):
+        seen.append(pool.submit(threading.get_ident).result(20))
+        time.sleep(0.02)  # until it is idle again
+    assert len(set(seen)) <= 3

@@ -28,11 +28,13 @@ def one(**fields: Any) -> dict[str, Any]:
     return {"inputs": [{**BOTH[0], **fields}, BOTH[1]]}
 
 
-def post(client: FlaskClient, document: Any, tensors: bytes = NUMBERS.tobytes() * 2) -> Any:
+def post(
+    client: FlaskClient, header: Any, tensors: bytes = NUMBERS.tobytes() * 2, model: str = "add"
+) -> Any:
     """Send tensors in binary."""
-    header = json.dumps(document).encode()
+    header = header if isinstance(header, bytes) else json.dumps(header).encode()
     headers = {LENGTH: str(len(header))}
-    return client.post("/v2/models/add/infer", data=header + tensors, headers=headers)
+    return client.post(f"/v2/models/{model}/infer", data=header + tensors, headers=headers)
 
 
 @pytest.mark.parametrize(("stated", "length"), [("0", 0), ("7", 7), ("10", 10), (None, None)])
@@ -93,14 +95,9 @@ def test_texts_in_binary_have_their_lengths_in_front(
         ([3], TEXTS[:-1] + b"\1", 400),
         ([3], TEXTS[:-4] + b"\xff\xff\xff\xff", 400),
     ):
-        document = {
-            "inputs": [{**text, "shape": shape}],
-            "parameters": {"binary_data_output": True},
-        }
-        header = json.dumps(document).encode()
-        answer = client.post(
-            "/v2/models/words/infer", data=header + tensors, headers={LENGTH: str(len(header))}
-        )
+        inputs, parameters = [{**text, "shape": shape}], {"binary_data_output": True}
+        document = {"inputs": inputs, "parameters": parameters}
+        answer = post(client, document, tensors, "words")
         assert answer.status_code == status, answer.text
         if status == 200:
             assert answer.data.endswith(TEXTS)
@@ -108,6 +105,7 @@ def test_texts_in_binary_have_their_lengths_in_front(
 
 
 HUGE = 2305843009213693952  # times 4 bytes it is 2^63
+CLASSES = [{"name": "SUM", "parameters": {"classification": 2**31}}]
 WRONG: dict[str, tuple[Any, str]] = {
     "2^63 bytes": (one(shape=[1, HUGE]), "`inputs[0].shape` is [1, 2305843009213693952]"),
     "1 GiB of which 12 bytes came": (one(shape=[1, 2**28]), "`A` wants FP32 [-1, 3]"),
@@ -134,14 +132,8 @@ WRONG: dict[str, tuple[Any, str]] = {
     "no inputs": ({"inputs": []}, "`inputs` is []"),
     "output twice": ({"inputs": BOTH, "outputs": [{"name": "SUM"}] * 2}, "given twice"),
     "no such output": ({"inputs": BOTH, "outputs": [{"name": "NO"}]}, "no output 'NO'"),
-    "2^31 classes": (
-        {"inputs": BOTH, "outputs": [{"name": "SUM", "parameters": {"classification": 2**31}}]},
-        "classification` is 2147483648",
-    ),
-    "a list as a parameter": (
-        {"inputs": BOTH, "parameters": {"a": [1]}},
-        "the parameter 'a' is [1]",
-    ),
+    "2^31 classes": ({"inputs": BOTH, "outputs": CLASSES}, "classification` is 2147483648"),
+    "a list as a parameter": ({"inputs": BOTH, "parameters": {"a": [1]}}, "parameter 'a' is [1]"),
     "2^63 as a parameter": ({"inputs": BOTH, "parameters": {"priority": 2**63}}, "64 bits"),
     "a name of Triton's": ({"inputs": BOTH, "parameters": {"triton_x": 1}}, "'triton_x'"),
     "a name with NUL": ({"inputs": BOTH, "parameters": {"a\0b": 1}}, "leave it out"),
@@ -172,11 +164,9 @@ def test_shared_memory_is_refused_however_it_is_written(
     assert json.loads(plain) == json.loads(escaped)
     tensors = NUMBERS.tobytes() * (2 if part == "outputs" else 0)
     for header in (plain.encode(), escaped.encode(), plain.encode("utf-16")):
-        answer = client.post(
-            "/v2/models/add/infer", data=header + tensors, headers={LENGTH: str(len(header))}
-        )
+        answer = post(client, header, tensors)
         assert answer.status_code == 400
-        assert f"`{part}[0].parameters` has 'shared_memory_{name}'" in (answer.json or {})["error"]
+        assert f"`{part}[0].parameters` has 'shared_memory_{name}'" in answer.json["error"]
     assert server.calls == []
 
 
@@ -198,7 +188,5 @@ def test_of_a_field_that_is_there_twice_the_model_gets_what_was_checked(
     """RFC 8259, 4: which one counts differs from reader to reader; here one reads for all."""
     header = json.dumps({"inputs": BOTH}).encode()
     header = b'{"inputs": [{"name": "A", "shape": [2305843009213693952]}], ' + header[1:]
-    headers = {LENGTH: str(len(header))}
-    body = header + NUMBERS.tobytes() * 2
-    assert client.post("/v2/models/add/infer", data=body, headers=headers).status_code == 200
+    assert post(client, header).status_code == 200
     np.testing.assert_array_equal(server.calls[-1]["inputs"]["A"], NUMBERS)
