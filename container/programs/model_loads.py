@@ -40,14 +40,9 @@ WAIT4 = {"x86_64": "61", "aarch64": "260"}.get(platform.machine(), "none")
 class ModelLoads:
     """Follows Triton's lines, and ends processes of models that Triton waits for in vain.
 
-    Args:
-        triton: returns Triton's process id, and whether it has started; 0 where it does not run.
-        start_timeout: seconds that Triton has to start. A load takes `START_SHARE` of what is left
-            at most, so that Triton can answer for the other models.
-        load_timeout: seconds that a load has later.
-        say: writes to the log.
-        proc: the folder.
-
+    `triton` returns Triton's process id, 0 where it does not run, and whether it has started. A
+    load takes `START_SHARE` of what is left of `start_timeout` at most, so that Triton can answer
+    for the other models, and `load_timeout` later.
     """
 
     def __init__(

@@ -31,24 +31,17 @@ def repository_folders(settings: Settings, run_dir: Path, say: Callable[[str], N
     if stores:
         keep_alone(settings.model_cache)
     cache = cache_of(settings, say)
-    source = ""
-    try:
-        listed = []
-        for store in stores:
-            source = str(store.source)
+    for store in stores:
+        try:
             if not (found := store.refresh(cache)):
                 raise UnknownModel(
                     "it has no models", hint="below the prefix each model has a folder, as on disk"
                 )
-            listed.append((store, found))
-        for store, found in listed:
-            source = str(store.source)
             first = settings.models_at_start if settings.load_on_demand else found
             store.fetch_all(cache, [model for name, model in found.items() if name in first])
-    except InferenceError as error:
-        raise SettingError(
-            f"MODEL_REPOSITORY has {source}: {error.message}; {error.hint}"
-        ) from error
+        except InferenceError as error:
+            said = f"{store.source}: {error.message}; {error.hint}"
+            raise SettingError(f"MODEL_REPOSITORY has {said}") from error
     return folders
 
 

@@ -55,16 +55,12 @@ INSTANCES = 2
 class ModelShare:
     """What one model gets.
 
-    Args:
-        tensors: bytes of tensors that one run may have, in and out; 0 where there is no room.
-        region: bytes of shared memory that each of its instances takes; 0 where it is not known.
-        batch: where the configuration is changed, the largest batch that it then has, 0 where it
-            has none; there is one instance then.
-
+    Where its configuration is changed, it has one instance, and batches of `batch` at most, 0 where
+    it has none.
     """
 
-    tensors: int
-    region: int = 0
+    tensors: int  # bytes that one run may have, in and out; 0 where there is no room
+    region: int = 0  # bytes that each of its instances takes; 0 where it is not known
     batch: int | None = None
 
 

@@ -80,19 +80,12 @@ class Log:
     def sink(self, program: str, finish: Finish | None = None) -> int:
         """Return the end of a pipe into which a program may write.
 
-        Args:
-            program: its name.
-            finish: takes each line that is not empty, and returns what is written of it; `None`
-                where it is a text like any other.
-
+        `finish` takes each line that is not empty, and returns what is written of it; `None` where
+        it is a text like any other.
         """
         source, sink = os.pipe()
-        thread = threading.Thread(
-            target=self._copy,
-            args=(program, source, finish),
-            name=f"log of {program}",
-            daemon=True,
-        )
+        copied = (program, source, finish)
+        thread = threading.Thread(target=self._copy, args=copied, daemon=True)
         self._sinks.append(sink)
         self._threads.append(thread)
         thread.start()

@@ -72,13 +72,7 @@ class State(Enum):
 
 @dataclass
 class Lifecycle:
-    """The lifecycle of one program so far; times are those of `Machine.now`.
-
-    Args:
-        faulty_since: when the present fault was found; None without one.
-        done_since: when its work was found to be finished, after it was asked to end.
-
-    """
+    """The lifecycle of one program so far; times are those of `Machine.now`."""
 
     program: Program
     state: State = State.WAITING
@@ -86,7 +80,7 @@ class Lifecycle:
     pid: int = 0
     alive: bool = False
     faulty_since: float | None = None
-    done_since: float | None = None
+    done_since: float | None = None  # after it was asked to end
     starts: int = 0
     worked: bool = False
     restarts: list[float] = field(default_factory=list)
@@ -106,21 +100,17 @@ class Lifecycle:
 class Supervisor:
     """Runs `programs` until a stop signal arrives, or one cannot be kept running.
 
-    Args:
-        publish: writes the status for the web workers, when it has changed.
-        settled: takes the seconds since the start, and returns whether the outcome of the start is
-            known; called repeatedly once all programs have worked, until it returns true.
-        also: returns what is published too, by the names of `SupervisorStatus`.
-
+    `settled` takes the seconds since the start, and returns whether its outcome is known; it is
+    called repeatedly once all programs have worked, until it returns true.
     """
 
     programs: Sequence[Program]
     system: Machine
     policy: Policy
     say: Say
-    publish: Callable[[Mapping[str, Any]], None]
+    publish: Callable[[Mapping[str, Any]], None]  # for the web workers
     settled: Callable[[float], bool]
-    also: Callable[[], Mapping[str, Any]] = dict
+    also: Callable[[], Mapping[str, Any]] = dict  # what is published too
     _lifecycles: list[Lifecycle] = field(default_factory=list)
     _turns: dict[int, float] = field(default_factory=dict)
     _asked_at: float | None = None

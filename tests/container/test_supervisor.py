@@ -24,17 +24,12 @@ def test_a_signal_stops_all_in_reverse_order_and_exits_0(number: Signals) -> Non
     assert script.spawned == ["Triton", "gunicorn", "NGINX"]
     asked = [(pid, n) for _, pid, n in script.sent if pid > 0]
     assert asked == [(3, QUIT), (2, TERM), (1, TERM)]
+    for pid in (1, 2, 3):  # a program that is stopped hears the signal all the same
+        at = script.sent.index(next(s for s in script.sent if s[1] == pid))
+        assert script.sent[at + 1][1:] == (-pid, CONT)
     assert out.announced == [1, 2, 3], "asked until it is settled, then no more"
     assert f"{number.name}: finishing what is in flight, then stopping" in out.said
     assert [told["stopping"] for told in out.told][-2:] == [False, True]
-
-
-def test_a_program_that_is_stopped_hears_the_signal_all_the_same() -> None:
-    script = Script(signals={5: [TERM]})
-    supervise(script)
-    for pid in (1, 2, 3):
-        asked = script.sent.index(next(s for s in script.sent if s[1] == pid))
-        assert script.sent[asked + 1][1:] == (-pid, CONT)
 
 
 def test_each_is_asked_only_when_the_one_before_it_has_ended() -> None:
@@ -73,10 +68,7 @@ def test_one_that_has_done_its_work_and_does_not_end_is_killed_soon() -> None:
     assert [(t, pid) for t, pid, _ in script.sent if pid > 0][-1] == (7, 1)
     assert next((t, pid) for t, pid, n in script.sent if (pid, n) == (-1, KILL)) == (12, -1)
     assert not any("killing" in line for line in out.said)
-
-
-def test_one_that_is_done_before_it_was_asked_to_end_is_left_alone() -> None:
-    script = Script(signals={50: [TERM]}, done_from=10)
+    script = Script(signals={50: [TERM]}, done_from=10)  # before it was asked to end
     out = supervise(script)
     assert out.code == 0
     assert script.spawned == ["Triton", "gunicorn", "NGINX"]
@@ -136,6 +128,9 @@ def test_a_second_signal_stops_at_once() -> None:
     script = Script(signals={5: [TERM], 7: [INT]}, stopping=1000)
     supervise(script)
     assert min(t for t, _, n in script.sent if n == KILL) == 7
+    out = supervise(Script(signals={5: [TERM, TERM]}, stopping=3))  # the same wish, sent twice
+    assert out.code == 0
+    assert not any("at once" in line for line in out.said)
 
 
 def test_the_first_signal_after_it_began_to_stop_by_itself_is_no_second_one() -> None:
@@ -147,18 +142,8 @@ def test_the_first_signal_after_it_began_to_stop_by_itself_is_no_second_one() ->
     assert out.code == 137
 
 
-def test_a_second_signal_that_comes_with_the_first_is_the_same_wish() -> None:
-    script = Script(signals={5: [TERM, TERM]}, stopping=3)
-    out = supervise(script)
-    assert out.code == 0
-    assert not any("at once" in line for line in out.said)
-
-
 def test_a_crash_while_stopping_is_not_exit_code_0() -> None:
     script = Script(signals={5: [TERM]}, deaths={6: [(1, -11)]}, stopping=3)
     out = supervise(script)
     assert out.code == 139
     assert "Triton died while stopping (SIGSEGV)" in out.said
-
-
-# Deaths

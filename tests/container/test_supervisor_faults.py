@@ -49,18 +49,15 @@ def test_a_program_that_dies_is_started_anew_by_itself(pid: int) -> None:
     assert reasons == {"", "it died (SIGKILL)"}, "the reason is gone when it works again"
 
 
-def test_what_a_dead_program_leaves_behind_is_gone_before_the_next_start() -> None:
-    script = Script(deaths={4: [(1, -9)]}, signals={20: [TERM]}, lingering=3)
+@pytest.mark.parametrize(("lingering", "cleaned"), [(3, 7), (1000, 10)])
+def test_what_a_dead_program_leaves_behind_is_gone_or_given_up_before_the_next_start(
+    lingering: int, cleaned: int
+) -> None:
+    script = Script(deaths={4: [(1, -9)]}, signals={20: [TERM]}, lingering=lingering)
     out = supervise(script)
     assert (4, -1, KILL) in script.sent
-    assert out.cleaned == [7]
-    assert script.spawned_at[-1] == (8, "Triton")
-
-
-def test_what_never_goes_does_not_keep_the_next_start_for_ever() -> None:
-    script = Script(deaths={4: [(1, -9)]}, signals={20: [TERM]}, lingering=1000)
-    supervise(script)
-    assert script.spawned_at[-1] == (11, "Triton")
+    assert out.cleaned == [cleaned]
+    assert script.spawned_at[-1] == (cleaned + 1, "Triton")
 
 
 def test_what_cannot_be_killed_ends_the_container() -> None:
@@ -75,9 +72,6 @@ def test_what_cannot_be_killed_ends_the_container() -> None:
         "stopped, with exit code 1",
     ]
     assert script.time < 91 + 25 + 5
-
-
-def test_what_cannot_be_killed_is_not_waited_for_after_a_signal() -> None:
     script = Script(signals={5: [TERM]}, undying=frozenset({1}))
     assert supervise(script).code == 1
     assert script.time < 5 + 25 + 5
@@ -96,11 +90,6 @@ def test_every_restart_waits_longer_and_too_many_end_the_container() -> None:
     assert [pid for _, pid, n in script.sent if pid > 0] == [3, 2]
 
 
-@pytest.mark.parametrize(("died", "expected"), [(3, 3), (-9, 137), (0, 1)])
-def test_the_exit_code_of_one_that_dies_too_often_is_never_0(died: int, expected: int) -> None:
-    assert supervise(Script(deaths={4: [(2, died)]}), restarts=0).code == expected
-
-
 def test_restarts_of_long_ago_do_not_count() -> None:
     deaths = {4: [(1, -9)], 10: [(4, -9)], 700: [(5, -9)], 710: [(6, -9)]}
     script = Script(deaths=deaths, signals={720: [TERM]})
@@ -110,18 +99,24 @@ def test_restarts_of_long_ago_do_not_count() -> None:
 
 
 @pytest.mark.parametrize(("died", "expected"), [(3, 3), (-9, 137), (0, 1)])
-def test_one_that_dies_before_it_ever_worked_ends_the_start(died: int, expected: int) -> None:
+def test_the_exit_code_of_a_death_that_ends_the_container_is_never_0(
+    died: int, expected: int
+) -> None:
+    """Of one that dies before it ever worked, and of one that dies too often."""
     script = Script(faults={"gunicorn": range(100)}, deaths={4: [(2, died)]})
     out = supervise(script)
     assert out.code == expected
     assert f"gunicorn died ({in_words(died)}): stopping the others" in out.said
     assert out.announced == []
+    assert supervise(Script(deaths={4: [(2, died)]}), restarts=0).code == expected
 
 
-def test_a_signal_without_a_name_is_a_death_like_any_other() -> None:
-    out = supervise(Script(deaths={4: [(3, -40)]}, signals={20: [TERM]}), restarts=2)
+def test_deaths_by_a_signal_without_a_name_and_of_orphans() -> None:
+    out = supervise(Script(deaths={4: [(3, -40), (99, 1)]}, signals={20: [TERM]}), restarts=2)
     assert out.code == 0
-    assert "NGINX died (signal 40): restart 1 of at most 2 within 600 s" in out.said
+    assert [line for line in out.said if "died" in line] == [
+        "NGINX died (signal 40): restart 1 of at most 2 within 600 s"
+    ]
 
 
 def test_the_first_death_decides() -> None:
@@ -129,13 +124,6 @@ def test_the_first_death_decides() -> None:
     out = supervise(script, restarts=0)
     assert out.code == 3
     assert len([line for line in out.said if "stopping the others" in line]) == 1
-
-
-def test_the_end_of_an_orphan_is_nobody_s_business() -> None:
-    script = Script(deaths={4: [(99, 1)]}, signals={6: [TERM]})
-    out = supervise(script)
-    assert out.code == 0
-    assert not any("died" in line for line in out.said)
 
 
 # Faults
@@ -234,17 +222,24 @@ def test_one_that_cannot_be_started_again_is_tried_later() -> None:
     assert "gunicorn is ready again after 1.0 s" in out.said
 
 
-def test_one_that_cannot_be_started_again_and_again_ends_the_container() -> None:
-    script = Script(deaths={4: [(2, -9)]}, no_memory=range(5, 1000))
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        (
+            Script(deaths={4: [(2, -9)]}, no_memory=range(5, 1000)),
+            "gunicorn cannot be started ([Errno 12] Cannot allocate memory) after 2 restarts",
+        ),
+        (
+            Script(no_memory=range(1000)),
+            "Triton cannot be started ([Errno 12] Cannot allocate memory): stopping",
+        ),
+    ],
+    ids=["again and again", "at all"],
+)
+def test_one_that_cannot_be_started_ends_the_container(script: Script, said: str) -> None:
     out = supervise(script)
     assert out.code == 1
-    assert any("gunicorn cannot be started" in s and "after 2 restarts" in s for s in out.said)
-
-
-def test_one_that_cannot_be_started_at_all_ends_the_start() -> None:
-    out = supervise(Script(no_memory=range(1000)))
-    assert out.code == 1
-    assert "Triton cannot be started ([Errno 12] Cannot allocate memory): stopping" in out.said[0]
+    assert any(said in line for line in out.said)
 
 
 ENDS_WHEN_IT_RUNS = """
@@ -280,15 +275,13 @@ def test_a_signal_that_comes_before_anything_was_started_ends_it(tmp_path: Path,
 
 @pytest.mark.parametrize("at", [5, 6, 7, 8, 9, 10])
 def test_a_signal_during_a_restart_ends_all_in_order_and_exits_0(at: int) -> None:
+    """And one that comes with the kill of a program that hangs."""
+    hanging = Script(faults={"Triton": range(20, 33)}, signals={30: [TERM]})
+    assert supervise(hanging).code == 0
     script = Script(deaths={4: [(1, -9)]}, signals={at: [TERM]}, lingering=4)
     out = supervise(script)
     assert out.code == 0
     assert [pid for _, pid, n in script.sent if pid > 0][:2] == [3, 2]
-
-
-def test_a_signal_that_comes_with_the_kill_of_a_hanging_program_exits_0() -> None:
-    script = Script(faults={"Triton": range(20, 33)}, signals={30: [TERM]})
-    assert supervise(script).code == 0
 
 
 def test_nothing_is_left_when_the_supervisor_itself_fails() -> None:
