@@ -50,16 +50,11 @@ def test_a_module_exists_once_by_both_names(
 ) -> None:
     version, file = installed.script(SAME.format(first=first), tmp_path).split()
     assert version == VERSION
-    assert Path(file) == installed.packages / "triton_dispatcher" / "clients" / "base.py"
-
-
-def test_a_module_exists_once_in_the_processes_of_the_server(
-    installed: Installed, tmp_path: Path
-) -> None:
-    """There the folder itself is on the path, as it is in the image."""
     root = installed.packages / "triton_dispatcher"
-    said = installed.script(SAME.format(first=""), tmp_path, PYTHONPATH=str(root))
-    assert said.split()[1] == str(root / "clients" / "base.py")
+    assert Path(file) == root / "clients" / "base.py"
+    # In the processes of the server the folder itself is on the path, as it is in the image.
+    said = installed.script(SAME.format(first=first), tmp_path, PYTHONPATH=str(root))
+    assert said.split()[1] == file
 
 
 def test_a_module_exists_once_in_a_checkout() -> None:

@@ -32,61 +32,41 @@ def by_name(text: str) -> dict[str, dict[str, Any]]:
     return {one["name"]: one for one in json.loads(text)["components"]}
 
 
-def strict_validator() -> Any:
-    """Return the validator of the schema; to import it makes grammars, for seconds."""
-    version = import_module("cyclonedx.schema").SchemaVersion.V1_6
-    return import_module("cyclonedx.validation.json").JsonStrictValidator(version)
-
-
 def output(*command: str | Path) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-@pytest.fixture(scope="module")
-def list_of_wheel(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    copy = Path(shutil.copy(wheel, tmp_path_factory.mktemp("dist")))
+def test_the_wheel_has_what_the_lock_files_pin(wheel: Path, tmp_path: Path) -> None:
+    """Every package, with each of its checksums, and the wheel with its own."""
+    copy = Path(shutil.copy(wheel, tmp_path))
     made("wheel", copy)
-    (file,) = copy.parent.glob("*.cdx.json")
+    (file,) = tmp_path.glob("*.cdx.json")
     assert copy.name.startswith(file.name.removesuffix(".cdx.json"))
-    return copy, file.read_text()
-
-
-def test_the_wheel_has_what_the_lock_files_pin(list_of_wheel: tuple[Path, str]) -> None:
-    """Every package, with each of its checksums."""
+    text = file.read_text()
     pinned = {}
     for name in ("serve", "triton"):
         for package, version, hashes in PIN.findall((REQUIREMENTS / f"{name}.txt").read_text()):
             pinned[package] = (version, set(re.findall("[0-9a-f]{64}", hashes)))
-    found = {
+    parts = by_name(text)
+    assert pinned == {
         name: (
             one["version"],
             {each["content"] for each in one["externalReferences"][0]["hashes"]},
         )
-        for name, one in by_name(list_of_wheel[1]).items()
+        for name, one in parts.items()
     }
-    assert found == pinned
-    assert {"flask", "numpy", "openvino", "nvidia-pytriton"} < found.keys()
-
-
-def test_the_wheel_is_named_with_its_checksum(list_of_wheel: tuple[Path, str]) -> None:
-    wheel, text = list_of_wheel
+    assert {"flask", "numpy", "openvino", "nvidia-pytriton"} < parts.keys()
     (digest,) = json.loads(text)["metadata"]["component"]["hashes"]
-    assert digest == {"alg": "SHA-256", "content": output("sha256sum", wheel).split()[0]}
-
-
-def test_what_pip_install_brings_is_required_and_the_rest_optional(
-    list_of_wheel: tuple[Path, str],
-) -> None:
-    parts = by_name(list_of_wheel[1])
+    assert digest == {"alg": "SHA-256", "content": output("sha256sum", copy).split()[0]}
+    # What `pip install` brings; the rest is optional.
     assert {name for name, one in parts.items() if one["scope"] == "required"} == {
         *("numpy", "onnxruntime", "packaging", "pillow", "pybase64", "simplejpeg")
     }
-
-
-def test_it_keeps_to_the_schema(list_of_wheel: tuple[Path, str]) -> None:
-    validator = strict_validator()
-    assert validator.validate_str(list_of_wheel[1]) is None
-    assert validator.validate_str(list_of_wheel[1].replace('"library"', '"book"')) is not None
+    # To import the validator of the schema makes grammars, for seconds.
+    version = import_module("cyclonedx.schema").SchemaVersion.V1_6
+    validator = import_module("cyclonedx.validation.json").JsonStrictValidator(version)
+    assert validator.validate_str(text) is None
+    assert validator.validate_str(text.replace('"library"', '"book"')) is not None
 
 
 @pytest.mark.slow

@@ -87,6 +87,9 @@ def test_elsewhere_one_sentence_says_how_to_go_on(
 def test_what_is_missing_is_named_with_the_command_that_brings_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    err = said(capsys, "serve", tmp_path / "none")
+    assert f"{tmp_path / 'none'} is no folder that can be read" in err
+
     def find(name: str) -> Any:
         return None if name == "gunicorn" else importlib.util.find_spec(name)
 
@@ -95,49 +98,37 @@ def test_what_is_missing_is_named_with_the_command_that_brings_it(
     assert "pip install 'triton-dispatcher[serve]'" in err
 
 
-def test_what_is_no_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    err = said(capsys, "serve", tmp_path / "none")
-    assert f"{tmp_path / 'none'} is no folder that can be read" in err
+OF_WINDOWS = OSError("a required privilege is not held by the client")
+OF_WINDOWS.winerror = 1314  # type: ignore[attr-defined]  ERROR_PRIVILEGE_NOT_HELD
+
+
+def lacks(module: str) -> Exception:
+    return ModuleNotFoundError(f"No module named {module!r}", name=module)
 
 
 @pytest.mark.parametrize(
-    ("module", "fix"),
+    ("error", "fix"),
     [
-        ("cv2", "this Python lacks cv2, which this command needs; `pip install"),
-        ("tritonclient.grpc", "this Python lacks tritonclient, which this command needs"),
-        ("fcntl", "this command needs Linux or macOS"),
+        (lacks("cv2"), "this Python lacks cv2, which this command needs; `pip install"),
+        (lacks("tritonclient.grpc"), "this Python lacks tritonclient, which this command needs"),
+        (lacks("fcntl"), "this command needs Linux or macOS"),
+        # Models are linked into one repository to be looked at.
+        (OF_WINDOWS, "turn on Developer Mode in the settings of Windows"),
+        (lacks("tool.nothing"), ""),  # a fault of this project's own
     ],
 )
 def test_a_command_without_its_packages_says_so(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], module: str, fix: str
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+    fix: str,
 ) -> None:
-    def run(_: object) -> None:
-        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
-
-    monkeypatch.setattr("tool.commands.models.run", run)
-    assert fix in said(capsys, "models")
-
-
-def test_windows_without_links_is_said_in_a_sentence(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Models are linked into one repository to be looked at."""
-    error = OSError("a required privilege is not held by the client")
-    error.winerror = 1314  # type: ignore[attr-defined]  ERROR_PRIVILEGE_NOT_HELD
-
     def run(_: object) -> None:
         raise error
 
     monkeypatch.setattr("tool.commands.models.run", run)
-    assert "turn on Developer Mode in the settings of Windows" in said(capsys, "models")
-
-
-def test_a_missing_module_of_this_project_is_a_fault_of_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def run(_: object) -> None:
-        raise ModuleNotFoundError("No module named 'tool.nothing'", name="tool.nothing")
-
-    monkeypatch.setattr("tool.commands.models.run", run)
-    with pytest.raises(ModuleNotFoundError, match="nothing"):
-        main(["models"])
+    if fix:
+        assert fix in said(capsys, "models")
+    else:
+        with pytest.raises(ModuleNotFoundError, match="nothing"):
+            main(["models"])
