@@ -19,7 +19,12 @@ from tests.support.mistakes.mistake import config, write_right
 @pytest.mark.parametrize(
     ("right", "wrong", "begins", "ends"),
     [
-        ("max_batch_size", "max_batchsize", "3: cannot be read: ", "; a comment begins with #"),
+        (
+            "max_batch_size",
+            "max_batchsize",
+            "3: cannot be read: ",
+            ": write `max_batch_size` for `max_batchsize`",
+        ),
         # A warning, where there is no error.
         ('"onnxruntime"', '"onnxruntimes"', "2: `backend` is ", ': write backend: "onnxruntime"'),
     ],

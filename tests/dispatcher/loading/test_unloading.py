@@ -6,12 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clients.errors import (
-    DeadlineExceeded,
-    InferenceError,
-    ModelUnavailable,
-    TooLargeAtOnce,
-)
+from clients.errors import DeadlineExceeded, InferenceError, ModelUnavailable, TooLargeAtOnce
 from dispatcher.errors import AlreadyLoaded, BadModel, OutOfMemory
 from dispatcher.models.load_unload import ModelLoader
 from tests.support.fake_triton import FakeTriton
@@ -44,41 +39,34 @@ def test_a_model_that_is_still_being_unloaded_is_nobody_s_until_it_is_gone(
     assert not (hosting.repository / "one").exists()
 
 
-def test_a_model_that_was_never_begun_to_be_unloaded_is_loaded_again_by_a_new_triton(
-    hosting: ModelLoader, server: FakeTriton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As where Triton was silent just then: it has the model still, as ready."""
-
-    def silent(name: str, *, timeout: float) -> None:
-        raise DeadlineExceeded("no answer")
-
-    hosting.load("one", str(tmp_path / "elsewhere"))
-    monkeypatch.setattr(server, "unload", silent)
-    with pytest.raises(DeadlineExceeded):
-        hosting.unload("one")
-    assert wanted(hosting) == ["one"]
-
-
 @pytest.mark.parametrize("fault", [DeadlineExceeded("still in use"), ModelUnavailable("away")])
+@pytest.mark.parametrize("again", ["load", "unload", "a new Triton"])
 def test_a_model_that_is_unloaded_late_can_be_loaded_and_unloaded_again(
     hosting: ModelLoader,
     server: FakeTriton,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     fault: InferenceError,
+    again: str,
 ) -> None:
+    """A Triton that was silent just then has it still, as ready; so a new one loads it again."""
+
     def late(name: str, *, timeout: float) -> None:
-        server.unloaded.add(name)
+        if again != "a new Triton":
+            server.unloaded.add(name)
         raise fault
 
-    for again in (hosting.unload, lambda name: hosting.load(name, str(tmp_path / "elsewhere"))):
+    hosting.load("one", str(tmp_path / "elsewhere"))
+    with monkeypatch.context() as patch:
+        patch.setattr(server, "unload", late)
+        with pytest.raises(type(fault)):
+            hosting.unload("one")
+    if again == "load":
         hosting.load("one", str(tmp_path / "elsewhere"))
-        with monkeypatch.context() as patch:
-            patch.setattr(server, "unload", late)
-            with pytest.raises(type(fault)):
-                hosting.unload("one")
-        again("one")
-    assert hosting.is_loaded("one")
+    elif again == "unload":
+        hosting.unload("one")
+    assert hosting.is_loaded("one") == (again != "unload")
+    assert wanted(hosting) == ["one"] * (again != "unload")
 
 
 def test_a_model_for_which_shared_memory_has_no_room_is_not_a_bad_one(
