@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.conftest import PROJECT
 from tool.__main__ import main
 from tool.commands import emulator
 
@@ -38,14 +36,3 @@ def test_without_it_a_line_says_what_brings_it(
     said = capsys.readouterr().err
     assert said.startswith("dispatcher emulate: `pip install ")
     assert said.count("\n") == 1
-
-
-def test_neither_the_image_nor_the_wheel_has_it() -> None:
-    copied = [
-        *(PROJECT / ".dockerignore").read_text().splitlines(),
-        *tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["hatch"]["build"][
-            "targets"
-        ]["wheel"]["only-include"],
-    ]
-    assert copied[1] == "*"  # what follows is let in
-    assert not [one for one in copied if "emulator" in one]

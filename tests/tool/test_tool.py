@@ -12,9 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import onnx
 import pytest
-from onnx import TensorProto, helper
 
 from tests.conftest import PROJECT
 from tests.support.check import write_class
@@ -156,18 +154,6 @@ def test_new_client_refuses_a_name_that_cannot_be_one(
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_template_s_model_doubles() -> None:
-    """It is what ONNX's own library makes of one node."""
-    values = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", "n"])
-        for name in ("INPUT", "OUTPUT")
-    ]
-    node = helper.make_node("Add", ["INPUT", "INPUT"], ["OUTPUT"])
-    graph = helper.make_graph([node], "double", values[:1], values[1:])
-    expected = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    assert onnx.load(PROJECT / "tool" / "commands" / "template" / "model.onnx") == expected
 
 
 # models

@@ -91,40 +91,28 @@ class Bench:
         return b"converted: " + (folder / "data").read_bytes()
 
 
-MANIFEST = """
-[[model.one.source]]
+PACKAGE = """
+[[model.{name}.source]]
 name = "npm"
 kind = "npm"
-weights = "One, trained on nothing"
+weights = "{title}"
 licence = "MIT"
 notice = "mind the licence"
-package = "one"
-version = "1.0.0"
-sha256 = "{one}"
+package = "{name}"
+version = "{version}"
+sha256 = "{sha256}"
 megabytes = 1
 folder = "model"
 converter = "resnet50"
 converter_version = 1
-
-[[model.two.source]]
-name = "npm"
-kind = "npm"
-weights = "Two"
-licence = "BSD-3-Clause"
-package = "two"
-version = "2.0.0"
-sha256 = "{two}"
-megabytes = 1
-folder = "model"
-converter = "yolov5s"
-converter_version = 1
-
+"""
+TEXT = """
 [[model.text.source]]
 name = "shipped"
 kind = "shipped"
 weights = "Small text model"
 licence = "Apache-2.0"
-sha256 = "{shipped}"
+sha256 = "{sha256}"
 
 [[model.text.source]]
 name = "hub"
@@ -139,14 +127,16 @@ revision = "main"
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    made = Bench(tmp_path)
-    sums = {}
-    for package in ("one@1.0.0", "two@2.0.0"):
-        name = package.partition("@")[0]
-        made.registry[package] = tmp_path / f"{name}.tgz"
-        sums[name] = tarball(made.registry[package], b"weights of " + name.encode())
-    shipped = hashlib.sha256(SHIPPED).hexdigest()
-    made.manifest.write_text(MANIFEST.format(**sums, shipped=shipped))
+    made, manifest = Bench(tmp_path), ""
+    for name, version, title in (
+        ("one", "1.0.0", "One, trained on nothing"),
+        ("two", "2.0.0", "Two"),
+    ):
+        made.registry[f"{name}@{version}"] = file = tmp_path / f"{name}.tgz"
+        sha256 = tarball(file, b"weights of " + name.encode())
+        manifest += PACKAGE.format(name=name, version=version, title=title, sha256=sha256)
+    manifest += TEXT.format(sha256=hashlib.sha256(SHIPPED).hexdigest())
+    made.manifest.write_text(manifest)
     made.own("text", SHIPPED)
     hub = tmp_path / "hub" / "snapshots" / "0123abc"
     hub.mkdir(parents=True)

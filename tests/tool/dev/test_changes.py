@@ -106,14 +106,10 @@ def test_each_change_is_loaded_as_it_must_be(folder: Path, name: str) -> None:
     assert bool(found) == (expected != Changes())
 
 
-def test_models_without_classes_are_served_and_classes_that_come_later(tmp_path: Path) -> None:
+def test_a_folder_of_classes_that_comes_later_is_seen(tmp_path: Path) -> None:
+    before = look(tmp_path, [tmp_path / CLASSES])
     server = Server(PROJECT, tmp_path, 8080, print)
     assert read_settings(server.settings).client_folders == (tmp_path / CLASSES,)
-
-
-def test_a_folder_that_comes_later_is_seen(tmp_path: Path) -> None:
-    before = look(tmp_path, [tmp_path / CLASSES])
-    (tmp_path / CLASSES).mkdir(parents=True)
     (tmp_path / CLASSES / "a.py").touch()
     assert changes(before, look(tmp_path, [tmp_path / CLASSES])).classes
 
