@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import PROJECT, Endpoint
 from tests.support.docker import TAG, build, docker, skip_without_engine
 from tests.support.front import front
-from tests.support.sequences import ask, container, lay_out
+from tests.support.sequences import ask, stateful_container
 from tool.commands.new_client import contents
 
 BERT = {"modelname": "bert_base", "payload": {"text": "The world has [MASK] people."}}
@@ -45,8 +45,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
 @pytest.fixture(scope="session")
 def stateful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
     """The container with stateful and decoupled models."""
-    folder = tmp_path_factory.mktemp("stateful")
-    with container(folder, lay_out(folder), CANARY_INTERVAL="60") as endpoint:
+    with stateful_container(tmp_path_factory.mktemp("stateful")) as endpoint:
         assert endpoint.call("/ping").status == 200
         # Behind the probes of the start.
         for model in ("down", "crawling"):

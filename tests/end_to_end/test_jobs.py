@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import signal
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.conftest import PICTURES, PROJECT, Answer, Endpoint, picture, running, wait_for
+from tests.support.front import key_lines
 from tests.support.telemetry import lines_of, settled, value
 
 if TYPE_CHECKING:
@@ -48,10 +48,7 @@ def container(
         (folder / name).mkdir()
     (folder / "models" / "resnet").symlink_to(PROJECT / "model_repository" / "resnet")
     (folder / "clients" / "slow.py").write_text(SLOW)
-    lines = [
-        f"inference {name} {hashlib.sha256(key.encode()).hexdigest()}" for name, key in KEYS.items()
-    ]
-    (folder / "keys").write_text("\n".join(lines))
+    (folder / "keys").write_text(key_lines("inference", **KEYS))
     s3.put(CAT, (PICTURES / "chelsea.png").read_bytes())
     settings = s3.environment(
         MODEL_REPOSITORY=str(folder / "models"),

@@ -20,7 +20,7 @@ import pytest
 from dispatcher.auth.api_keys import BadKeys, KeyFile, load_keys, read_keys
 from dispatcher.auth.authorization import PUBLIC, list_scopes
 from tests.conftest import PROJECT, Answer, Endpoint, alive, descendants, wait_for
-from tests.support.front import front
+from tests.support.front import front, key_lines
 from tests.support.telemetry import lines_of, scraped, value
 from tests.test_docs import openapi_app
 
@@ -28,19 +28,15 @@ ASKING, MANAGING, OLD = "a-key-for-asking", "a-key-for-managing", "a-key-that-go
 DOUBLE = json.dumps({"modelname": "double", "payload": {"numbers": [1]}})
 
 
-def line(scope: str, name: str, key: str) -> str:
-    return f"{scope} {name} {hashlib.sha256(key.encode()).hexdigest()}\n"
-
-
-FILE = (
-    "# who may enter\n\n" + line("inference", "shop", ASKING) + line("management", "ops", MANAGING)
+FILE = f"# who may enter\n\n{key_lines('inference', shop=ASKING)}" + key_lines(
+    "management", ops=MANAGING
 )
 
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("keys") / "keys"
-    path.write_text(FILE + line("inference", "shop", OLD))
+    path.write_text(FILE + key_lines("inference", shop=OLD))
     return path
 
 
@@ -251,7 +247,7 @@ def test_keys_change_without_a_restart_and_a_broken_file_keeps_them(
     workers = descendants(closed.process.pid)
     new = "a-key-that-comes"
     assert call(closed, "POST /invocations", OLD).status == 200
-    replace(file, FILE + line("inference", "shop", new))
+    replace(file, FILE + key_lines("inference", shop=new))
     everywhere(closed, new, 200)
     everywhere(closed, OLD, 401)
     for broken in (FILE + "inference shop not-a-hash\n", "", "\xff"):
@@ -300,7 +296,7 @@ def test_a_secret_of_kubernetes_is_looked_at_once_a_second_and_compared_wholly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kubelet writes a folder beside the old one, and turns a link to it."""
-    for folder, text in (("1", FILE), ("2", line("inference", "later", "a-key-that-comes"))):
+    for folder, text in (("1", FILE), ("2", key_lines("inference", later="a-key-that-comes"))):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "keys").write_text(text)
     (tmp_path / "..data").symlink_to("1")

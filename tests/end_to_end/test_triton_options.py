@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
@@ -16,15 +15,12 @@ import tritonclient.grpc as grpc_client
 from tritonclient.utils import InferenceServerException
 
 from clients.model_files.gpu_config import has_gpu
-from tests.conftest import Endpoint, free_ports, running, start, stop, wait_for
+from tests.conftest import Endpoint, free_ports, running, wait_for
 from tests.support.models import onnx_models
 from tests.support.telemetry import scraped, value
 
-# One instance needs two of R1, of which the container is said to have one.
-GREEDY = 'instance_group [ { count: 1 rate_limiter { resources [ { name: "R1" count: 2 } ] } } ]'
 CACHED = 'backend: "onnxruntime"\nmax_batch_size: 4\nresponse_cache { enable: true }\n'
 CACHED += 'input { name: "x" data_type: TYPE_FP32 dims: [ 3 ] }\n'
-REFUSED = 'Resource count for \\"R1\\" is limited to 1'
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +28,6 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
     folder = tmp_path_factory.mktemp("options")
     for name, config in {
         "plus": CACHED,
-        "greedy": f'backend: "onnxruntime"\n{GREEDY}\n',
         "sized": 'backend: "onnxruntime"\n',
         "card": 'backend: "onnxruntime"\ninstance_group { kind: KIND_GPU gpus: [ 0, 1 ] }\n',
     }.items():
@@ -46,8 +41,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
         CANARY_INTERVAL="3600",
         TRITON_PUBLIC_GRPC_PORT=str(free_ports(1)[0]),
         TRITON_OPTIONS="--id=house --model-load-thread-count=2 --log-verbose=1"
-        " --cache-config=local,size=1048576 --rate-limit=execution_count"
-        " --rate-limit-resource=R1:1 --backend-config=python,shm-default-byte-size=2097152"
+        " --cache-config=local,size=1048576 --backend-config=python,shm-default-byte-size=2097152"
         " --backend-config=default-max-batch-size=7",
     ) as endpoint:
         yield endpoint
@@ -70,9 +64,7 @@ def test_equal_requests_are_answered_from_the_cache(house: Endpoint) -> None:
         answer = house.ask(modelname="plus", payload={"inputs": [body]})
         assert answer.status == 200, answer.body
         assert answer.json["result"]["outputs"][0]["data"] == [2, 3, 4]
-    until = time.monotonic() + 5
-    while sum(counts()) < hits + runs + 3 and time.monotonic() < until:
-        time.sleep(0.02)
+    wait_for(lambda: sum(counts()) >= hits + runs + 3, 5, counts)
     assert counts() == (hits + 2, runs + 1)
     now = scraped(house)
     assert value(now, "dispatcher_cache_hits_total", model="plus") == hits + 2
@@ -80,11 +72,6 @@ def test_equal_requests_are_answered_from_the_cache(house: Endpoint) -> None:
     # As Triton itself counts; of "sized", which has no cache, there is nothing.
     assert missed == value(now, "nv_cache_num_misses_per_model_total", model="plus") == runs + 1
     assert value(now, "dispatcher_cache_misses_total") == missed
-
-
-def test_the_rate_limiter_has_the_resources_that_were_named(house: Endpoint) -> None:
-    assert house.call("/models/greedy").status == 404
-    assert REFUSED in house.log.read_text()
 
 
 @pytest.mark.skipif(has_gpu(), reason="this machine has a GPU")
@@ -98,22 +85,9 @@ def test_a_model_for_a_gpu_is_served_on_the_cpu(house: Endpoint) -> None:
 
 def test_other_options_reach_triton(house: Endpoint) -> None:
     assert triton(house, "/v2")["name"] == "house"
-
-
-def test_the_verbose_log_has_the_configuration_of_the_backend(house: Endpoint) -> None:
     log = house.log.read_text()
     assert "Shared memory configuration is shm-default-byte-size=2097152" in log
     assert '\\"default-max-batch-size\\":\\"7\\"' in log
-
-
-def test_an_option_that_triton_lacks_ends_the_start(tmp_path: Any) -> None:
-    onnx_models.plus_one(tmp_path / "models" / "plus" / "1" / "model.onnx")
-    endpoint = start(tmp_path, MODEL_REPOSITORY=str(tmp_path / "models"), TRITON_OPTIONS="--idd=1")
-    wait_for(lambda: endpoint.process.poll() is not None, 60, "the end")
-    assert stop(endpoint) == 2
-    assert "TRITON_OPTIONS has --idd=1, which Triton lacks; expected: --id" in (
-        endpoint.log.read_text()
-    )
 
 
 def test_open_grpc_asks_models_and_changes_nothing(house: Endpoint) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import signal
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from tritonclient.utils import InferenceServerException
 
 from tests.conftest import Endpoint, running, wait_for
 from tests.support.chaos import hit
+from tests.support.front import key_lines
 from tests.support.models import onnx_models
 from tests.support.telemetry import lines_of, settled, value
 
@@ -39,10 +39,8 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
     (model / "dispatch.toml").write_text('aliases = ["increment"]\n')
     keys = folder / "keys"
     keys.write_text(
-        "".join(
-            f"{scope} {scope} {hashlib.sha256(key['x-api-key'].encode()).hexdigest()}\n"
-            for scope, key in (("inference", ASKING), ("management", MANAGING))
-        )
+        key_lines("inference", inference=ASKING["x-api-key"])
+        + key_lines("management", management=MANAGING["x-api-key"])
     )
     with running(
         folder,

@@ -20,7 +20,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from signal import Signals
@@ -124,15 +124,10 @@ def find(endpoint: Endpoint, name: str) -> list[int]:
 
 def hit(endpoint: Endpoint, name: str, number: Signals) -> bool:
     """Send a signal to a process; return whether there was one."""
-    for pid in find(endpoint, name)[:1]:
+    found = find(endpoint, name)[:1]
+    for pid in found:
         os.kill(pid, number)
-        return True
-    return False
-
-
-def memory(endpoint: Endpoint) -> int:
-    """Return the bytes that the container's processes hold; shared pages count in parts."""
-    return round(1024e3 * sum(size for _, size in memory_mb(endpoint.process.pid)))
+    return bool(found)
 
 
 @dataclass
@@ -171,18 +166,14 @@ class Load:
     def judged(
         self, status: int, headers: Mapping[str, str], body: bytes, numbers: list[float]
     ) -> str:
-        try:
+        with suppress(ValueError, KeyError):
             answer = json.loads(body)
             if status == 200:
                 return "right" if answer["result"] == [2 * n for n in numbers] else "wrong"
-            code = answer["error"]["code"]
-        except (ValueError, KeyError):
-            self.oddities.append(f"{status} {body[:200]!r}")
-            return "wrong"
-        if status == 503 and "Retry-After" not in headers:
-            self.oddities.append(f"{status} {code} without Retry-After")
-            return "wrong"
-        return f"{status} {code}"
+            if status != 503 or "Retry-After" in headers:
+                return f"{status} {answer['error']['code']}"
+        self.oddities.append(f"{status} {dict(headers)} {body[:200]!r}")
+        return "wrong"
 
     @contextmanager
     def going_on(self) -> Iterator[Load]:
@@ -261,7 +252,7 @@ def soak(endpoint: Endpoint, seconds: float, every: float) -> None:
     load = Load(endpoint)
     with load.going_on():
         time.sleep(10)
-        warm = memory(endpoint)
+        warm = held_mb(endpoint)
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             name = dice.choice(list(PROCESSES))
@@ -274,13 +265,18 @@ def soak(endpoint: Endpoint, seconds: float, every: float) -> None:
             time.sleep(0.1)
         assert ping(endpoint) == 200
         time.sleep(5)
-        held = memory(endpoint)
+        held = held_mb(endpoint)
     say(f"faults: {dict(sorted(faults.items()))}")
     say(f"requests: {load.sent}, answers: {dict(load.counts)}, slowest: {load.slowest:.1f} s")
-    say(f"memory: {warm / 2**20:.0f} MiB after warm-up, {held / 2**20:.0f} MiB in the end")
+    say(f"memory: {warm:.0f} MB after warm-up, {held:.0f} MB in the end")
     say(f"restarts: {endpoint.call('/health').json['programs']}")
     load.check(cut=True)
     assert held < 1.1 * warm
+
+
+def held_mb(endpoint: Endpoint) -> float:
+    """Return what the container's processes hold; shared pages count in parts."""
+    return sum(size for _, size in memory_mb(endpoint.process.pid))
 
 
 def say(line: str) -> None:

@@ -5,6 +5,7 @@ Starts in two seconds, for what the web's side alone decides.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import subprocess
@@ -116,6 +117,13 @@ def build() -> Flask:
         return probed(Prober(("double",), registry, server, 8, 8), everything=False)
 
     return serve_clients(server, clients, readiness)
+
+
+def key_lines(scope: str, **keys: str) -> str:
+    """Return the lines of a file of API keys, by their names."""
+    return "".join(
+        f"{scope} {name} {hashlib.sha256(key.encode()).hexdigest()}\n" for name, key in keys.items()
+    )
 
 
 def sagemaker_runtime(endpoint: Endpoint) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.conftest import PROJECT, Answer, Endpoint, running
+from tests.support.front import key_lines
 
 KEYS = {name: {"x-api-key": f"key-of-{name}"} for name in ("alice", "bob")}
 IDLE_S = 1.5
@@ -50,11 +50,12 @@ class Crawling(Down):
 """
 
 
-def lay_out(folder: Path) -> Path:
-    """Make a repository: `total`, `named` (whose ids are texts), `countdown` and `crawl`."""
+@contextmanager
+def stateful_container(folder: Path) -> Iterator[Endpoint]:
+    """Serve `total`, `named` (whose ids are texts), `countdown` and `crawl` to who has a key."""
     repository = folder / "repository"
-    shutil.copytree(PROJECT / "examples" / "sequence" / "models", repository)
-    shutil.copytree(PROJECT / "examples" / "streaming" / "models", repository, dirs_exist_ok=True)
+    for example in ("sequence", "streaming"):
+        shutil.copytree(PROJECT / "examples" / example / "models", repository, dirs_exist_ok=True)
     config = (repository / "total" / "config.pbtxt").read_text()
     config = config.replace("60000000", f"{IDLE_S * 1e6:.0f}").replace(": 100 }", f": {SLOTS} }}")
     (repository / "total" / "config.pbtxt").write_text(config)
@@ -68,26 +69,16 @@ def lay_out(folder: Path) -> Path:
         file.write("instance_group [ { count: 3 kind: KIND_CPU } ]\n")
     (folder / "clients").mkdir()
     (folder / "clients" / "own.py").write_text(CLIENTS)
-    return repository
-
-
-@contextmanager
-def container(folder: Path, repository: Path, **settings: str) -> Iterator[Endpoint]:
-    """Start a container in which callers need keys."""
-    (folder / "keys").write_text(
-        "".join(
-            f"inference {name} {hashlib.sha256(key['x-api-key'].encode()).hexdigest()}\n"
-            for name, key in KEYS.items()
-        )
-    )
-    named = {
-        "MODEL_REPOSITORY": str(repository),
-        "CLIENTS_PATH": str(folder / "clients"),
-        "API_KEYS_FILE": str(folder / "keys"),
-        "MODEL_SERVER_WORKERS": "2",
-        **settings,
-    }
-    with running(folder, **named) as endpoint:
+    keys = {name: headers["x-api-key"] for name, headers in KEYS.items()}
+    (folder / "keys").write_text(key_lines("inference", **keys))
+    with running(
+        folder,
+        MODEL_REPOSITORY=str(repository),
+        CLIENTS_PATH=str(folder / "clients"),
+        API_KEYS_FILE=str(folder / "keys"),
+        MODEL_SERVER_WORKERS="2",
+        CANARY_INTERVAL="60",
+    ) as endpoint:
         yield endpoint
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,7 +10,7 @@ from playwright.sync_api import Browser, expect
 
 from tests.conftest import Endpoint
 from tests.support.browsing import Visitor, chromium
-from tests.support.front import front
+from tests.support.front import front, key_lines
 
 KEY = "the-secret"
 APPLICATION = "tests.support.browsing:build()"
@@ -35,7 +34,7 @@ def closed_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
     """One that wants a key."""
     folder = tmp_path_factory.mktemp("closed")
     keys = folder / "keys"
-    keys.write_text(f"inference shop {hashlib.sha256(KEY.encode()).hexdigest()}\n")
+    keys.write_text(key_lines("inference", shop=KEY))
     with front(folder, APPLICATION, API_KEYS_FILE=str(keys), PAGE="on") as endpoint:
         yield endpoint
 
