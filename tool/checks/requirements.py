@@ -1,7 +1,7 @@
 """Compares a `requirements.txt` beside classes with the packages that are installed.
 
 Nothing is installed here: what the container serves would depend on a registry at every start. The
-author adds packages to an image, or puts them beside the class.
+author adds packages to an image, or to a folder of PYTHONPATH.
 """
 
 from __future__ import annotations

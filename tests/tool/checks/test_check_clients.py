@@ -113,7 +113,7 @@ def test_packages_that_are_not_installed_are_named(
     write_class(tmp_path, f"import faiss\n{CLIENT}")
     assert main(["pack", str(tmp_path), "--out", str(tmp_path / "model.tar.gz")]) == 1
     said = capsys.readouterr().out
-    assert "put faiss.py beside the class; else build" in said
+    assert "write `from .faiss import …`; else build" in said
 
 
 @pytest.mark.parametrize(
