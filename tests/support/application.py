@@ -6,8 +6,10 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import cast
 
 from flask import Flask
+from flask.testing import FlaskClient
 
 from clients.base import Client, Environment
 from clients.plugins.registry import Registry, load_clients
@@ -105,3 +107,15 @@ def make_app(
         keys=keys,
         jobs=job_store(settings),
     )
+
+
+def serve_built_in(
+    built_in: Registry, environment: Environment, settings: Settings, *own: type[Client]
+) -> FlaskClient:
+    """Return the application with the ready-made models, made once, and a test's own classes."""
+    for one in built_in.clients.values():
+        one._environment = environment
+    mine = {one.modelname: one(environment) for one in own}
+    registry = Registry({**built_in.clients, **mine})
+    readiness = quiet(cast(FakeTriton, environment.server), *settings.required_models)
+    return make_app(settings, registry, environment, readiness).test_client()

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+HttpAnswer = tuple[int, dict[str, str], bytes]  # status, headers, body
+HttpRequest = tuple[str, str, dict[str, str], bytes]  # method, path, headers, body
 
 
 @contextmanager
@@ -58,27 +61,33 @@ def copy(source: socket.socket, target: socket.socket, left: int = 2**40) -> Non
 @contextmanager
 def always(status: int, body: str, headers: dict[str, str] | None = None) -> Iterator[str]:
     """Answer every request alike; return the server's URL."""
+    with http_server(lambda: (status, headers or {}, body.encode()), []) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+@contextmanager
+def http_server(answer: Callable[[], HttpAnswer], came: list[HttpRequest]) -> Iterator[int]:
+    """Answer requests as a test says, and note them; return the server's port."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            data = body.encode()
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            came.append((self.command, self.path, dict(self.headers), body))
+            status, headers, content = answer()
             self.send_response(status)
-            for name, value in {"Content-Length": str(len(data)), **(headers or {})}.items():
+            for name, value in {"Content-Length": str(len(content)), **headers}.items():
                 self.send_header(name, value)
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(data)
+            with suppress(OSError):  # who asked has given up
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(content)
 
-        do_HEAD = do_PUT = do_GET  # noqa: N815  the names that the server looks for
+        do_HEAD = do_POST = do_PUT = do_GET  # noqa: N815  the names that the server looks for
 
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield server.server_port
         server.shutdown()
-        server.server_close()

@@ -10,7 +10,7 @@ from flask.testing import FlaskClient
 from clients.base import Environment
 from clients.plugins.registry import Registry
 from dispatcher.settings import read_settings
-from tests.support.application import make_app, quiet
+from tests.support.application import serve_built_in
 from tests.support.asking import ADD, WORDS, Noted
 from tests.support.fake_triton import FakeTriton
 from tests.support.stand_ins import Double, bert, resnet, yolov5
@@ -40,17 +40,10 @@ def repository(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def client(server: FakeTriton, built_in: Registry, repository: Path) -> FlaskClient:
+    settings = {
+        "CORS_ORIGINS": "https://shop.example",
+        "REQUIRED_MODELS": "resnet",
+        "MODEL_SERVER_MAX_BODY_MB": "1",
+    }
     environment = Environment(server, repository)
-    for one in built_in.clients.values():
-        one._environment = environment
-    own = {"noted": Noted(environment), "double": Double(environment)}
-    registry = Registry({**built_in.clients, **own})
-    settings = read_settings(
-        {
-            "CORS_ORIGINS": "https://shop.example",
-            "REQUIRED_MODELS": "resnet",
-            "MODEL_SERVER_MAX_BODY_MB": "1",
-        }
-    )
-    readiness = quiet(server, *settings.required_models)
-    return make_app(settings, registry, environment, readiness).test_client()
+    return serve_built_in(built_in, environment, read_settings(settings), Noted, Double)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Event, Semaphore
 
 import pytest
 from flask.testing import FlaskClient
@@ -55,33 +53,6 @@ def test_load_invoke_list_unload(client: FlaskClient, repository: Path, plain_mo
     assert client.get(f"/models/{name}").status_code == 404
     assert client.delete(f"/models/{name}").status_code == 404
     assert client.post(f"/models/{name}/invoke", data=b"{").status_code == 404
-
-
-def test_who_looks_at_the_models_does_not_wait_for_those_who_unload_them(
-    client: FlaskClient, server: FakeTriton, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A model that owes an answer is long in unloading, and several of them take all turns."""
-    under_way, end = Semaphore(0), Event()
-
-    def unload(model: str, *, timeout: float) -> None:
-        under_way.release()
-        end.wait(20)
-
-    monkeypatch.setattr(server, "unload", unload)
-    names = [f"m{number}" for number in range(MANAGING)]
-    server.models_run |= dict.fromkeys(names, dict)
-    app = client.application
-    with ThreadPoolExecutor() as pool:
-        try:
-            gone = [pool.submit(app.test_client().delete, f"/models/{name}") for name in names]
-            for _ in names:
-                assert under_way.acquire(timeout=10)
-            looks = [pool.submit(app.test_client().get, p) for p in ("/models", "/models/m0") * 3]
-            assert [look.result(5).status_code for look in looks] == [200] * 6
-            assert pool.submit(app.test_client().head, "/models").result(5).status_code == 200
-        finally:
-            end.set()
-        assert [one.result(5).status_code for one in gone] == [200] * MANAGING
 
 
 def test_who_manages_models_and_has_no_turn_in_time_is_told_so(

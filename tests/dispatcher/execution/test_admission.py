@@ -236,27 +236,33 @@ def test_large_bodies_have_a_common_limit_and_small_ones_none() -> None:
     assert bodies.held == 9 * 2**20
 
 
-def test_management_waits_in_a_line_of_its_own_and_ping_does_not(tmp_path: Path) -> None:
-    """Four loads at a time, and as many more as wait; a model is asked meanwhile."""
+def test_management_waits_in_a_line_of_its_own_and_who_looks_or_asks_does_not(
+    tmp_path: Path,
+) -> None:
+    """Four loads and unloads at a time, and as many more as wait; all of them take long."""
     release = threading.Event()
-    server = FakeTriton({"double": dict})
-    server.load = lambda *_, **__: release.wait(60)  # type: ignore[method-assign]
+    server = FakeTriton({f"m{number}": dict for number in range(9)})
+    server.load = server.unload = lambda *_, **__: release.wait(60)  # type: ignore[method-assign]
     environment = Environment(server, tmp_path)
     for number in range(9):
         (tmp_path / f"m{number}" / "1").mkdir(parents=True)
     settings = read_settings({"MODEL_SERVER_QUEUE": "2"})
     registry = Registry({"double": Double(environment)})
-    app = make_app(settings, registry, environment, quiet())
-    with ThreadPoolExecutor(9) as pool:
-        loads = [pool.submit(app.test_client().post, f"/load_model/m{n}") for n in range(9)]
-        wait_for(lambda: sum(load.done() for load in loads) == 3, 30, "the refusals")
-        assert [load.result().status_code for load in loads if load.done()] == [429] * 3
-        client = app.test_client()
-        assert client.get("/ping").status_code == 200
-        answer = client.post("/infer/double", json={"payload": {"numbers": [2]}})
-        assert answer.json["result"] == [4]
-        release.set()
-    assert [load.result().status_code for load in loads].count(429) == 3
+    client = make_app(settings, registry, environment, quiet(server)).test_client
+    with ThreadPoolExecutor(16) as pool:
+        try:
+            changes = [pool.submit(client().post, f"/load_model/m{n}") for n in range(2)]
+            changes += [pool.submit(client().delete, f"/models/m{n}") for n in range(2, 9)]
+            wait_for(lambda: sum(one.done() for one in changes) == 3, 30, "the refusals")
+            assert [one.result().status_code for one in changes if one.done()] == [429] * 3
+            for path in ("/ping", "/models", "/models/m0") * 3:
+                assert pool.submit(client().get, path).result(5).status_code == 200
+            assert pool.submit(client().head, "/models").result(5).status_code == 200
+            answer = client().post("/infer/double", json={"payload": {"numbers": [2]}})
+            assert answer.json["result"] == [4]
+        finally:
+            release.set()
+    assert [one.result().status_code for one in changes].count(429) == 3
 
 
 def test_a_caller_who_cannot_be_answered_keeps_nobody_waiting() -> None:

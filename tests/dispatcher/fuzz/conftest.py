@@ -10,10 +10,9 @@ import pytest
 from flask.testing import FlaskClient
 
 from clients.base import Environment
-from clients.plugins.registry import Registry, load_clients
+from clients.plugins.registry import Registry
 from dispatcher.settings import read_settings
-from tests.conftest import PROJECT
-from tests.support.application import make_app, quiet
+from tests.support.application import serve_built_in
 from tests.support.asking import ADD, WORDS
 from tests.support.fake_triton import FakeTriton
 from tests.support.fuzz import (
@@ -24,7 +23,7 @@ from tests.support.stand_ins import bert, resnet, yolov5
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> FlaskClient:
+def client(built_in: Registry, tmp_path_factory: pytest.TempPathFactory) -> FlaskClient:
     """The application with the real clients; what is loaded comes from a folder of its own."""
     server = FakeTriton(
         {
@@ -38,17 +37,11 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> FlaskClient:
         signatures={"add": ADD, "words": WORDS},
         calls=deque(maxlen=1),  # of ten thousand pictures all would be 16 GB
     )
-    registry = load_clients(Environment(server, PROJECT / "model_repository"))
     folder = tmp_path_factory.mktemp("fuzz")
     (folder / "roots").mkdir()
     environment = Environment(server, folder, max_pixels=100_000)
-    for one in registry.clients.values():
-        one._environment = environment
-    chosen = read_settings(
-        {"MODEL_URL_ROOTS": str(folder / "roots"), "MODEL_SERVER_MAX_BODY_MB": "1"}
-    )
-    registry = Registry({**registry.clients, "numbers": Numbers(environment)})
-    return make_app(chosen, registry, environment, quiet()).test_client()
+    settings = {"MODEL_URL_ROOTS": str(folder / "roots"), "MODEL_SERVER_MAX_BODY_MB": "1"}
+    return serve_built_in(built_in, environment, read_settings(settings), Numbers)
 
 
 @pytest.fixture(scope="module", autouse=True)

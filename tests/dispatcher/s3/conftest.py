@@ -16,7 +16,7 @@ from clients.base import Client, Environment, Payload
 from clients.plugins.registry import Registry
 from clients.triton.server import Signature, TensorSpec
 from dispatcher.settings import read_settings
-from tests.support.application import make_app, quiet
+from tests.support.application import serve_built_in
 from tests.support.fake_triton import FakeTriton
 from tests.support.s3 import BUCKET, OTHER_BUCKET, S3Server
 from tests.support.stand_ins import bert, resnet
@@ -85,11 +85,7 @@ def make(
         models = {"resnet": resnet, "bert_base": bert, "echo": lambda inputs: {"Y": inputs["X"]}}
         signature = Signature(0, *((TensorSpec(name, "FP32", (-1, 2)),) for name in "XY"))
         environment = Environment(FakeTriton(models, signatures={"echo": signature}), tmp_path)
-        for one in built_in.clients.values():
-            one._environment = environment
-        own = {one.modelname: one(environment) for one in (Colour, Letters, Slow)}
-        registry, readiness = Registry({**built_in.clients, **own}), quiet(environment.server)
-        return make_app(read_settings(given), registry, environment, readiness).test_client()
+        return serve_built_in(built_in, environment, read_settings(given), Colour, Letters, Slow)
 
     return made
 

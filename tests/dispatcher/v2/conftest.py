@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -18,50 +15,23 @@ from dispatcher.settings import read_settings
 from tests.support.application import make_app, quiet
 from tests.support.asking import ADD
 from tests.support.fake_triton import FakeTriton
+from tests.support.proxies import HttpAnswer, HttpRequest, http_server
 
 
 @dataclass
 class TritonsPort:
-    """Triton's HTTP port.
-
-    Args:
-        port: its number.
-        answer: returns status, headers and body for each request.
-        came: method, path, headers and body of each request.
-
-    """
+    """Triton's HTTP port: how it answers each request, and what came."""
 
     port: int = 0
-    answer: Callable[[], tuple[int, dict[str, str], bytes]] = lambda: (200, {}, b'{"outputs": []}')
-    came: list[tuple[str, str, dict[str, str], bytes]] = field(default_factory=list)
+    answer: Callable[[], HttpAnswer] = lambda: (200, {}, b'{"outputs": []}')
+    came: list[HttpRequest] = field(default_factory=list)
 
 
 @pytest.fixture
 def triton() -> Iterator[TritonsPort]:
     state = TritonsPort()
-
-    class Handler(BaseHTTPRequestHandler):
-        def answer(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            state.came.append((self.command, self.path, dict(self.headers), body))
-            status, headers, content = state.answer()
-            self.send_response(status)
-            for name, value in {"Content-Length": str(len(content)), **headers}.items():
-                self.send_header(name, value)
-            with suppress(OSError):  # the dispatcher has given up
-                self.end_headers()
-                self.wfile.write(content)
-
-        do_GET = do_POST = answer  # noqa: N815  as the library wants it
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        state.port = server.server_port
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    with http_server(lambda: state.answer(), state.came) as state.port:  # noqa: PLW0108  it changes
         yield state
-        server.shutdown()
 
 
 @pytest.fixture
