@@ -23,16 +23,12 @@ from backends.model_config import (
     needs_completion,
 )
 from backends.onnxruntime.session import OnnxFile
-from backends.openvino.session import OpenVinoFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from clients.model_files.config_text import Message
-
-ModelFile = OnnxFile | OpenVinoFile
-"""A model's file, opened by the engine of the backend that it is for."""
 
 DEFAULT_MAX_BATCH_SIZE = 4
 """The native onnxruntime backend's default for a model that can batch and does not say how far."""
@@ -65,7 +61,7 @@ class Completion:
 
 
 def complete(
-    config: Mapping[str, Any], written: Message, opened: ModelFile, trials: Path | None = None
+    config: Mapping[str, Any], written: Message, opened: OnnxFile, trials: Path | None = None
 ) -> Completion:
     """Return what a file adds to a configuration without inputs or outputs.
 
@@ -111,7 +107,7 @@ def complete(
     return Completion(fields, TRIED if is_tried else "")
 
 
-def _find_against(opened: ModelFile, most: int, trials: Path | None) -> str:
+def _find_against(opened: OnnxFile, most: int, trials: Path | None) -> str:
     """Return why requests may not share runs of `most` rows; empty where they may."""
     if has_operator(opened.path, DYNAMIC_QUANTIZATION):
         return QUANTIZES

@@ -139,15 +139,6 @@ def choice_for_onnxruntime(
     return found
 
 
-def choice_for_openvino(config: Mapping[str, Any]) -> EngineChoice:
-    """Return in which precision OpenVINO runs a model of the backend `openvino`.
-
-    Raises ModelConfigError: a parameter is not what it should be.
-    """
-    preference(config, {})
-    return EngineChoice(OPENVINO, properties(config)["INFERENCE_PRECISION_HINT"], CONFIGURED)
-
-
 def find_choice(
     folder: Path, file: Path, asked: EnginePreference, environment: Mapping[str, str]
 ) -> EngineChoice:

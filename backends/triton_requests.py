@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from backends.batching.item import Tensors
     from backends.completion import Completion
+    from backends.model_config import FileSignature
     from backends.onnxruntime.session import OnnxSession
     from backends.openvino.session import OpenVinoSession
 
@@ -72,8 +73,9 @@ class TritonRequest:
 class RequestHandler:
     """How a model's requests are answered."""
 
-    def __init__(self, config: Mapping[str, Any], session: Session, share: Share) -> None:
-        signature = session.signature
+    def __init__(
+        self, config: Mapping[str, Any], signature: FileSignature, session: Session, share: Share
+    ) -> None:
         self._model = config["name"]
         self._dims = {tensor["name"]: len(tensor["dims"]) for tensor in config["output"]}
         self._max_batch_size = max_batch_size(config)

@@ -129,8 +129,7 @@ ARROWS = {
     ),
     # These run inside of Triton.
     "backends": (
-        "clients/model_files backends/batching"
-        " backends/machine backends/onnxruntime"
+        "clients/model_files backends/batching backends/machine backends/onnxruntime"
         " backends/openvino"
     ),
     "backends/batching": ("clients/triton/server.py backends/machine backends/model_config.py"),
@@ -142,7 +141,9 @@ ARROWS = {
         " container/trouble.py dispatcher/settings"
     ),
     "backends/machine": "backends/model_config.py",
-    "backends/onnxruntime": ("backends backends/batching backends/machine backends/openvino"),
+    "backends/onnxruntime": (
+        "clients/model_files backends backends/batching backends/machine backends/openvino"
+    ),
     "backends/openvino": ("backends backends/batching backends/machine"),
     # The tool looks at what the others would do; none of them imports it.
     "tool": "container/trouble.py dispatcher/version.py",
@@ -172,7 +173,7 @@ ARROWS = {
     "tool/engines": (
         "clients clients/model_files clients/plugins clients/tensors clients/triton"
         " container/model_check container/repository/compose.py"
-        " backends backends/engines container/trouble.py"
+        " backends backends/engines backends/onnxruntime container/trouble.py"
         " dispatcher/settings tool"
     ),
     # The hosting service on a laptop, and its contract as checks of any container.

@@ -8,48 +8,115 @@ of it for each model instance.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path, PurePath
+from threading import Semaphore
 from typing import TYPE_CHECKING, Any
+
+import triton_python_backend_utils as pb_utils
 
 # Triton finds this file, perhaps through a symbolic link, but not the package it belongs to. The
 # package's home goes last, so that it hides nothing that is installed.
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
+from backends import config_check, model_config, triton_requests
+from backends.completion import complete
 from backends.engine_choice import (
+    CACHE_VARIABLE,
     ONNXRUNTIME,
     OPENVINO,
     EngineChoice,
     choice_for_onnxruntime,
+    hide,
+    show,
 )
+from backends.machine import allocator
 from backends.machine.shared_folder import find_shared_folder
-from backends.model_config import read_kind
+from backends.machine.shared_memory import Share
 from backends.onnxruntime import session
 from backends.onnxruntime.execution_providers import CPU, execution_providers
 from backends.onnxruntime.session_settings import session_settings, warn_of_unread
 from backends.openvino.properties import properties
 from backends.openvino.session import OpenVinoSession
-from backends.python_model import PythonModel
-from backends.triton_requests import log_warnings
+from clients.model_files.config_text import read_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from backends.triton_requests import Session
+    from backends.model_config import FileSignature
+    from backends.triton_requests import Session, TritonRequest
 
 
-class TritonPythonModel(PythonModel):
-    """One model instance, as Triton's Python backend expects it."""
+class TritonPythonModel:
+    """One model instance: it takes Triton's requests and runs them."""
+
+    _session: Session | None = None
+    _threads: ThreadPoolExecutor | None = None
+    _shown: Path | None = None
 
     model_file = staticmethod(session.model_file)
-    read = session.OnnxFile
 
-    def open(
+    @classmethod
+    def auto_complete_config(cls, auto_complete_model_config: Any) -> Any:
+        """Add inputs, outputs and batching from the file where the configuration has none.
+
+        Requests share runs only if the configuration says so, or a test shows that it is harmless.
+        Then Triton passes requests of all shapes together.
+
+        Raises ModelConfigError: the file cannot be read or contradicts `max_batch_size`, a
+        parameter is not what it should be, or ragged batches are wanted.
+        """
+        # The methods that add a tensor refuse `reshape`, which a scalar with a batch dimension
+        # needs; Triton takes back the dictionary, whatever has changed it.
+        config = auto_complete_model_config.as_dict()
+        config_check.refuse_ragged(config)
+        if model_config.needs_completion(config):
+            cache = os.environ.get(CACHE_VARIABLE)
+            completion = complete(
+                config,
+                read_folder(cls._folder()),
+                session.OnnxFile(cls._file(config)),
+                Path(cache) if cache else None,
+            )
+            config.update(completion.fields)
+            triton_requests.log_completion(config["name"], completion)
+        if model_config.DYNAMIC_BATCHING in config:
+            config_check.take_every_shape(config)
+        return auto_complete_model_config
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Open the model and compare its tensors with the configuration.
+
+        Raises ModelConfigError: with one sentence on what does not fit.
+        """
+        config = json.loads(args["model_config"])
+        config_check.refuse_unsupported(config)
+        found, opened, signature = self._open(config, self._file(config), args)
+        pb_utils.Logger.log_info(f"model '{config['name']}': {found.sentence()}")
+        with ExitStack() as failing:
+            failing.callback(opened.close)
+            config_check.check(config, signature)
+            share = Share.of(config, os.environ)
+            failing.pop_all()
+        self._answering = triton_requests.RequestHandler(config, signature, opened, share)
+        if opened.at_once > 1:
+            self._threads = ThreadPoolExecutor(opened.at_once)
+        self._free = Semaphore(opened.at_once)
+        self._session = opened
+        if opened.on_cpu:
+            shared = find_shared_folder(os.environ)
+            self._shown = show(found, shared, config["name"], args["model_version"])
+        allocator.give_back()
+
+    def _open(
         self, config: Mapping[str, Any], file: Path, args: Mapping[str, str]
-    ) -> tuple[EngineChoice, Session]:
-        """Return which engine runs the model, and the open model."""
-        kind = read_kind(args["model_instance_kind"], self.folder())
+    ) -> tuple[EngineChoice, Session, FileSignature]:
+        """Return which engine runs the model, the open model, and the file's tensors."""
+        kind = model_config.read_kind(args["model_instance_kind"], self._folder())
         providers, warnings = execution_providers(
             config,
             kind,
@@ -59,16 +126,55 @@ class TritonPythonModel(PythonModel):
         on_cpu = providers[0][0] == CPU
         if args["model_instance_kind"] == "GPU" and on_cpu:
             warnings.append("it runs on the CPU: there is a GPU, but no onnxruntime-gpu.")
-        log_warnings(config["name"], [*warnings, *warn_of_unread(config)])
+        triton_requests.log_warnings(config["name"], [*warnings, *warn_of_unread(config)])
         found = EngineChoice(ONNXRUNTIME, reason="on a GPU")
         if on_cpu:
-            found = choice_for_onnxruntime(config, self.folder(), file, os.environ)
-        if found.engine == OPENVINO:
-            return found, OpenVinoSession(
-                file,
-                properties(config, found.precision),
-                found.signature,
-                find_shared_folder(os.environ),
-            )
+            found = choice_for_onnxruntime(config, self._folder(), file, os.environ)
+        if found.engine == OPENVINO and found.signature:
+            compiled = properties(config, found.precision)
+            shared = find_shared_folder(os.environ)
+            return found, OpenVinoSession(file, compiled, shared), found.signature
         settings = session_settings(config, on_cpu=on_cpu)
-        return found, session.OnnxSession(file, settings, providers)
+        opened = session.OnnxSession(file, settings, providers)
+        return found, opened, opened.signature
+
+    def execute(self, requests: Sequence[Any]) -> list[Any] | None:
+        """Answer the requests of one batch; return None if they are answered later."""
+        if self._session is None:
+            raise RuntimeError("the session was closed, but a request came after it.")
+        asked = [self._answering.read(request) for request in requests]
+        if self._threads is None:
+            return self._answering.responses(asked)
+        kept = [one.kept() for one in asked]
+        self._free.acquire()  # released by _answer; Triton's queue grows meanwhile, not ours
+        try:
+            self._threads.submit(self._answer, kept)
+        except RuntimeError:  # no thread can be started
+            self._free.release()
+            raise
+        return None
+
+    def _answer(self, asked: Sequence[TritonRequest]) -> None:
+        try:
+            self._answering.send(asked, self._answering.results(asked))
+        finally:
+            self._free.release()
+
+    def finalize(self) -> None:
+        """Free the model and its memory, when everything is answered."""
+        if self._session:
+            hide(self._shown)
+            if self._threads:
+                self._threads.shutdown()
+            self._session.close()
+        self._session = None
+
+    @staticmethod
+    def _folder() -> Path:
+        return Path(pb_utils.get_model_dir()).parent
+
+    @classmethod
+    def _file(cls, config: Mapping[str, Any]) -> Path:
+        # Triton's model folder is that of the file named in the configuration, if it names one.
+        configured = PurePath(config.get("default_model_filename") or "").name
+        return cls.model_file(Path(pb_utils.get_model_dir()), configured)

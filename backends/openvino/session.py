@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import codecs
 import hashlib
 import sys
 from contextlib import ExitStack
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from queue import LifoQueue
 from typing import TYPE_CHECKING, Any
@@ -18,15 +16,7 @@ from backends.batching.item import ByRows
 from backends.machine import allocator
 from backends.machine.allocator import WORTHWHILE
 from backends.machine.shared_folder import hold_lock
-from backends.model_config import (
-    DYNAMIC,
-    NUMPY_TYPES,
-    FileSignature,
-    FileTensor,
-    ModelConfigError,
-    files_of,
-)
-from backends.openvino.properties import EXACT, computing_in
+from backends.model_config import ModelConfigError, files_of
 from backends.openvino.rows import SHAPE, numbers_of, of_all_or_rows, take_rows
 
 if TYPE_CHECKING:
@@ -36,27 +26,12 @@ if TYPE_CHECKING:
 
     from backends.batching.item import Rows, Tensors
 
-DEFAULT_FILES = ("model.xml", "model.onnx")
-"""Triton writes the first into a configuration that names no file."""
-
 WEIGHTS = ".bin"
-"""The suffix of the file beside `model.xml` that has the weights."""
+"""The suffix of the file beside an `.xml` that has the weights."""
 
 TELEMETRY = "openvino_telemetry"
 
-SAVE_AGAIN = "fetch it again, or save it again with openvino.save_model"
-
 ALL: Mapping[str, Rows] = {}
-
-_DATA_TYPES = {
-    name.replace("bool", "boolean")
-    .replace("uint", "u")
-    .replace("int", "i")
-    .replace("float", "f"): its
-    for name, its in NUMPY_TYPES.items()
-}
-"""OpenVINO's names of the element types that Triton carries, but for texts, which few models of its
-have; ONNX Runtime runs those."""
 
 
 class OpenVinoSession:
@@ -73,14 +48,12 @@ class OpenVinoSession:
         self,
         file: Path,
         properties: Mapping[str, Any],
-        signature: FileSignature | None = None,
         shared: Path | None = None,
     ) -> None:
         model, self._mapped = read_mapped(file, shared)
         self._made = None if self._mapped == file else self._mapped
         with ExitStack() as failing:
             failing.callback(self._remove_made)
-            self.signature = signature or signature_of(model, file)
             try:
                 self._of_rows = take_rows(model)
             except RuntimeError as error:  # it can do without
@@ -152,57 +125,11 @@ class OpenVinoSession:
                 file.unlink(missing_ok=True)
 
 
-class OpenVinoFile:
-    """A model's file: its tensors, and runs of its graph.
-
-    Raises ModelConfigError: OpenVINO cannot read the file, or a tensor's type is not served.
-    """
-
-    def __init__(self, file: Path) -> None:
-        self.path = file
-        model = read(file)
-        self.signature = signature_of(model, file)
-        self.runtime = f"openvino {version('openvino')}"
-        self._session: OpenVinoSession | None = None
-
-    def run(self, inputs: Tensors, outputs: Sequence[str]) -> dict[str, NDArray[Any]]:
-        """Return the named outputs; raise what OpenVINO raises."""
-        if self._session is None:  # many a configuration is completed without a run
-            self._session = OpenVinoSession(self.path, computing_in(EXACT), self.signature)
-        return self._session.run(inputs, outputs)
-
-
-def model_file(folder: Path, configured: str) -> Path:
-    """Return the model's file in its version folder.
-
-    Raises ModelConfigError: there is no such file.
-    """
-    names = DEFAULT_FILES if configured in {"", DEFAULT_FILES[0]} else (configured,)
-    for name in names:
-        if (folder / name).is_file():
-            return folder / name
-    raise ModelConfigError(
-        f"the model's file was expected at '{folder / names[0]}', but there is none.",
-        "put it there with its .bin, as openvino.save_model writes both; or name another file "
-        "with default_model_filename",
-    )
-
-
 def read(file: Path) -> Any:
     """Return a file as an `openvino.Model`.
 
     Raises ModelConfigError: OpenVINO cannot read it.
     """
-    if file.suffix == ".xml" and not file.with_suffix(WEIGHTS).is_file():
-        raise ModelConfigError(
-            f"the weights of '{file}' were expected at '{file.with_suffix(WEIGHTS)}', but there is "
-            "no such file.",
-            "put it there: OpenVINO saves both files together",
-        )
-    with file.open("rb") as opened:
-        begin = opened.read(256).removeprefix(codecs.BOM_UTF8).lstrip()
-    if file.suffix == ".xml" and not begin.startswith(b"<"):  # OpenVINO would guess what it is
-        raise ModelConfigError(f"'{file}' is no XML, as a model of OpenVINO is.", SAVE_AGAIN)
     try:
         return core().read_model(file)
     except Exception as error:
@@ -216,7 +143,7 @@ def read_mapped(file: Path, shared: Path | None) -> tuple[Any, Path]:
     are mapped, are there once for all instances, and need not stay in memory once they are packed
     for the processor. So it is made once in the folder that instances share.
     """
-    if shared is None or file.suffix == ".xml":
+    if shared is None:
         return read(file), file
     known = [
         (str(f), s.st_size, s.st_mtime_ns, s.st_ino) for f in files_of(file) if (s := f.stat())
@@ -238,41 +165,7 @@ def unreadable(file: Path, error: Exception) -> ModelConfigError:
     lines = [line.strip() for line in str(error).splitlines()]
     said = [line for line in lines if line and not line.startswith(("Exception from", "Check "))]
     reason = (said or lines or [type(error).__name__])[-1][:200]
-    fix = SAVE_AGAIN if file.suffix == ".xml" else 'serve it with backend: "onnxruntime"'
-    if "bin file" in reason:
-        fix = f"copy '{file.with_suffix(WEIGHTS).name}' again: it is cut off, or of another model"
-    return ModelConfigError(f"OpenVINO cannot open '{file}': {reason}", fix)
-
-
-def signature_of(model: Any, file: Path) -> FileSignature:
-    """Return the tensors of a model.
-
-    Raises ModelConfigError: one has a type that is not served, or no name.
-    """
-    return FileSignature(
-        tuple(_spec("input", port, file) for port in model.inputs),
-        tuple(_spec("output", port, file) for port in model.outputs),
-    )
-
-
-def _spec(kind: str, port: Any, file: Path) -> FileTensor:
-    if not port.names:
-        raise ModelConfigError(
-            f"an {kind} of '{file}' has no name, by which callers could ask for it.",
-            "name it before the model is saved: port.get_tensor().set_names({'name'})",
-        )
-    its_type = port.element_type.get_type_name()
-    if its_type not in _DATA_TYPES:
-        raise ModelConfigError(
-            f"{kind} '{port.any_name}' is {its_type} in the file, but expected is one of "
-            f"{', '.join(_DATA_TYPES)}.",
-            "export the model with tensors of such a type",
-        )
-    shape = port.partial_shape
-    if shape.rank.is_dynamic:
-        return FileTensor(port.any_name, _DATA_TYPES[its_type], ())
-    sizes = tuple(DYNAMIC if size.is_dynamic else size.get_length() for size in shape)
-    return FileTensor(port.any_name, _DATA_TYPES[its_type], sizes)
+    return ModelConfigError(f"OpenVINO cannot open '{file}': {reason}")
 
 
 def _save(file: Path, made: Path) -> None:

@@ -36,6 +36,12 @@ MODEL_FILES = {
     "tensorflow_savedmodel": "model.savedmodel",
     "tensorflow_graphdef": "model.graphdef",
 }
+TO_ONNX = {
+    "model.pt": "export the model: torch.onnx.export(model, inputs, 'model.onnx')",
+    "model.xml": 'serve the ONNX file that it was made from with backend: "onnxruntime", which '
+    "OpenVINO runs where it is faster",
+}
+"""What to do, without NVIDIA's image, with files for which only that has a backend."""
 UNNAMED = "model"  # the name for a model file directly in the mounted folder
 
 # The one rule for names of models and aliases: no other folder is found by Triton's Python backend,

@@ -2,79 +2,45 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from backends.completion import ModelFile, complete
+from backends.completion import complete
 from backends.config_check import check, refuse_ragged
-from backends.engine_choice import ONNXRUNTIME, OPENVINO
+from backends.engine_choice import ONNXRUNTIME
 from backends.model_config import ModelConfigError, needs_completion
-from backends.onnxruntime import session as onnxruntime
-from backends.openvino import session as openvino
+from backends.onnxruntime.session import DEFAULT_FILE, OnnxFile
 from clients.model_files.config_text import Message, read
 from clients.model_files.findings import ConfigFindings
 from clients.triton.configuration import config_dictionary
 
-PLATFORM = "onnxruntime_onnx"  # OpenVINO has none
+PLATFORM = "onnxruntime_onnx"
 KINDS = ("input", "output")
 DESCRIBED = ("name", "data_type", "dims")  # what Triton wants of each tensor
 LFS = b"version https://git-lfs"
 
 
-def backend(message: Message, versions: list[Path]) -> str:
-    """Return which of the two backends runs a model; empty for another."""
-    if said := message.text("backend"):
-        return said if said in {ONNXRUNTIME, OPENVINO} else ""
-    if platform := message.text("platform"):
-        return ONNXRUNTIME if platform == PLATFORM else ""
+def is_onnx(message: Message, versions: list[Path]) -> bool:
+    """Whether the embedded Triton's own backend runs a model."""
+    if said := message.text("backend") or message.text("platform"):
+        return said in {ONNXRUNTIME, PLATFORM}
     name = message.text("default_model_filename")
-    for file, its in (
-        (onnxruntime.DEFAULT_FILE, ONNXRUNTIME),
-        (openvino.DEFAULT_FILES[0], OPENVINO),
-    ):
-        if name == file or (not name and any((path / file).exists() for path in versions)):
-            return its
-    return ""
-
-
-def model_file(message: Message, version: Path) -> Path:
-    """Return the file of a version.
-
-    Raises ModelConfigError: there is none.
-    """
-    name = message.text("default_model_filename")
-    if backend(message, [version]) == OPENVINO:
-        return openvino.model_file(version, name)
-    return onnxruntime.model_file(version, name)
-
-
-def open_model(file: Path, its: str) -> ModelFile | None:
-    """Return a file opened by its backend's engine; None if not installed.
-
-    Raises ModelConfigError: it cannot be read, or a tensor's type is not served.
-    """
-    if its != OPENVINO and file.suffix != ".xml":
-        return onnxruntime.OnnxFile(file)
-    return openvino.OpenVinoFile(file) if find_spec("openvino") else None
+    return name == DEFAULT_FILE or (
+        not name and any((path / DEFAULT_FILE).exists() for path in versions)
+    )
 
 
 def check_file(config: ConfigFindings, file: Path) -> None:
     """Look into a model's file, as far as it can be read without running it."""
     with file.open("rb") as start:
         begin = start.read(256)
-    weights = file.with_suffix(openvino.WEIGHTS)
-    if file.suffix == ".xml" and weights.is_file():
-        with weights.open("rb") as start:
-            if start.read(len(LFS)) == LFS:
-                file, begin = weights, LFS
     error = config.findings.error
     if begin.startswith(LFS):
         error(file, "is a pointer of Git LFS, not the model", "run `git lfs pull`")
     elif (begin.lstrip()[:1] == b"<" and file.suffix != ".xml") or not begin:
         what = "is empty" if not begin else "is a page of HTML"
         error(file, f"{what}, not the model", "fetch it again")
-    elif file.suffix in {".onnx", ".xml"} and begin.strip(b"\0"):
+    elif file.suffix == ".onnx" and begin.strip(b"\0"):
         check_graph(config, file)
 
 
@@ -82,13 +48,13 @@ def check_graph(config: ConfigFindings, file: Path) -> None:
     """Compare the configuration with the model's file."""
     message = read(config.text)
     try:
-        found = open_model(file, backend(message, [file.parent]))
+        found = OnnxFile(file)
     except ModelConfigError as error:
         fix = error.fix or "export it again"
         config.findings.error(file, f"cannot be served: {error.what.removesuffix('.')}", fix)
         return
     tensors = [one for kind in KINDS for one in message.messages(kind)]
-    if found is None or not all(one.all(key) for one in tensors for key in DESCRIBED):
+    if not all(one.all(key) for one in tensors for key in DESCRIBED):
         return
     try:
         warning = compare(config.text, found)
@@ -101,7 +67,7 @@ def check_graph(config: ConfigFindings, file: Path) -> None:
         config.findings.warning(config.file if config.text else file, *warning)
 
 
-def compare(text: str, opened: ModelFile) -> tuple[str, str] | None:
+def compare(text: str, opened: OnnxFile) -> tuple[str, str] | None:
     """Compare a configuration with the file's tensors, as the backend does.
 
     Returns:

@@ -15,16 +15,17 @@ from clients.model_files.model_folders import (
     CONFIG,
     MODEL_FILES,
     PLAIN_MODELS,
+    TO_ONNX,
     find_misplaced_configs,
     is_model,
     models_in,
 )
 from clients.triton.configuration import config_fault
 from container.model_check.file import check_file
-from container.model_check.versions import FROM_PYTORCH, check_versions
+from container.model_check.versions import check_versions
 from dispatcher.settings import ADAPT, PROJECT
 
-EMBEDDED = {"onnxruntime", "openvino", "python"}  # what the Triton of the wheel can run
+EMBEDDED = {"onnxruntime", "python"}  # what the Triton of the wheel can run
 OTHERS = {"dali", "ensemble", "fil", "identity", "tensorflow", "tensorrt", "vllm"}
 BUILT_IN = PROJECT / "model_repository"
 
@@ -101,8 +102,8 @@ def check_names(config: ConfigFindings, message: Message, folder: str) -> None:
     near = difflib.get_close_matches(its, EMBEDDED | OTHERS, 1, cutoff=0.5)
     why = "only NVIDIA's image of Triton can run" if known else "Triton does not bring"
     fix = "build on that image" if known or not near else f'write backend: "{near[0]}"'
-    if its in {"pytorch", "pytorch_libtorch"}:
-        fix = FROM_PYTORCH
+    if other := TO_ONNX.get(MODEL_FILES.get(its, "")):
+        fix += f", or {other}"
     config.warning(fields[0].name, fields, f'is "{its}", which {why}', fix)
 
 

@@ -5,19 +5,23 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from backends.openvino.session import DEFAULT_FILES as OPENVINO_FILES
 from clients.model_files.config_text import Message, parse_integer
 from clients.model_files.files import exists, is_litter
 from clients.model_files.findings import ConfigFindings
-from clients.model_files.model_folders import CONFIG, MODEL_FILES, PLAIN_MODELS, is_its_own_version
+from clients.model_files.model_folders import (
+    CONFIG,
+    MODEL_FILES,
+    PLAIN_MODELS,
+    TO_ONNX,
+    is_its_own_version,
+)
 from container.model_check.file import check_file
 
 VERSION = re.compile(r"0|[1-9][0-9]*")
-FROM_PYTORCH = "build on that image, or export it: torch.onnx.export(model, inputs, 'model.onnx')"
-FROM_ONNX = "build on that image, or serve the ONNX file that it was made from"
 OF_NVIDIA = {
     "model.plan": "TensorRT",
     "model.pt": "PyTorch",
+    "model.xml": "OpenVINO's own backend",
     "model.savedmodel": "TensorFlow",
     "model.graphdef": "TensorFlow",
 }
@@ -57,15 +61,8 @@ def check_version(config: ConfigFindings, message: Message, version: Path) -> No
     usual = list(dict.fromkeys(MODEL_FILES.values()))  # by which Triton finds the backend
     wanted = message.text("default_model_filename") or MODEL_FILES.get(backend, "")
     wanted = wanted or next((name for name in usual if (version / name).exists()), "")
-    names = [*OPENVINO_FILES] if wanted == OPENVINO_FILES[0] else [wanted] if wanted else usual
+    names = [wanted] if wanted else usual
     file = version / wanted
-    if not exists(file) and (others := [name for name in names if exists(version / name)]):
-        file = version / others[0]
-        findings.warning(
-            config.file,
-            f"names no file, for which NVIDIA's image takes {wanted} alone",
-            f'write default_model_filename: "{file.name}"',
-        )
     if not wanted or not exists(file):
         there = sorted(path.name for path in version.iterdir() if path.name != CONFIG)
         suffixes = {Path(name).suffix: name for name in names}
@@ -80,10 +77,11 @@ def check_version(config: ConfigFindings, message: Message, version: Path) -> No
         )
         return
     if OF_NVIDIA.get(wanted) and not backend:
+        fix = TO_ONNX.get(wanted, "serve the ONNX file that it was made from")
         findings.warning(
             file,
             f"is for {OF_NVIDIA[wanted]}, which only NVIDIA's image of Triton can run",
-            FROM_PYTORCH if wanted == "model.pt" else FROM_ONNX,
+            f"build on that image, or {fix}",
         )
     if file.is_file():
         check_file(config, file)

@@ -12,18 +12,14 @@ from pathlib import Path
 from clients.model_files.config_text import read_folder
 from clients.model_files.gpu_config import gpu_settings_of, has_gpu
 from clients.model_files.model_folders import (
+    MODEL_FILES,
+    TO_ONNX,
     available,
     find_misplaced_configs,
     link,
     unservable,
 )
 from clients.model_files.response_cache import OFF, cache_warning
-
-TORCHSCRIPT = ("pytorch", "pytorch_libtorch")
-OF_PYTORCH = (
-    "is TorchScript, which only NVIDIA's image of Triton can run: build on that image, or export "
-    "the model: torch.onnx.export(model, inputs, 'model.onnx')"
-)
 
 
 def compose(
@@ -65,8 +61,12 @@ def without_backend(repository: Path) -> Iterator[str]:
     for folder in sorted(repository.iterdir()):
         config = read_folder(folder)
         named = config.text("backend") or config.text("platform")
-        if named in TORCHSCRIPT or (not named and any(folder.glob("*/model.pt"))):
-            yield f"{folder.name} {OF_PYTORCH}"
+        for file, fix in TO_ONNX.items():
+            if MODEL_FILES.get(named) == file or (not named and any(folder.glob(f"*/{file}"))):
+                yield (
+                    f"{folder.name}: only NVIDIA's image of Triton can run {file}: build on that "
+                    f"image, or {fix}"
+                )
         for one in gpu_settings_of(folder) if has_gpu() else ():
             if not one.change:
                 yield f"{folder.name}: {one}"

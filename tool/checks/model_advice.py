@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from backends import engine_choice
-from backends.engine_choice import ENGINE, ONNXRUNTIME, OPENVINO, PRECISION, SAMPLES
+from backends.engine_choice import ENGINE, ONNXRUNTIME, PRECISION, SAMPLES
 from backends.model_config import ModelConfigError, has_operator, read_parameters
 from backends.onnxruntime.execution_providers import CPU, execution_providers
 from backends.onnxruntime.session_settings import own_settings, session_settings
-from backends.openvino.properties import KEYS, properties
+from backends.openvino.properties import STREAMS, THREADS, properties
 from clients.errors import ClientDisabled
 from clients.families.base.dispatch_toml import FILE, Keys, read_table
 from clients.model_files.config_text import (
@@ -32,13 +32,13 @@ from clients.model_files.response_cache import mixes_shapes
 from clients.tensors.classes import labels_at
 from clients.triton.configuration import config_dictionary
 from container.model_check import samples
-from container.model_check.file import backend
+from container.model_check.file import is_onnx
 from container.model_check.model import check_loading
 from container.model_check.versions import find_served, version_folders
 from container.trouble import Trouble
-from tool.checks.environment import KEY, check_environment, is_interpreter, string_value
+from tool.checks.environment import KEY, check_environment, is_interpreter
 
-READ = (ENGINE, PRECISION, *KEYS)
+READ = (ENGINE, PRECISION, THREADS, STREAMS)
 """The parameters that say how a model is run on the CPU; ONNX Runtime has more."""
 ALIKE = 0.8
 LATIN = (b"[a-zA-Z0-9_]+",)
@@ -64,7 +64,7 @@ def check_model(name: str, folder: Path, findings: Findings) -> None:
         for field in entries(message, KEY):
             check_environment(folder, config, field)
     versions = version_folders(folder)
-    if backend(message, versions) or not message.fields:
+    if is_onnx(message, versions) or not message.fields:
         check_samples(folder / SAMPLES, findings)
     for place in find_served(message, versions) or [folder]:
         check_words(place, findings)
@@ -180,18 +180,15 @@ def check_labels(config: ConfigFindings, message: Message) -> None:
                     )
 
 
-def find_refusals(config: Mapping[str, Any], its: str) -> Iterator[ModelConfigError]:
-    """Yield what a backend refuses of a configuration at the load on a CPU."""
-    steps: list[Callable[[], object]] = [partial(engine_choice.preference, config, {})]
-    if its == OPENVINO:
+def find_refusals(config: Mapping[str, Any]) -> Iterator[ModelConfigError]:
+    """Yield what the backend refuses of a configuration at the load on a CPU."""
+    steps: list[Callable[[], object]] = [
+        partial(engine_choice.preference, config, {}),
+        partial(execution_providers, config, "CPU", 0, [CPU]),
+        partial(session_settings, config),
+    ]
+    if read_parameters(config).get(ENGINE) != ONNXRUNTIME and not own_settings(config):
         steps.append(partial(properties, config))
-    else:
-        steps += [
-            partial(execution_providers, config, "CPU", 0, [CPU]),
-            partial(session_settings, config),
-        ]
-        if read_parameters(config).get(ENGINE) != ONNXRUNTIME and not own_settings(config):
-            steps.append(partial(properties, config))
     seen = set()
     for step in steps:
         try:
@@ -204,20 +201,17 @@ def find_refusals(config: Mapping[str, Any], its: str) -> Iterator[ModelConfigEr
 
 def check_parameters(config: ConfigFindings, message: Message) -> None:
     """Note parameters that an engine refuses, and warn of those without effect."""
-    its = backend(message, version_folders(config.file.parent))
-    for refusal in find_refusals(config_dictionary(config.text), its) if its else ():
+    if not is_onnx(message, version_folders(config.file.parent)):
+        return
+    for refusal in find_refusals(config_dictionary(config.text)):
         (key,) = re.findall(r"parameter '([^']+)'", refusal.what)[:1] or [""]
         config.error("", entries(message, key), refusal.what.removesuffix("."), refusal.fix)
     names = {name.lower(): name for name in READ}
-    for field, key in keyed(message) if its else ():
+    for field, key in keyed(message):
         near = difflib.get_close_matches(key.lower(), names, 1, cutoff=ALIKE)
         if near and key not in READ:
             what, fix = "is read by no backend", f"did you mean '{names[near[0]]}'?"
             config.warning("", [field], f"parameter '{key}' {what}", fix)
-        elif its == OPENVINO and key == ENGINE and string_value(field) == ONNXRUNTIME:
-            what = f"parameter '{ENGINE}' has no effect beside backend: \"{OPENVINO}\""
-            fix = f'serve an ONNX model with backend: "{ONNXRUNTIME}", or leave it out'
-            config.warning("", [field], what, fix)
 
 
 def check_samples(folder: Path, findings: Findings) -> None:

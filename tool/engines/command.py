@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from backends import engine_choice
-from backends.engine_choice import OPENVINO
 from backends.model_config import ModelConfigError
+from backends.onnxruntime.session import model_file
 from clients.model_files.config_text import read
 from clients.model_files.files import text_of
 from clients.model_files.model_folders import CONFIG
 from clients.triton.configuration import config_dictionary, config_fault
-from container.model_check.file import backend, model_file
+from container.model_check.file import is_onnx
 from container.model_check.versions import find_served, version_folders
 from container.trouble import Trouble
 from tool.engines.offline import compose_links, settings_here
@@ -66,13 +66,10 @@ def describe_choice(folder: Path, environment: Mapping[str, str]) -> str:
         return f"its {CONFIG} cannot be read; `dispatcher check` says why"
     config = config_dictionary(text)
     versions = find_served(message, version_folders(folder))
-    its = backend(message, versions)
-    if not (its and versions):
-        return "no model of ONNX or OpenVINO"
+    if not (is_onnx(message, versions) and versions):
+        return "no model of ONNX"
     try:
-        file = model_file(message, versions[-1])
-        if its == OPENVINO:
-            return engine_choice.choice_for_openvino(config).sentence()
+        file = model_file(versions[-1], message.text("default_model_filename"))
         return engine_choice.choice_for_onnxruntime(config, folder, file, environment).sentence()
     except ModelConfigError as error:
         return str(error)

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy.typing as npt
 
-from backends.completion import ModelFile, complete
+from backends.completion import complete
 from backends.model_config import ModelConfigError, needs_completion
+from backends.onnxruntime.session import OnnxFile, model_file
 from clients.base import Environment
 from clients.errors import ModelUnavailable, UnknownModel
 from clients.model_files.config_text import read_folder
@@ -24,7 +25,7 @@ from clients.plugins.registry import Registry, load_clients
 from clients.testing import OnnxModels
 from clients.triton.configuration import config_dictionary, config_fault, config_signature
 from clients.triton.server import Signature, Tensors
-from container.model_check.file import backend, model_file, open_model
+from container.model_check.file import is_onnx
 from container.model_check.versions import find_served, version_folders
 from container.repository.compose import compose
 from container.trouble import Trouble
@@ -66,7 +67,7 @@ class NotRun(ModelUnavailable):
 class OfflineSession:
     """A model's file with the two methods of a session of ONNX Runtime that are needed here."""
 
-    def __init__(self, file: ModelFile) -> None:
+    def __init__(self, file: OnnxFile) -> None:
         self.file = file
 
     def get_inputs(self) -> Sequence[Any]:
@@ -134,7 +135,7 @@ class Offline(OnnxModels):
         self.not_run.add(model)
         return NotRun(f"{model}: {reason}")
 
-    def opened(self, model: str, version: str) -> ModelFile:
+    def opened(self, model: str, version: str) -> OnnxFile:
         """Return a model's file; the latest served version's, where none is named.
 
         Raises NotRun: there is no such file, or its engine cannot read it.
@@ -144,15 +145,11 @@ class Offline(OnnxModels):
         versions = {path.name: path for path in find_served(config, version_folders(folder))}
         try:
             path = versions[version or next(reversed(versions), "")]
-            its = backend(config, [path])
-            if not its:
+            if not is_onnx(config, [path]):
                 raise self.cannot_run(model, "its backend runs in Triton alone")
-            found = open_model(model_file(config, path), its)
+            return OnnxFile(model_file(path, config.text("default_model_filename")))
         except (KeyError, ModelConfigError) as error:
             raise self.cannot_run(model, "it has no file that can be read") from error
-        if found is None:
-            raise self.cannot_run(model, "there is no OpenVINO here that could read it")
-        return found
 
 
 def load_offline(

@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from backends import model_config
-from backends.completion import ModelFile
 from backends.model_config import ModelConfigError
 from backends.onnxruntime import session as onnxruntime
 from clients.model_files.files import text_of
@@ -30,7 +29,7 @@ EXPECTED = "expected a file of ONNX, or a folder with model.onnx"
 EXPORTS = {
     ".pt": "export it: torch.onnx.export(model, inputs, 'model.onnx', dynamic_axes=…)",
     ".pth": "export it: torch.onnx.export(model, inputs, 'model.onnx', dynamic_axes=…)",
-    ".xml": "docs/engines.md shows how a model in OpenVINO's format is configured",
+    ".xml": "give the ONNX file that it was made from",
     ".h5": "convert it with tf2onnx",
     ".pb": "convert it with tf2onnx",
     ".tflite": "convert it with tf2onnx",
@@ -43,7 +42,7 @@ class ModelSource:
     """A model's file and its tensors."""
 
     file: Path  # of ONNX
-    opened: ModelFile  # the same, opened by ONNX Runtime
+    opened: onnxruntime.OnnxFile  # the same, opened by ONNX Runtime
     given: tuple[str, ...] = ()  # the labels that the author names
     without_maps: bytes = b""  # the content of the file that is served, where a ZipMap was cut off
 

@@ -101,32 +101,18 @@ class TestProperties:
         ("given", "key", "expected"),
         [
             ({"NUM_STREAMS": "3"}, "NUM_STREAMS", 3),
-            ({"NUM_STREAMS": "auto"}, "NUM_STREAMS", "AUTO"),
             ({"INFERENCE_NUM_THREADS": "5"}, "INFERENCE_NUM_THREADS", 5),
-            ({"PERFORMANCE_HINT": "latency"}, "PERFORMANCE_HINT", "LATENCY"),
-            ({"HINT_BF16": "yes"}, "INFERENCE_PRECISION_HINT", "bf16"),
-            ({"HINT_BF16": "NO"}, "INFERENCE_PRECISION_HINT", "f32"),
-            ({"TARGET_DEVICE": "CPU"}, "INFERENCE_NUM_THREADS", 2),
+            ({"intra_op_thread_count": "5"}, "INFERENCE_NUM_THREADS", 5),
         ],
     )
     def test_parameters_are_nvidias(self, given: dict[str, str], key: str, expected: Any) -> None:
         assert properties(cpu_config(**given), cpus=2)[key] == expected
 
-    @pytest.mark.parametrize(
-        ("key", "text", "expected"),
-        [
-            ("NUM_STREAMS", "many", "a whole number"),
-            ("INFERENCE_NUM_THREADS", "two", "a whole number"),
-            ("PERFORMANCE_HINT", "fast", "latency or throughput or cumulative_throughput"),
-            ("HINT_BF16", "maybe", "yes or no"),
-            ("TARGET_DEVICE", "GPU", "cpu"),
-            ("CPU_EXTENSION_PATH", "/x.so", "nothing"),
-        ],
-    )
-    def test_a_wrong_one_is_named(self, key: str, text: str, expected: str) -> None:
-        said = f"'{key}' is '{text}', but expected is (?i:{expected})"
+    @pytest.mark.parametrize("key", ["NUM_STREAMS", "INFERENCE_NUM_THREADS"])
+    def test_a_wrong_one_is_named(self, key: str) -> None:
+        said = f"'{key}' is 'many', but expected is a whole number"
         with pytest.raises(ModelConfigError, match=said):
-            properties(cpu_config(**{key: text}), cpus=2)
+            properties(cpu_config(**{key: "many"}), cpus=2)
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from backends.batching.item import Rows
-from backends.model_config import FileTensor
 from backends.openvino.session import OpenVinoSession
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -99,14 +98,6 @@ def test_rows_are_those_of_the_whole(end: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(whole, expected, atol=1e-5)
         few = session.run({"x": X}, ["y"], {"y": Rows((2, 3), [4, 0, 4])})["y"]
         np.testing.assert_allclose(few, expected.reshape(6, 9)[[4, 0, 4]], atol=1e-5)
-
-
-@pytest.mark.parametrize("end", ENDS)
-def test_a_model_looks_as_it_did(end: str, tmp_path: Path) -> None:
-    """Its tensors are compared with the configuration, and shown to callers."""
-    session = opened(ENDS[end](), tmp_path)
-    assert session.signature.inputs == (FileTensor("x", "TYPE_FP32", (-1, -1, 4)),)
-    assert session.signature.outputs == (FileTensor("y", "TYPE_FP32", (-1, -1, 9)),)
 
 
 def test_rows_of_one_output_come_beside_all_of_another(tmp_path: Path) -> None:

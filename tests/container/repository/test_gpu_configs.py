@@ -75,13 +75,24 @@ def test_with_a_gpu_the_embedded_triton_says_which_backend_it_lacks(models: Path
     assert list(without_backend(models)) == []
 
 
-@pytest.mark.parametrize("config", ["", 'backend: "pytorch"', 'platform: "pytorch_libtorch"'])
-def test_of_torchscript_the_embedded_triton_says_what_to_do(models: Path, config: str) -> None:
+@pytest.mark.parametrize(
+    ("file", "config", "fix"),
+    [
+        ("model.pt", "", "torch.onnx.export"),
+        ("model.pt", 'backend: "pytorch"', "torch.onnx.export"),
+        ("model.pt", 'platform: "pytorch_libtorch"', "torch.onnx.export"),
+        ("model.xml", "", 'backend: "onnxruntime"'),
+        ("model.xml", 'backend: "openvino"', 'backend: "onnxruntime"'),
+    ],
+)
+def test_of_other_formats_the_embedded_triton_says_what_to_do(
+    models: Path, file: str, config: str, fix: str
+) -> None:
     (models / "card" / "config.pbtxt").write_text(config)
-    (models / "card" / "1" / "model.pt").touch()
+    (models / "card" / "1" / file).touch()
     (said,) = without_backend(models)
-    assert "NVIDIA's image" in said
-    assert "torch.onnx.export" in said
+    assert f"only NVIDIA's image of Triton can run {file}" in said
+    assert fix in said
     (models / "card" / "config.pbtxt").write_text('backend: "python"')
     assert list(without_backend(models)) == []
 

@@ -15,7 +15,6 @@ from backends.engine_choice import (
     OPENVINO,
     EngineChoice,
     choice_for_onnxruntime,
-    choice_for_openvino,
     hide,
     show,
 )
@@ -26,7 +25,7 @@ from dispatcher.settings import read_settings
 from tests.conftest import PROJECT
 from tests.support.application import make_app, quiet
 from tests.support.fake_triton import FakeTriton
-from tests.support.mistakes.mistake import config, ir, parameter, write_right
+from tests.support.mistakes.mistake import config, parameter, write_right
 from tool.engines.command import describe_choice
 
 BF16 = EngineChoice(OPENVINO, "bf16", "", 1.93, "the cosine is 0.99981")
@@ -161,31 +160,17 @@ def test_some_models_stay_on_onnx_runtime_untried(
     assert found == EngineChoice("onnxruntime", "f32", reason)
 
 
-@pytest.mark.parametrize(
-    ("texts", "precision"),
-    [({}, "f32"), ({"precision": "auto"}, "f32"), ({"HINT_BF16": "YES"}, "bf16")],
-)
-def test_a_model_of_openvino_is_computed_as_it_says(texts: dict[str, str], precision: str) -> None:
-    found = choice_for_openvino(configured(**texts))
-    assert found == EngineChoice("openvino", precision, "as its configuration says")
-
-
 def test_the_tool_says_what_a_backend_will_say(tmp_path: Path) -> None:
-    pinned, named, own, plain = (write_right(tmp_path, name) for name in "abcd")
+    pinned, named, other = (write_right(tmp_path, name) for name in "abc")
     parameter("engine", "onnxruntime")(pinned)
     parameter("precision", "bf16")(named)
-    ir()(own)
-    ir()(plain)
-    (plain / "config.pbtxt").unlink()
+    (other / "config.pbtxt").write_text("backend: openvino")
     assert describe_choice(pinned, {}) == "run by ONNX Runtime in f32 (as its configuration says)"
     assert describe_choice(named, {}).startswith(
         "parameter 'precision' is 'bf16', but expected is one of"
     )
-    assert describe_choice(own, {}) == "run by OpenVINO in f32 (as its configuration says)"
-    assert describe_choice(plain, {}) == describe_choice(own, {})
-    (own / "config.pbtxt").write_text("backend: openvino")
-    assert (
-        describe_choice(own, {}) == "its config.pbtxt cannot be read; `dispatcher check` says why"
+    assert describe_choice(other, {}) == (
+        "its config.pbtxt cannot be read; `dispatcher check` says why"
     )
     config('backend: "onnxruntime"', 'backend: "python"')(pinned)
-    assert describe_choice(pinned, {}) == "no model of ONNX or OpenVINO"
+    assert describe_choice(pinned, {}) == "no model of ONNX"

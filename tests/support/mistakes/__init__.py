@@ -5,9 +5,7 @@ from __future__ import annotations
 from tests.support.mistakes.mistake import (
     Mistake,
     accelerated_by,
-    all_of,
     config,
-    ir,
     model,
     move,
     parameter,
@@ -146,60 +144,5 @@ MISTAKES = [
         "config.pbtxt:6",
         "parameter 'NUM_STREAMS' is 'many', but expected is a whole number",
         "",
-    ),
-    Mistake(
-        "ir_hint",
-        all_of(ir(), parameter("PERFORMANCE_HINT", "fast")),
-        "config.pbtxt:6",
-        "parameter 'PERFORMANCE_HINT' is 'fast', but expected is LATENCY or THROUGHPUT",
-        "write that",
-    ),
-    Mistake(
-        "ir_without_weights",
-        ir("model.xml"),
-        "1/model.xml",
-        "model.bin', but there is no such file",
-        "put it there",
-    ),
-    Mistake(
-        "ir_cut",
-        ir("model.xml", "model.bin", cut=300),
-        "1/model.xml",
-        "cannot be served: OpenVINO cannot open",
-        "save it again with openvino.save_model",
-    ),
-    Mistake(
-        "ir_weights_cut",
-        ir("model.bin", "model.xml", cut=8),
-        "1/model.xml",
-        "Incorrect weights in bin file",
-        "copy 'model.bin' again",
-    ),
-    Mistake(
-        "ir_of_text",
-        all_of(ir(), lambda folder: (folder / "1" / "model.xml").write_text("hello")),
-        "1/model.xml",
-        "is no XML, as a model of OpenVINO is",
-        "fetch it again",
-    ),
-    Mistake(
-        "ir_without_file",
-        all_of(ir(), move("1/model.xml", "1/net.xml")),
-        "1",
-        "has no model.xml or model.onnx; it has model.bin, net.xml",
-        "rename net.xml to model.xml",
-    ),
-    Mistake(
-        "ir_pointer",
-        all_of(
-            ir(),
-            lambda folder: (folder / "1" / "model.bin").write_bytes(
-                b"version https://git-lfs.github.com/spec/v1\n"
-            ),
-        ),
-        "1/model.bin",
-        "is a pointer of Git LFS",
-        "git lfs pull",
-        refused=False,  # it has as many bytes as the weights
     ),
 ]

@@ -9,7 +9,6 @@ from tests.support.mistakes.mistake import (
     accelerated_by,
     all_of,
     config,
-    ir,
     move,
     parameter,
     warmed_up_with,
@@ -23,13 +22,6 @@ TAKEN = {
     "octal_sizes": config("[ 4, 8 ]", "[ 04, 010 ]"),
     "engine_pinned": all_of(parameter("engine", "onnxruntime"), parameter("NUM_STREAMS", "many")),
     "engine_chosen": all_of(accelerated_by("openvino"), parameter("precision", "auto")),
-    "ir": all_of(ir(), parameter("NUM_STREAMS", "AUTO"), parameter("HINT_BF16", "NO")),
-    "ir_found": all_of(ir(), config('backend: "openvino"', "")),
-    "onnx_by_openvino": all_of(
-        config('backend: "onnxruntime"', 'backend: "openvino"'),
-        config("max_batch_size", 'default_model_filename: "model.onnx"\nmax_batch_size'),
-        config("dims: [ 3 ]", "dims: [ -1 ]"),
-    ),
     "hexadecimal": config("dynamic", "version_policy { specific { versions: 0x1 } }\ndynamic"),
 }
 

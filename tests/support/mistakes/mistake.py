@@ -7,9 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import openvino
-from openvino import opset13 as opset
-
 from tool.commands.new_client import contents
 
 RIGHT = """\
@@ -88,36 +85,6 @@ def accelerated_by(name: str) -> Callable[[Path], object]:
         f'execution_accelerators {{ cpu_execution_accelerator: [ {{ name: "{name}" }} ] }}'
     )
     return config("dynamic", f"optimization {{ {accelerator} }}\ndynamic")
-
-
-def ir(*names: str, cut: int | None = None) -> Callable[[Path], object]:
-    """Make it a model of OpenVINO.
-
-    Args:
-        names: of the files that stay in the version folder; none means both of the model.
-        cut: how many bytes of the first of them stay.
-
-    """
-
-    def change(folder: Path) -> None:
-        file = folder / "1" / "model.onnx"
-        given = opset.parameter([-1, 3], openvino.Type.f32, name="INPUT")
-        given.output(0).set_names({"INPUT"})
-        added = opset.add(given, opset.constant([[1.0, 2.0, 3.0]], openvino.Type.f32))
-        added.output(0).set_names({"OUTPUT"})
-        model = openvino.Model([added], [given], "added")
-        openvino.save_model(model, file.with_suffix(".xml"), compress_to_fp16=False)
-        config('backend: "onnxruntime"', 'backend: "openvino"')(folder)
-        config("dims: [ -1 ]", "dims: [ 3 ]")(folder)
-        names_left = names or ("model.xml", "model.bin")
-        for path in file.parent.iterdir():
-            if path.name not in names_left:
-                path.unlink()
-        if cut is not None:
-            first = file.parent / names_left[0]
-            first.write_bytes(first.read_bytes()[:cut])
-
-    return change
 
 
 def warmed_up_with(tensor: str) -> Callable[[Path], object]:
