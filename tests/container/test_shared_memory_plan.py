@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from tritonclient.grpc import model_config_pb2
 
 from backends.machine.shared_memory import (
     MIB,
-    SHARES,
     Share,
 )
 from backends.model_config import ModelConfigError
@@ -69,6 +67,10 @@ def test_a_configuration_is_read_as_protobuf_reads_it(text: str) -> None:
 def test_what_is_no_configuration_is_not_read(text: str) -> None:
     with pytest.raises(NotProtobufText):
         read(text)
+    # A comment at the end is one, whatever stands in it, and where nothing is behind it.
+    message = read('max_batch_size: 4  # eight (was: 16)\n# max_batch_size: 2 "x')
+    assert message.number("max_batch_size") == 4
+    assert len(message.all("max_batch_size")) == 1
 
 
 @pytest.mark.parametrize("text", [t for t in TEXTS if "max_batch_size" in t])
@@ -149,13 +151,6 @@ def test_a_model_without_room_is_not_loaded_and_says_why() -> None:
         Share.of({"name": "yolov5"}, plan.environment())
 
 
-def test_a_comment_at_the_end_is_one() -> None:
-    """Also where there is nothing behind it, and whatever stands in it."""
-    message = read('max_batch_size: 4  # eight (was: 16)\n# max_batch_size: 2 "x')
-    assert message.number("max_batch_size") == 4
-    assert len(list(message.all("max_batch_size"))) == 1
-
-
 def test_a_model_needs_no_word_on_its_backend(tmp_path: Path) -> None:
     """Models of other backends, and configurations that cannot be read, are left alone."""
     for name, file, text in (
@@ -183,15 +178,3 @@ def test_only_the_links_to_what_is_lowered_are_replaced(tmp_path: Path) -> None:
     assert (made / "yolov5" / "labels.txt").samefile(source / "yolov5" / "labels.txt")
     assert (made / "bert_base").is_symlink()
     assert parsed((source / "yolov5" / "config.pbtxt").read_text()).max_batch_size == 8
-
-
-def test_an_instance_knows_its_share() -> None:
-    environment = {SHARES: json.dumps({"size": 64 * MIB, "models": {"a": [1000, 5 * MIB]}})}
-    share = Share.of({"name": "a"}, environment)
-    assert share.has_room(1000)
-    assert not share.has_room(1001)
-    grown: list[int] = []
-    for _ in range(2):
-        share.reserve(200, grown.append)
-    assert len(grown) == 1
-    assert 3 * MIB < grown[0] < 4 * MIB

@@ -24,7 +24,7 @@ def program(path: Path) -> Path:
     return path
 
 
-def test_nvidia_s_image_comes_first_with_its_own_backends(tmp_path: Path) -> None:
+def test_nvidia_s_image_comes_first_with_its_own_backends_then_path(tmp_path: Path) -> None:
     """A folder laid out as /opt/tritonserver is in that image."""
     home = tmp_path / "opt" / "tritonserver"
     server = program(home / "bin" / "tritonserver")
@@ -34,11 +34,8 @@ def test_nvidia_s_image_comes_first_with_its_own_backends(tmp_path: Path) -> Non
     assert found.executable == server
     assert found.options == (f"--backend-directory={home / 'backends'}",)
     assert found.environment == {}, "its Python is left alone"
-
-
-def test_path_comes_next(tmp_path: Path) -> None:
-    server = program(tmp_path / "bin" / "tritonserver")
-    assert find_triton(tmp_path / "none", str(server.parent), tmp_path).executable == server
+    found = find_triton(tmp_path / "none", str(other.parent), tmp_path)
+    assert found.executable == other, "the one on PATH comes next"
 
 
 def test_the_wheel_comes_last_with_this_project_s_backends(tmp_path: Path) -> None:
@@ -50,10 +47,7 @@ def test_the_wheel_comes_last_with_this_project_s_backends(tmp_path: Path) -> No
     assert (backends / "onnxruntime" / "model.py").is_file()
     assert (backends / "python" / "triton_python_backend_stub").stat().st_mode & stat.S_IXUSR
     assert found.environment["PATH"].split(":")[0] == str(Path(sys.prefix) / "bin")
-
-
-def test_triton_finds_the_stub_executable() -> None:
-    """Triton 2.51 (`stub_launcher.cc`) runs it without arguments and makes another status 0100."""
+    # Triton 2.51 (`stub_launcher.cc`) runs it without arguments: another status is made 0100.
     stub = Path(triton.__file__).with_name(triton.STUB)
     assert subprocess.run([stub], check=False, capture_output=True).returncode == 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -32,13 +33,24 @@ def composed(models: Path, *, adapt: bool) -> tuple[str, list[str]]:
     return (place / "card" / "config.pbtxt").read_text(), said
 
 
+def test_with_a_gpu_nothing_is_said_or_changed(models: Path) -> None:
+    (models.parent / "dev" / "nvidia0").mkdir(parents=True)
+    assert composed(models, adapt=True) == (GPU, [])
+
+
 def test_it_is_kept_by_default_and_said_with_the_fix(models: Path) -> None:
+    """And so is what cannot be adapted."""
     text, said = composed(models, adapt=False)
     assert text == GPU
     kind, gpus = said
     assert kind.startswith("card: config.pbtxt:2 `instance_group.kind` is KIND_GPU")
     assert "KIND_AUTO" in kind
     assert gpus.startswith("card: config.pbtxt:2 `instance_group.gpus` names GPUs")
+    (models / "card" / "config.pbtxt").write_text('platform: "tensorrt_plan"\n')
+    shutil.rmtree(models.parent / "repository")
+    text, (said_of_tensorrt,) = composed(models, adapt=True)
+    assert text == 'platform: "tensorrt_plan"\n'
+    assert "TensorRT backend, which NVIDIA's image of Triton has" in said_of_tensorrt
 
 
 def test_it_is_adapted_in_a_copy_and_each_change_is_said(models: Path) -> None:
@@ -51,18 +63,6 @@ def test_it_is_adapted_in_a_copy_and_each_change_is_said(models: Path) -> None:
         f"card: there is no GPU: `instance_group.{change}, in a copy of config.pbtxt"
         for change in ("kind` is KIND_CPU instead of KIND_GPU", "gpus` is left out")
     ]
-
-
-def test_with_a_gpu_nothing_is_said_or_changed(models: Path) -> None:
-    (models.parent / "dev" / "nvidia0").mkdir(parents=True)
-    assert composed(models, adapt=True) == (GPU, [])
-
-
-def test_what_cannot_be_adapted_is_said_all_the_same(models: Path) -> None:
-    (models / "card" / "config.pbtxt").write_text('platform: "tensorrt_plan"\n')
-    text, (said,) = composed(models, adapt=True)
-    assert text == 'platform: "tensorrt_plan"\n'
-    assert "TensorRT backend, which NVIDIA's image of Triton has" in said
 
 
 def test_with_a_gpu_the_embedded_triton_says_which_backend_it_lacks(models: Path) -> None:
