@@ -20,7 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any, ClassVar, Never, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -211,7 +211,6 @@ class Client(ABC):
         version: str = "",
         hints: Hints = NO_HINTS,
         parameters: Mapping[str, Scalar] | None = None,
-        **unknown: Never,
     ) -> dict[str, npt.NDArray[Any]]:
         """Run a model on Triton, within the time of the request.
 
@@ -224,7 +223,6 @@ class Client(ABC):
             version: of the model; nothing means the request's own, or of another model the latest.
             hints: what the backend may skip or combine.
             parameters: what else the model gets, as by `request.parameters()` of a model in Python.
-            unknown: not allowed; see TypeError.
 
         Returns:
             an array per output tensor, in the order named here or in the model's configuration;
@@ -232,12 +230,8 @@ class Client(ABC):
 
         Raises:
             InferenceError: one of its subclasses, as `clients.triton.server` says.
-            TypeError: there is no such argument.
 
         """
-        for name in unknown:
-            fix = f"write hints=Hints({name}=…)" if hasattr(hints, name) else "leave it out"
-            raise TypeError(f"infer() takes no {name}=; {fix}")
         timings = self.request.timings
         asked = model or self.triton_model()
         timings.call(asked)

@@ -5,20 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Never
+from typing import TYPE_CHECKING
 
-from clients.errors import UnknownModel
 from clients.triton.server import Inference
 
 if TYPE_CHECKING:
     from clients.base import Client
-
-
-def nobody(name: str, until: float) -> Never:  # noqa: ARG001  as all that find clients
-    """Refuse to find a client, as long as there are none."""
-    raise UnknownModel(
-        f"there is no model {name[:100]!r}", hint="the clients of other models are not made yet"
-    )
 
 
 @dataclass
@@ -30,7 +22,7 @@ class Others:
     It is set when all clients were made, since they are made with this.
     """
 
-    find: Callable[[str, float], Client] = nobody
+    find: Callable[[str, float], Client] = field(init=False)
 
 
 @dataclass(frozen=True)

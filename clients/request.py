@@ -25,16 +25,10 @@ SEQUENCE_NAMES = ("sequence_id", "sequence_start", "sequence_end")  # as in Trit
 
 @dataclass(frozen=True)
 class Media:
-    """A picture or a text that was sent raw, not in JSON.
+    """A picture or a text that was sent raw, not in JSON."""
 
-    Args:
-        kind: "picture" or "text"; "file" where the content type names neither.
-        content: the file's bytes, or the text.
-
-    """
-
-    kind: str
-    content: bytes | str
+    kind: str  # "picture" or "text"; "file" where the content type names neither
+    content: bytes | str  # of the file, or the text
 
 
 class Span(ABC):
@@ -45,14 +39,9 @@ class Span(ABC):
 
     @abstractmethod
     def begin(self, name: str, at: float, model: str = "", *, remote: bool = False) -> Span | None:
-        """Begin a child, which any thread may do; `None` where it is not recorded.
+        """Begin a child that is about a model, which any thread may do.
 
-        Args:
-            name: of the child.
-            at: when it begins.
-            model: that it is about.
-            remote: whether it waits for another server.
-
+        `None` where it is not recorded; `remote` where it waits for another server.
         """
 
     @abstractmethod
@@ -190,25 +179,15 @@ class Once:
 
 @dataclass
 class SequencePart:
-    """A request's part in a sequence of requests, which a stateful model keeps apart from others.
+    """A request's part in a sequence, which a stateful model keeps apart from others."""
 
-    Args:
-        identity: what the caller calls the sequence: a number from 1 or a text.
-        start: whether it begins with this request.
-        end: whether it ends with this request.
-        owner: the name of the caller's API key; empty where no keys are needed. Equal identities of
-            two owners are two sequences.
-        session: whether `identity` is a session of the hosting service.
-        asked: the models that were asked for it, with the seconds for which each keeps a sequence
-            without a further request.
-
-    """
-
-    identity: int | str
-    start: bool = False
-    end: bool = False
+    identity: int | str  # what the caller calls it: a number from 1 or a text
+    start: bool = False  # whether it begins with this request
+    end: bool = False  # whether it ends with it
+    # The name of the caller's API key, or nothing: equal identities of two owners are two sequences
     owner: str = ""
-    session: bool = False
+    session: bool = False  # whether `identity` is a session of the hosting service
+    # The models that were asked for it, with the seconds for which each keeps a sequence
     asked: dict[str, float] = field(default_factory=dict)
 
     def starts(self, model: str) -> bool:

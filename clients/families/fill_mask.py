@@ -34,7 +34,8 @@ class FillMask(TextFamily[TextKeys]):
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
         if not self.tokenizer.mask:
-            raise self.not_loaded("which names no mask token", self.how_to_name_one())
+            fix = "write its `mask_token` into its tokenizer_config.json"
+            raise self.not_loaded("which names no mask token", fix)
         mask = self.tokenizer.mask
         if self.tokenizer.id(mask) not in self.tokenizer.backend.encode(mask).ids:
             raise self.not_loaded(
@@ -43,14 +44,6 @@ class FillMask(TextFamily[TextKeys]):
             )
         if self.keys.example is None and not self.keys.examples:
             self.example = {"text": f"The world has {self.tokenizer.mask} people."}
-
-    def how_to_name_one(self) -> str:
-        """Return how to mend a tokenizer that names no mask token."""
-        added = self.tokenizer.backend.get_added_tokens_decoder().values()
-        masks = [one.content for one in added if one.special and "mask" in one.content.lower()]
-        if len(masks) != 1:
-            return "put the files of the model's own tokenizer there"
-        return f'write {{"mask_token": "{masks[0]}"}} into its tokenizer_config.json'
 
     def check_output(self, spec: TensorSpec, sizes: tuple[int, ...]) -> None:
         if len(sizes) != 2:
@@ -61,9 +54,8 @@ class FillMask(TextFamily[TextKeys]):
             raise self.not_loaded(
                 f"whose token {words[word]} is `{word}`, but {show_spec(spec)} has "
                 f"{sizes[1]} words",
-                "put the files of the model's own tokenizer there, take words that the model has "
-                "not out of `added_tokens_decoder` and its like, or, where these are no scores of "
-                'words but vectors, write `family = "embedding"`',
+                "put the files of the model's own tokenizer there, or, where these are vectors, no "
+                'scores of words, write `family = "embedding"`',
             )
 
     def inference_batch(self, payloads: Sequence[Payload]) -> list[Any]:

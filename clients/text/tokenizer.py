@@ -311,14 +311,13 @@ def refusal(folder: Path, error: Exception) -> TokenizerNotReadable:
         )
     reason = " ".join(f"{type(error).__name__}: {error}".split())
     if (folder / "tokenizer.json").exists():
-        return TokenizerNotReadable(
-            f"which cannot be loaded ({reason:.200})", "save the tokenizer again"
+        what, fix = "which cannot be loaded", "save the tokenizer again"
+    else:
+        what, fix = (
+            "which has no tokenizer.json, and from its other files none can be made",
+            SAVE_IT,
         )
-    if "tiktoken` is required" in reason and (models := list(folder.glob("*.model"))):
-        # It is tried after sentencepiece failed; to install it does not help.
-        reason = f"{models[0].name} is no model of sentencepiece, or that package is missing"
-    what = "which has no tokenizer.json, and from its other files none can be made"
-    return TokenizerNotReadable(f"{what} ({reason:.250})", SAVE_IT)
+    return TokenizerNotReadable(f"{what} ({reason:.250})", fix)
 
 
 def damage(folder: Path) -> str:

@@ -146,22 +146,6 @@ def test_hints_are_heeded_where_the_server_does_not_know_them(models: OnnxModels
     assert answer(Asking, {"hints": True}, models) == [[3, 4]]
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"rows": {"y": [1]}}, r"infer\(\) takes no rows=; write hints=Hints\(rows=…\)"),
-        ({"above": {"y": [0, 1]}}, r"write hints=Hints\(above=…\)"),
-        ({"padding": None}, r"write hints=Hints\(padding=…\)"),
-        ({"timeout": 3}, r"infer\(\) takes no timeout=; leave it out"),
-    ],
-)
-def test_an_argument_that_infer_does_not_take_is_named_with_the_one_that_it_does(
-    models: OnnxModels, given: dict[str, object], said: str
-) -> None:
-    with pytest.raises(TypeError, match=said):
-        answer(Asking, given, models)
-
-
 class Asks(Client):
     """Asks another model what its payload says."""
 

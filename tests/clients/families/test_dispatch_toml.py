@@ -280,7 +280,7 @@ def test_a_fill_mask_model_needs_a_mask(bench: Bench) -> None:
     bench.set_up('family = "fill-mask"\nmax_tokens = 5', TEXTS)
     tokenizer_at(bench.folder / "tokenizer", mask_token=None)
     said = bench.registry().broken["m"]
-    assert 'names no mask token; write {"mask_token": "<mask>"} into its tokenizer_config.j' in said
+    assert "names no mask token; write its `mask_token` into its tokenizer_config.json" in said
     (bench.folder / "tokenizer" / "tokenizer_config.json").unlink()
     assert bench.registry().broken["m"] == said
     (bench.folder / "tokenizer" / "tokenizer_config.json").write_text('{"mask_token": "<mask>"}')
