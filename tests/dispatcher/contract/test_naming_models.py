@@ -70,7 +70,7 @@ def test_one_precedence_for_every_route(
     assert (response.json or {})["modelname"] == expected
 
 
-def test_a_plus_in_a_query_is_a_blank_and_the_hint_says_how_it_is_written(
+def test_a_plus_in_a_query_and_a_model_that_is_not_loaded_have_hints_of_their_own(
     client: FlaskClient, server: FakeTriton
 ) -> None:
     server.models_run["a+b"] = lambda inputs: {"SUM": sum(inputs.values())}  # type: ignore[dict-item]
@@ -82,10 +82,6 @@ def test_a_plus_in_a_query_is_a_blank_and_the_hint_says_how_it_is_written(
     assert hint == """in a query "+" is read as a blank: write 'a%2Bb'"""
     assert ask(client, "/invocations?modelname=a%2Bb", **body).status_code == 200
 
-
-def test_a_model_that_is_there_but_not_loaded_is_not_called_unknown(
-    client: FlaskClient, server: FakeTriton
-) -> None:
     server.models_run["boom"] = dict
     server.unloaded.add("boom")
     answer = ask(client, modelname="boom", payload={})

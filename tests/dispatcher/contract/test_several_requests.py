@@ -20,6 +20,8 @@ from tests.support.asking import ask, tensor
 from tests.support.fake_triton import FakeTriton
 from tests.support.stand_ins import Red, assert_error, image, resnet, yolov5
 
+TWO = {"modelname": ["resnet", "yolov5"]}
+
 
 def test_several_models_about_one_payload_decoded_once(
     client: FlaskClient, monkeypatch: pytest.MonkeyPatch
@@ -99,10 +101,7 @@ def test_a_mixed_list_is_answered_in_order_each_with_its_status(client: FlaskCli
         ({"modelname": [], "payload": {}}, ["`modelname` is a list of 0"]),
         ({"modelname": ["resnet", 5], "payload": {}}, ["`modelname[1]` is 5"]),
         ({"modelname": ["resnet", "resnet"], "payload": {}}, ["twice"]),
-        (
-            {"modelname": ["resnet", "yolov5"], "payload": {}, "parameters": {"tokp": 3}},
-            ["'tokp'", "none of the models"],
-        ),
+        ({**TWO, "payload": {}, "parameters": {"tokp": 3}}, ["'tokp'", "none of the models"]),
         (
             {"modelname": ["resnet", "bert_base", "nosuch"], "payload": {"img": "", "top_k": 3}},
             ["'top_k'", "none of the models", "img, inputs"],
@@ -137,11 +136,8 @@ def test_a_large_body_waits_for_others_until_its_deadline(
     large = {"modelname": "bert_base", "payload": {"text": "a [MASK]"}}
     with large_body_lock:
         response = ask(client, "/invocations?timeout_ms=200", **large)
-        lines = client.post(
-            "/invocations?timeout_ms=200",
-            data=json.dumps(large),
-            content_type="application/jsonlines",
-        )
+        path, line = "/invocations?timeout_ms=200", json.dumps(large)
+        lines = client.post(path, data=line, content_type="application/jsonlines")
     assert_error(response, 504, "deadline_exceeded", "other large bodies")
     assert json.loads(lines.text)["error"]["code"] == "deadline_exceeded"
     assert ask(client, **large).status_code == 200, "nobody holds it any more"
@@ -150,19 +146,14 @@ def test_a_large_body_waits_for_others_until_its_deadline(
 def test_the_ready_made_models_answer(client: FlaskClient) -> None:
     """ResNet as Triton writes classes, best first; BERT fills each mask by itself."""
     response = ask(client, modelname="resnet", payload={"img": image([255, 102, 51])})
-    assert response.json == {
-        "modelname": "resnet",
-        "result": [
-            "1.000000:7:cock",
-            "0.400000:3:tiger shark, Galeocerdo cuvieri",
-            "0.200000:5:electric ray, crampfish, numbfish, torpedo",
-        ],
-    }
-    sure, best = {"confidence": 0.8}, {"top_k": 1}
+    best = ["1.000000:7:cock", "0.400000:3:tiger shark, Galeocerdo cuvieri"]
+    best.append("0.200000:5:electric ray, crampfish, numbfish, torpedo")
+    assert response.json == {"modelname": "resnet", "result": best}
+    sure, one = {"confidence": 0.8}, {"top_k": 1}
     response = ask(client, modelname="yolov5", payload={"img": image(Red)}, parameters=sure)
     assert (response.json or {})["result"] == []
     masks = {"text": "[MASK] of the [MASK]."}
-    response = ask(client, modelname="bert_base", payload=masks, parameters=best)
+    response = ask(client, modelname="bert_base", payload=masks, parameters=one)
     assert (response.json or {})["result"] == [
         [{"token": "many of the [MASK].", "score": 0.5}],
         [{"token": "[MASK] of the many.", "score": 0.5}],

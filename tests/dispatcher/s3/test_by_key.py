@@ -58,9 +58,8 @@ def test_a_class_knows_nothing_of_s3(client: FlaskClient, body: Any, pixel: list
 def test_a_text_is_the_object_in_utf_8(client: FlaskClient) -> None:
     assert ask(client, "letters", {"s3_key": "texts/umlauts.txt"})["result"] == 3
     masked = {"text": "the cat has as [MASK] paws\n"}
-    assert ask(client, "bert_base", {"s3_key": "texts/note.txt"}) == ask(
-        client, "bert_base", masked
-    )
+    stored = {"s3_key": "texts/note.txt"}
+    assert ask(client, "bert_base", stored) == ask(client, "bert_base", masked)
 
 
 def test_other_fields_of_the_payload_stay(client: FlaskClient) -> None:
@@ -99,13 +98,10 @@ def test_each_of_several_requests_has_its_own_error(client: FlaskClient) -> None
     assert [one["pixel"] for one in came[3]["result"]] == [LIME, BLUE]
 
 
-def test_an_error_in_a_list_says_which_payload(client: FlaskClient) -> None:
+def test_what_is_wrong_with_an_object_names_it(client: FlaskClient, pictures: S3Server) -> None:
     body = {"modelname": "colour", "payload": [key("red"), key("nothing")]}
     response = client.post("/invocations", json=body)
     assert_error(response, 404, "object_not_found", "payload[1]", BUCKET, "images/nothing.png")
-
-
-def test_what_is_wrong_with_an_object_names_it(client: FlaskClient, pictures: S3Server) -> None:
     pictures.put("images/half.png", png("red")[:40])
     pictures.put("texts/latin.txt", "café".encode("latin-1"))
     half, latin = (f"s3://{BUCKET}/{name}" for name in ("images/half.png", "texts/latin.txt"))

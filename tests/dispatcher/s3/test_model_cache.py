@@ -10,19 +10,24 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 
 from clients.errors import DeadlineExceeded, UnknownModel
-from dispatcher.errors import ObjectForbidden, ObjectNotFound, OutOfMemory, StorageUnavailable
+from dispatcher.errors import (
+    ObjectForbidden,
+    ObjectNotFound,
+    OutOfMemory,
+    StorageFailed,
+    StorageUnavailable,
+)
 from dispatcher.s3.client import S3, Location, StoredObject
-from dispatcher.s3.model_cache import ModelCache, StoredModel
+from dispatcher.s3.model_cache import MIB, ModelCache, StoredModel
 from dispatcher.s3.remote_models import RemoteModels
 from tests.conftest import PROJECT
 from tests.support.s3 import BUCKET, READER, REGION, S3Server, credentials
-
-MIB = 2**20
 
 
 @pytest.fixture
@@ -273,3 +278,55 @@ def test_models_that_are_not_fetched_have_their_aliases(
     assert content((store.folder / "a").resolve())["model.onnx"] == b"a"
     with pytest.raises(UnknownModel, match="has no model any more"):
         store.fetch(cache, "b")
+
+
+HOSTILE = [
+    "a/../../out",
+    "a/1/../../../out",
+    "a//etc/out",
+    "../out/1/model.onnx",
+    "a/./out",
+    ".out/1/model.onnx",
+    "a/" + "long" * 70,
+]
+GOOD = "a/model.onnx"
+
+
+class AnyKey(S3):
+    """Has objects of any key, as AWS's takes them; SeaweedFS, which the other tests ask, does not.
+
+    Args:
+        keys: of the objects below each prefix.
+
+    """
+
+    def __init__(self, *keys: str) -> None:
+        super().__init__()
+        self.keys = keys
+
+    def list(self, prefix: Location, deadline: float) -> Iterator[StoredObject]:
+        for key in self.keys:
+            yield StoredObject(Location(prefix.bucket, prefix.key + key), 4, "mark")
+
+    def download(self, stored: StoredObject, deadline: float) -> Generator[bytes]:
+        yield b"good" if stored.location.key.endswith(GOOD) else b"evil"
+
+
+def test_no_key_leads_out_of_the_cache(tmp_path: Path) -> None:
+    said: list[str] = []
+    cache = ModelCache(AnyKey(*HOSTILE, GOOD), tmp_path / "in" / "cache", MIB, said.append)
+    models = cache.models(Location("evil", "models/"), math.inf)
+    assert set(models) == {"a"}
+    cache.fetch(models["a"], math.inf)
+    files = {path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert files.pop("model.onnx") == b"good"
+    assert b"evil" not in files.values()
+    for key in HOSTILE:
+        assert f"'s3://evil/models/{key}' is left out: it is not the path of a model's file" in said
+
+
+def test_a_key_that_is_a_file_and_a_folder_is_refused(tmp_path: Path) -> None:
+    cache = ModelCache(AnyKey("a/1", "a/1/model.onnx"), tmp_path / "cache", MIB, print)
+    with pytest.raises(StorageFailed, match="cannot be kept in MODEL_CACHE") as caught:
+        cache.fetch(cache.models(Location("both", ""), math.inf)["a"], math.inf)
+    assert "no object may have the name of a folder" in caught.value.hint
