@@ -36,7 +36,7 @@ from tests.end_to_end.conftest import BERT
 from tests.support import readme
 from tests.support.front import sagemaker_runtime
 from tests.support.models import onnx_models
-from tests.support.models.adders import CONFIG
+from tests.support.models.onnx_repository import ONE, parameter, rows
 from tests.support.telemetry import Samples, difference, scraped, settled, value
 from tool.__main__ import main
 
@@ -287,7 +287,8 @@ def test_load_invoke_list_unload(endpoint: Endpoint, tmp_path: Path, layout: str
     inner = tmp_path / "inner"
     onnx_models.plus_one((tmp_path if layout == "plain" else inner / "1") / "model.onnx")
     if layout != "plain":
-        (inner / "config.pbtxt").write_text(f'name: "another name"\n{CONFIG}')
+        config = 'name: "another name"\nbackend: "onnxruntime"\n' + rows(4) + ONE
+        (inner / "config.pbtxt").write_text(config + parameter("engine", "onnxruntime"))
     name = "3f9c2d"
     assert endpoint.call(f"/models/{name}/invoke", body).status == 404
     wanted = json.dumps({"model_name": name, "url": str(tmp_path)})

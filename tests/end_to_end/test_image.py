@@ -1,14 +1,18 @@
-"""The container image, on a real Docker engine; skipped, saying so, where none answers."""
+"""The container image, its users and parts, on a real Docker engine; skipped without one."""
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from container.image import audit
 from tests.conftest import PICTURES, PROJECT, free_ports, picture, wait_for
 from tests.end_to_end.conftest import write_own_client
 from tests.support import readme
@@ -166,3 +170,117 @@ def test_on_a_base_with_nvidia_s_triton_that_one_is_used(image: str, tmp_path: P
             assert "yolov5" not in models, "it was left out"
     finally:
         docker("image", "rm", "--force", tag, base, check=False)
+
+
+PIP = "/opt/triton-dispatcher/.venv/bin/python"
+LIST = "/licenses/sbom.cdx.json"
+
+
+def inside(image: str, *command: str) -> str:
+    return docker("run", "--rm", "--entrypoint", command[0], image, *command[1:])
+
+
+@pytest.fixture(scope="module")
+def text(image: str) -> str:
+    return inside(image, "cat", LIST)
+
+
+@pytest.fixture(scope="module")
+def parts(text: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(text)["components"]
+    return found
+
+
+def by_kind(parts: list[dict[str, Any]], kind: str) -> dict[str, str]:
+    return {
+        one["name"].lower().replace("_", "-"): one["version"]
+        for one in parts
+        if one.get("purl", "").startswith(f"pkg:{kind}/")
+    }
+
+
+def test_it_has_the_python_packages_that_pip_sees(image: str, parts: list[dict[str, Any]]) -> None:
+    seen = json.loads(inside(image, "env", "HOME=/tmp", PIP, "-m", "pip", "list", "--format=json"))
+    names = {one["name"].lower().replace("_", "-"): one["version"] for one in seen}
+    version = names.pop("triton-dispatcher")
+    assert by_kind(parts, "pypi") == names
+    assert {"openvino", "nvidia-pytriton", "onnxruntime"} < names.keys()
+    assert version == json.loads(inside(image, "cat", LIST))["metadata"]["component"]["version"]
+
+
+def test_it_has_the_packages_that_dpkg_sees(image: str, parts: list[dict[str, Any]]) -> None:
+    lines = inside(image, "env", "COLUMNS=300", "dpkg", "--list").splitlines()
+    seen = {
+        words[1].split(":")[0]: words[2] for line in lines if (words := line.split())[0] == "ii"
+    }
+    assert by_kind(parts, "deb") == seen
+    assert {"nginx", "python3.11", "libc6"} < seen.keys()
+
+
+def test_the_system_has_no_known_vulnerability(
+    image: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor what the Dockerfile gives today, where the layers of the build's cache are older."""
+    tag = "triton-dispatcher:system"
+    try:
+        if audit.main(["--image", image]):
+            build(tag, "--no-cache", "--target", "system")
+            capsys.readouterr()
+            assert audit.main(["--image", tag]) == 0, capsys.readouterr()
+    finally:
+        docker("image", "rm", "--force", tag, check=False)
+    said = capsys.readouterr().out
+    if "not checked" in said:
+        pytest.skip(said)
+
+
+OWNERS = "for one in /proc/[0-9]*; do echo $(stat -c '%u %g' $one) $(cat $one/comm); done 2>&1"
+KEPT = ("engines", "models", "tokenizers")
+
+
+def test_by_default_it_runs_as_user_1000(image: str, tmp_path: Path) -> None:
+    """Every process; only caches can be written to, and a new volume cannot, until it is given."""
+    jobs = tmp_path / "jobs"
+    jobs.mkdir()
+    os.chown(jobs, 1000, 1000)
+    tmp_path.chmod(0o755)
+    with running(
+        image, "--volume", f"{jobs}:/jobs", "--env", "JOBS_DIR=/jobs", "--shm-size", "1g"
+    ) as container:
+        processes = container.inside("sh", "-c", OWNERS).splitlines()
+        owners = {tuple(line.split()[:2]) for line in processes if line and "No such" not in line}
+        assert owners == {("1000", "0")}
+        # The supervisor and gunicorn are "python", and each instance of a model is a stub.
+        names = {line.split()[2][:15] for line in processes if len(line.split()) == 3}
+        assert names >= {"python", "nginx", "tritonserver", "triton_python_b"}
+        # What 64 MB of shared memory would not hold.
+        assert "one instance" not in container.logs()
+        masks = {"text": "[MASK] " * 150}
+        assert container.ask(modelname="bert_base", payload=masks).status == 200
+        assert (jobs / "waiting").stat().st_uid == 1000
+        version = container.call("/v2").json["version"]
+        (listed,) = (
+            one
+            for one in json.loads(container.inside("cat", "/licenses/sbom.cdx.json"))["components"]
+            if one["name"] == "tritonserver"
+        )
+        assert listed["version"] == version, "no file of Triton's wheel says which one it is"
+        for name in KEPT:
+            container.inside("touch", f".venv/{name}/made")
+        refused = "touch .venv/x clients/x model_repository/x /usr/x /licenses/x /x; true"
+        assert container.inside("sh", "-c", refused).count("Permission denied") == 6
+        assert container.stop()[0] == 0
+
+
+@pytest.mark.parametrize("user", ["1234:1234", "1000740000:0"])
+def test_any_user_reads_what_is_needed(image: str, user: str) -> None:
+    """The second is a user of OpenShift, whose group may write to the caches."""
+    show = "id -u; find / -xdev -path /proc -prune -o ! -readable -print 2>/dev/null; " + "; ".join(
+        f"test -w .venv/{name} && echo {name}" for name in KEPT
+    )
+    show += "; true"
+    said = docker("run", "--rm", "--user", user, "--entrypoint", "sh", image, "-c", show).split()
+    number, group = user.split(":")
+    assert said[0] == number
+    assert [word for word in said if word in KEPT] == ([*KEPT] if group == "0" else [])
+    assert not [word for word in said if word.startswith(("/opt", "/licenses", "/usr/sbin"))]

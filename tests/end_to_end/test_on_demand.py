@@ -1,4 +1,4 @@
-"""Models that are loaded by their first request, and unloaded for others."""
+"""Models that are loaded by their first request, from folders and S3, and unloaded for others."""
 
 from __future__ import annotations
 
@@ -9,11 +9,17 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
+from onnx import helper
 
-from tests.conftest import Endpoint, running
-from tests.support.models.adders import added, ask_adder, write_adder
+from tests.conftest import Answer, Endpoint, running, start
+from tests.support.models.onnx_models import FLOAT, make
+from tests.support.models.onnx_repository import ONE, parameter, rows
+from tests.support.s3 import BUCKET, S3Server
 
+CONFIG = f'backend: "onnxruntime"\n{rows(4)}{ONE}{parameter("engine", "onnxruntime")}'
+PREFIX = "served/models"
 ASKS = """
 from clients.base import Client
 
@@ -25,34 +31,58 @@ class Asks(Client):
         tensor = {"name": "A", "shape": [1, 3], "datatype": "FP32", "data": payload["numbers"]}
         return self.ask(payload["model"], {"inputs": [tensor]})["outputs"][0]["data"]
 """
+COLD = 'aliases = ["frozen"]\n'
+
+
+def files(number: float, client: str = "") -> dict[str, bytes]:
+    """Return the files of a model: SUM = A + number; A and SUM are FP32 [n, 3]."""
+    nodes = [helper.make_node("Add", ["A", "B"], ["SUM"])]
+    a, total = (("A", FLOAT, ["n", 3]), ("SUM", FLOAT, ["n", 3]))
+    model = make(nodes, [a], [total], B=np.array([number], np.float32))
+    made = {"config.pbtxt": CONFIG.encode(), "1/model.onnx": model.SerializeToString()}
+    return made | ({"dispatch.toml": client.encode()} if client else {})
+
+
+def write_adder(folder: Path, number: float, client: str = "") -> None:
+    for path, content in files(number, client).items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)
+
+
+def ask_adder(endpoint: Endpoint, model: str) -> Answer:
+    """Send A = [1, 2, 3]."""
+    tensor = {"name": "A", "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3]}
+    return endpoint.call(f"/infer/{model}", json.dumps({"inputs": [tensor]}))
+
+
+def added(answer: Answer) -> list[float]:
+    """Return what a model has added to A."""
+    assert answer.status == 200, answer.body
+    return [out - a for a, out in zip((1, 2, 3), answer.json["outputs"][0]["data"], strict=True)]
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Two folders of models, of which the first has `one` too."""
-    first, second = (tmp_path_factory.mktemp(name) for name in ("first", "second"))
-    write_adder(first / "one", 1, 'aliases = ["uno"]\n')
-    for name, number in (("one", 100), ("two", 2), ("pinned", 3)):
-        write_adder(second / name, number)
-    write_adder(second / "broken", 0)
-    (second / "broken" / "1" / "model.onnx").write_bytes(b"this is no ONNX file")
-    return first, second
-
-
-@pytest.fixture(scope="module")
-def lazy(
-    folders: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Endpoint]:
-    clients = tmp_path_factory.mktemp("clients")
-    (clients / "asks.py").write_text(ASKS)
-    settings = {
-        "MODEL_REPOSITORY": ",".join(map(str, folders)),
-        "CLIENTS_PATH": str(clients),
-        "LOAD_ON_DEMAND": "true",
-        "PINNED_MODELS": "pinned",
-        "MODEL_SERVER_WORKERS": "2",
-    }
-    with running(tmp_path_factory.mktemp("lazy"), **settings) as endpoint:
+def lazy(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+    """Two folders of models, of which the first has `one` too, and others in S3."""
+    folder = tmp_path_factory.mktemp("lazy")
+    write_adder(folder / "first" / "one", 1, 'aliases = ["uno"]\n')
+    for name, number in (("one", 100), ("two", 2), ("pinned", 3), ("broken", 0)):
+        write_adder(folder / "second" / name, number)
+    (folder / "second" / "broken" / "1" / "model.onnx").write_bytes(b"this is no ONNX file")
+    for name, number, client in (("warm", 2, ""), ("cold", 3, COLD), ("far", 6, "")):
+        for path, content in files(number, client).items():
+            s3.put(f"{PREFIX}/{name}/{path}", content)
+    (folder / "clients").mkdir()
+    (folder / "clients" / "asks.py").write_text(ASKS)
+    settings = s3.environment(
+        MODEL_REPOSITORY=f"{folder / 'first'},{folder / 'second'},s3://{BUCKET}/{PREFIX}",
+        MODEL_CACHE=str(folder / "cache"),
+        CLIENTS_PATH=str(folder / "clients"),
+        LOAD_ON_DEMAND="true",
+        PINNED_MODELS="pinned,warm",
+        MODEL_SERVER_WORKERS="2",
+    )
+    with running(folder, **settings) as endpoint:
         yield endpoint
 
 
@@ -72,15 +102,16 @@ def loads(endpoint: Endpoint, model: str) -> int:
 
 
 def test_many_requests_to_a_model_that_is_not_loaded_load_it_once(lazy: Endpoint) -> None:
-    assert loaded(lazy) == {"pinned"}
-    assert available(lazy) == {"one": ["uno"], "two": [], "broken": []}
+    assert loaded(lazy) == {"pinned", "warm"}
+    far = {"cold": ["frozen"], "far": []}
+    assert available(lazy) == {"one": ["uno"], "two": [], "broken": [], **far}
     assert lazy.call("/models/two").status == 404
     with ThreadPoolExecutor(12) as callers:
         answers = list(callers.map(lambda _: ask_adder(lazy, "two"), range(24)))
     assert [added(answer) for answer in answers] == [[2, 2, 2]] * 24
     assert loads(lazy, "two") == 1
-    assert loaded(lazy) == {"pinned", "two"}
-    assert set(available(lazy)) == {"one", "broken"}
+    assert loaded(lazy) == {"pinned", "warm", "two"}
+    assert set(available(lazy)) == {"one", "broken", *far}
 
 
 def test_an_alias_loads_its_model_of_the_first_folder(lazy: Endpoint) -> None:
@@ -119,6 +150,22 @@ def test_tritons_own_protocol_loads_a_model_too(lazy: Endpoint) -> None:
     assert added(answer) == [2, 2, 2]
 
 
+def copies(lazy: Endpoint) -> set[str]:
+    cache = lazy.log.parent / "cache"
+    return {path.name.partition("@")[0] for path in cache.iterdir() if path.name[0] != "."}
+
+
+def test_a_model_of_s3_is_fetched_at_its_first_request(lazy: Endpoint) -> None:
+    assert copies(lazy) == {"warm"}, "others are not fetched before they are asked"
+    listed = lazy.call("/models").json
+    for kind, name in (("models", "warm"), ("available", "cold")):
+        (url,) = (one["modelUrl"] for one in listed[kind] if one["modelName"] == name)
+        assert url == f"s3://{BUCKET}/{PREFIX}/{name}/"
+    for name, number in (("warm", 2), ("frozen", 3), ("cold", 3)):
+        assert added(ask_adder(lazy, name)) == [number] * 3
+    assert copies(lazy) == {"warm", "cold"}
+
+
 @pytest.mark.slow
 def test_twenty_models_on_a_budget_of_ten_lose_no_request(tmp_path: Path) -> None:
     """Some 33 MiB are measured of each; before its first load 150 are reckoned with."""
@@ -143,3 +190,14 @@ def test_twenty_models_on_a_budget_of_ten_lose_no_request(tmp_path: Path) -> Non
         assert 5 <= most <= 14
         assert added(ask_adder(endpoint, "m0")) == [0, 0, 0]
     shutil.rmtree(tmp_path / "models")
+
+
+def test_a_start_that_cannot_have_its_models_says_what_to_change(
+    s3: S3Server, tmp_path: Path
+) -> None:
+    settings = s3.environment(MODEL_REPOSITORY="s3://nowhere-at-all/models")
+    refused = start(tmp_path, MODEL_CACHE=str(tmp_path / "cache"), **settings)
+    assert refused.process.wait(60) == 2
+    log = refused.log.read_text()
+    assert "MODEL_REPOSITORY has s3://nowhere-at-all/models/: " in log
+    assert "there is no bucket 'nowhere-at-all' in S3" in log

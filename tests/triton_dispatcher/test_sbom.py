@@ -123,6 +123,6 @@ def test_the_licences_of_models_and_packages_are_named(models: None, tmp_path: P
 
 
 def test_the_triton_of_the_pinned_wheel_is_known() -> None:
-    """tests/end_to_end/test_image_users.py compares its version with the running one."""
+    """tests/end_to_end/test_image.py compares its version with the running one."""
     (pinned,) = re.findall(r"nvidia-pytriton==([\d.]+)", (REQUIREMENTS / "triton.in").read_text())
     assert pinned in sbom.TRITON_OF_WHEEL

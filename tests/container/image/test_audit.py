@@ -181,7 +181,7 @@ def test_the_system_of_an_image(
     code: int,
     said: str,
 ) -> None:
-    """With a stand-in for `docker`; tests/end_to_end/test_image_parts.py asks the real one."""
+    """With a stand-in for `docker`; tests/end_to_end/test_image.py asks the real one."""
     (tmp_path / "docker").write_text(f"#!/bin/sh\n{script}\n")
     (tmp_path / "docker").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
