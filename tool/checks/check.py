@@ -13,7 +13,7 @@ from clients.model_files.findings import Findings
 from clients.model_files.model_folders import can_be_read, models_in
 from clients.plugins.discovery import client_files
 from container.trouble import Trouble
-from tool.checks.client import check_clients, check_requirements, has_client
+from tool.checks.client import check_clients, has_client
 from tool.checks.models import CHMOD, CODE, check_models, note_unreadable
 from tool.engines.offline import settings_here
 
@@ -66,7 +66,7 @@ def check_all(
 ) -> list[str]:
     """Check models, and the client classes beside them and in `folders`; return the models' names.
 
-    Without `clients` no file is imported, but what their `requirements.txt` wants is looked at.
+    Without `clients` no file is imported.
     """
     closed = note_unreadable(findings)
     its = findings.root / CLIENTS
@@ -78,7 +78,6 @@ def check_all(
     if closed:  # what is in there may be the reason for all that classes lack
         return models
     own = [its] if has_classes or its != findings.root else []
-    check_requirements(findings, [*folders, *own])
     if clients:
         check_clients(findings, [one for one in (*folders, *own) if can_be_read(one)])
     return models

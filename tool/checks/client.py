@@ -16,10 +16,9 @@ from clients.model_files.files import is_litter
 from clients.model_files.findings import Findings
 from clients.model_files.model_folders import models_in
 from clients.plugins.discovery import sources
-from clients.plugins.registry import ADD_PACKAGE, Loaded
+from clients.plugins.registry import Loaded
 from container.model_check.model import BUILT_IN
 from dispatcher.status.checks import LOGGED, failures
-from tool.checks.requirements import lacks_of, requirement_files
 from tool.engines.offline import (
     Offline,
     compose_links,
@@ -86,13 +85,6 @@ def reason_of(name: str, client: Client, timeout: float) -> str:
         thread.join(timeout)  # it may never return
     late = f"its client has not returned from its own example in {timeout:.0f} s"
     return (found[0] if found else late).removesuffix(LOGGED)
-
-
-def check_requirements(findings: Findings, folders: Iterable[Path]) -> None:
-    """Note what a `requirements.txt` beside classes wants, and this environment has not."""
-    for file in requirement_files(folders, findings.root):
-        for line, what in lacks_of(file):
-            findings.warning(file, what, ADD_PACKAGE, line=line)
 
 
 def unread(findings: Findings, folders: Iterable[Path]) -> None:

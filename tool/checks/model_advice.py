@@ -20,9 +20,7 @@ from clients.families.base.dispatch_toml import FILE, Keys, read_table
 from clients.model_files.config_text import (
     Field,
     Message,
-    ensemble_steps,
     parse_integer,
-    read_folder,
 )
 from clients.model_files.crash_causes import TRUE
 from clients.model_files.files import exists, text_of
@@ -59,7 +57,6 @@ def check_model(name: str, folder: Path, findings: Findings) -> None:
         check_batching(config, message)
         check_answers(config, message)
         check_cache(config, message)
-        check_steps(config, message)
         check_parameters(config, message)
         for field in entries(message, KEY):
             check_environment(folder, config, field)
@@ -97,14 +94,6 @@ def check_batching(config: ConfigFindings, message: Message) -> None:
         what = "has no effect where max_batch_size is 0"
         fix = "set max_batch_size to 1 or more, or leave dynamic_batching out"
         config.warning("dynamic_batching", scheduled, what, fix)
-    for tensor in message.messages("input") if scheduled and most > 1 else ():
-        is_file = tensor.text("data_type") == "TYPE_UINT8" and tensor.texts("dims") == ["-1"]
-        ragged = tensor.text("allow_ragged_batch").lower() in TRUE
-        if message.text("backend") == "python" and is_file and not ragged:
-            name = tensor.text("name")
-            what = f"never runs two files of `{name}` together, for they differ in length"
-            fix = "write allow_ragged_batch: true at that input"
-            config.warning("dynamic_batching", scheduled, what, fix)
 
 
 def check_answers(config: ConfigFindings, message: Message) -> None:
@@ -140,21 +129,6 @@ def check_cache(config: ConfigFindings, message: Message) -> None:
             "write `dims` and `max_batch_size` of which one size varies at most, the batch "
             "included, or leave it out",
         )
-
-
-def check_steps(config: ConfigFindings, message: Message) -> None:
-    """Warn of an ensemble's models whose answers it cannot pass on."""
-    folder = config.file.parent
-    for field in [one for step in ensemble_steps(message) for one in step.all("model_name")]:
-        model = read_folder(folder.parent / str(field.value))
-        if list_switches(model, "model_transaction_policy", "decoupled"):
-            config.warning(
-                "ensemble_scheduling.step.model_name",
-                [field],
-                f'is "{field.value}", which is decoupled: /invocations and /infer refuse the '
-                "ensemble",
-                f"ask it by POST /v2/models/{folder.name}/generate_stream",
-            )
 
 
 def check_labels(config: ConfigFindings, message: Message) -> None:

@@ -294,42 +294,6 @@ def test_batching_that_changes_nothing_or_answers_is_a_warning(
 
 
 @pytest.mark.parametrize(
-    ("more", "batching", "count"),
-    [
-        ("", "dynamic_batching { }", 1),
-        ("", "", 0),
-        ("allow_ragged_batch: true", "dynamic_batching { }", 0),
-    ],
-)
-def test_files_that_never_share_a_run_are_a_warning(
-    tmp_path: Path, check: Check, more: str, batching: str, count: int
-) -> None:
-    (tmp_path / "raw" / "1").mkdir(parents=True)
-    (tmp_path / "raw" / "1" / "model.py").write_text(PYTHON)
-    (tmp_path / "raw" / "config.pbtxt").write_text(
-        f'backend: "python"\nmax_batch_size: 8\n{batching}\n'
-        f'input {{ name: "FILE" data_type: TYPE_UINT8 dims: [ -1 ] {more} }}\n'
-        'output { name: "N" data_type: TYPE_FP32 dims: [ 1 ] }\n'
-    )
-    _, found = check(tmp_path, "--no-clients")
-    assert [(one["level"], one["line"]) for one in found] == [("warning", 3)] * count
-    assert all("allow_ragged_batch" in one["fix"] for one in found)
-
-
-def test_a_decoupled_step_of_an_ensemble_is_a_warning(tmp_path: Path, check: Check) -> None:
-    ensemble()(write_right(tmp_path, "both"))
-    file = write_right(tmp_path, "right") / "config.pbtxt"
-    text = file.read_text().replace("onnxruntime", "python").replace("dynamic_batching", "# ")
-    (tmp_path / "right" / "1" / "model.py").write_text(PYTHON)
-    for value, count in (("false", 0), ("true", 1)):
-        file.write_text(f"{text}model_transaction_policy {{ decoupled: {value} }}\n")
-        code, found = check(tmp_path, "--no-clients")
-        ours = [one for one in found if "which is decoupled" in one["message"]]
-        assert (code, [one["level"] for one in ours]) == (0, ["warning"] * count)
-        assert all("/v2/models/both/generate_stream" in one["fix"] for one in ours)
-
-
-@pytest.mark.parametrize(
     ("backend", "fix"),
     [("onnx", 'write backend: "onnxruntime"'), ("dali", "build on that image"), ("python", "")],
 )

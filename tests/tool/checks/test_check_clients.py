@@ -15,7 +15,6 @@ from tests.support.check import Check, write_class, write_classes
 from tests.support.family_bench import tokenizer_at
 from tests.support.mistakes.mistake import write_right
 from tests.support.models import onnx_models
-from tool.__main__ import main
 from tool.commands.new_client import TEMPLATE
 
 CLIENT = """
@@ -76,26 +75,6 @@ def test_a_mistake_in_a_client_is_named(
     assert (code, one["level"], one["file"]) == (level == "error", level, "code/clients/mine.py")
     assert words in one["message"]
     assert check(tmp_path, "--no-clients") == (0, [])
-
-
-def test_packages_that_are_not_installed_are_named(
-    tmp_path: Path, check: Check, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As a warning: they may be in the image; a class that cannot be imported is an error."""
-    write_right(tmp_path, "right")
-    write_class(tmp_path, CLIENT)
-    (tmp_path / "code" / "requirements.txt").write_text("# for mine\nnumpy\nfaiss-cpu>=1.7\n")
-    for arguments in ((), ("--no-clients",)):
-        code, (one,) = check(tmp_path, *arguments)
-        assert (code, one["level"], one["line"]) == (0, "warning", 3)
-        assert (one["file"], one["message"]) == (
-            "code/requirements.txt",
-            "faiss-cpu>=1.7 is not installed",
-        )
-    write_class(tmp_path, f"import faiss\n{CLIENT}")
-    assert main(["pack", str(tmp_path), "--out", str(tmp_path / "model.tar.gz")]) == 1
-    said = capsys.readouterr().out
-    assert "write `from .faiss import …`; else build" in said
 
 
 @pytest.mark.parametrize(
