@@ -39,7 +39,6 @@ from container.supervisor.program import Policy
 from container.supervisor.supervisor import Supervisor
 from container.trouble import Trouble
 from dispatcher.settings import (
-    ADAPT,
     ASIDE,
     AUTO,
     FAILING,
@@ -236,7 +235,6 @@ def with_repository(settings: Settings, run_dir: Path, say: Say) -> Settings:
         settings.mounted,
         *repository_folders(settings, run_dir, say),
         instead=settings.model_dir_use == "instead",
-        adapt=settings.gpu_configs == ADAPT,
         say=lambda line: say(line, WARNING),
     )
     first: tuple[str, ...] = () if settings.multi_model else models

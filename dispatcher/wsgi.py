@@ -14,7 +14,6 @@ from typing import cast
 from flask import Flask
 
 from clients.images.pictures import room
-from clients.model_files.gpu_config import has_gpu
 from clients.model_files.model_folders import authors_folder
 from clients.plugins.registry import Registry, load_clients
 from clients.triton.client import TritonEnvironment
@@ -51,7 +50,6 @@ from dispatcher.routes.v2 import inference_of_v2, models_of_v2
 from dispatcher.s3.remote_models import cache_of, remote_models
 from dispatcher.s3.step import Step
 from dispatcher.settings import (
-    ADAPT,
     ASIDE,
     ENGINES,
     INSTANCES,
@@ -180,7 +178,6 @@ def assemble(
         run_dir and run_dir / WANTED,
         settings.unload_timeout,
         folders=partial(models_on_disk, settings),
-        adapt=settings.gpu_configs == ADAPT and not has_gpu(),
         elsewhere=bool(settings.triton_url),
         findings=check_findings,
     )

@@ -1,4 +1,4 @@
-"""Finds what a model's configuration asks of a GPU, and adapts it to a machine without one.
+"""Finds what a model's configuration asks of a GPU.
 
 Without a GPU Triton 2.51 refuses KIND_GPU, lists of GPUs and engines of TensorRT; accelerators, the
 options of CUDA and secondary devices it passes over in silence.
@@ -25,14 +25,9 @@ class Rule:
     what: str  # what is wrong with it where there is no GPU
     fix: str  # how to mend it
     values: tuple[str, ...] = ()  # those values that ask for a GPU; none means all
-    change: str = ""  # what becomes of it on a CPU, in words; empty where it cannot be adapted
-    text: str = ""  # what becomes of it on a CPU, in the configuration
 
 
-ADAPT = "or set GPU_CONFIGS=adapt"
-IGNORED = Rule(
-    "has no effect, for this machine has no GPU", f"leave it out, {ADAPT}", change="is left out"
-)
+IGNORED = Rule("has no effect, for this machine has no GPU", "leave it out")
 TENSORRT = Rule(
     "is for TensorRT, whose engines run only on a GPU of the kind that they were built for, in the "
     "TensorRT backend, which NVIDIA's image of Triton has",
@@ -45,15 +40,12 @@ RULES = {
     "platform": TENSORRT,
     "instance_group.kind": Rule(
         "is KIND_GPU, but this machine has no GPU; Triton refuses that",
-        f"write KIND_AUTO, which is a GPU where there is one, else the CPU, {ADAPT}",
+        "write KIND_AUTO, which is a GPU where there is one, else the CPU",
         values=("KIND_GPU",),
-        change="is KIND_CPU instead of KIND_GPU",
-        text="kind: KIND_CPU",
     ),
     "instance_group.gpus": Rule(
         "names GPUs, but this machine has none; Triton refuses that",
-        f"leave it out, with KIND_AUTO, which takes every GPU, else the CPU, {ADAPT}",
-        change="is left out",
+        "leave it out, with KIND_AUTO, which takes every GPU, else the CPU",
     ),
     "instance_group.secondary_devices": IGNORED,
     "optimization.cuda": IGNORED,
@@ -74,11 +66,6 @@ class GpuSetting:
 
     def __str__(self) -> str:
         return f"{CONFIG}:{self.line} `{self.key}` {self.rule.what}: {self.rule.fix}"
-
-    @property
-    def change(self) -> str:
-        """What becomes of it on a CPU, as a sentence; empty where it cannot be adapted."""
-        return self.rule.change and f"there is no GPU: `{self.key}` {self.rule.change}"
 
 
 def has_gpu() -> bool:
@@ -116,11 +103,3 @@ def fields_at(message: Message, key: str) -> Iterator[Field]:
         return
     for inner in message.messages(name):
         yield from fields_at(inner, rest)
-
-
-def adapt_config(text: str) -> str:
-    """Return a configuration for a machine without a GPU; the same where nothing changes."""
-    for one in reversed(gpu_settings(text)):
-        if one.change:
-            text = text[: one.field.start] + one.rule.text + text[one.field.end :]
-    return text

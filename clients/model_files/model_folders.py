@@ -17,7 +17,6 @@ from clients.model_files.files import (
     strip_mark,
     text_of,
 )
-from clients.model_files.gpu_config import adapt_config
 from clients.model_files.response_cache import without_mixing_cache
 
 CONFIG = "config.pbtxt"
@@ -84,14 +83,13 @@ def available(
     return found
 
 
-def link(folder: Path, place: Path, *, adapt: bool = False) -> None:
+def link(folder: Path, place: Path) -> None:
     """Link a model's folder; or its content, if Triton cannot read the folder itself.
 
     That is so for a model file without a version folder, and for a `config.pbtxt` with a byte order
-    mark, an environment outside of the folder, or a cache that mixes up shapes. With `adapt` its
-    configuration is adapted to a machine without a GPU, in a copy.
+    mark, an environment outside of the folder, or a cache that mixes up shapes.
     """
-    versions, text = has_versions(folder), adapt_text(folder, adapt=adapt)
+    versions, text = has_versions(folder), adapt_text(folder)
     if versions and text is None:
         place.symlink_to(folder)
         return
@@ -131,26 +129,25 @@ def read_links(place: Path) -> object:
         return None
 
 
-def adapt_text(folder: Path, *, adapt: bool) -> str | None:
+def adapt_text(folder: Path) -> str | None:
     """Return the configuration that Triton gets in place of the author's; `None` if it reads that.
 
     Triton refuses a byte order mark.
     """
     try:
         content = (folder / CONFIG).read_bytes()
-        text = text_for_triton(strip_mark(content).decode(), folder, adapt=adapt)
+        text = text_for_triton(strip_mark(content).decode(), folder)
         return text if text.encode() != content else None
     except (OSError, UnicodeDecodeError):  # there is none, or Triton refuses it
         return None
 
 
-def text_for_triton(text: str, folder: Path, *, adapt: bool) -> str:
+def text_for_triton(text: str, folder: Path) -> str:
     """Return a configuration as Triton gets it; `folder` is the author's.
 
     Triton takes `$$TRITON_MODEL_DIRECTORY/../env.tar.gz` from the folder of links.
     """
-    text = BESIDE.sub(lambda _: str(folder.resolve()), without_mixing_cache(text))
-    return adapt_config(text) if adapt else text
+    return BESIDE.sub(lambda _: str(folder.resolve()), without_mixing_cache(text))
 
 
 def unservable(name: str, folder: Path) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 from pathlib import Path
 
 from clients.model_files.config_text import Message, NotProtobufText, read
@@ -23,7 +22,7 @@ from clients.model_files.model_folders import (
 from clients.triton.configuration import config_fault
 from container.model_check.file import check_file
 from container.model_check.versions import check_versions
-from dispatcher.settings import ADAPT, PROJECT
+from dispatcher.settings import PROJECT
 
 EMBEDDED = {"onnxruntime", "python"}  # what the Triton of the wheel can run
 OTHERS = {"dali", "ensemble", "fil", "identity", "tensorflow", "tensorrt", "vllm"}
@@ -111,7 +110,6 @@ def check_gpu(config: ConfigFindings) -> None:
     """Warn of what asks for a GPU where there is none, unless Triton refuses it anywhere."""
     file = config.findings.shown(config.file)
     refused_anywhere = {(one.key, one.line) for one in config.findings.found if one.file == file}
-    adapts = os.environ.get("GPU_CONFIGS") == ADAPT  # as the server does then
     for one in gpu_settings(config.text) if not has_gpu() else ():
-        if (one.key, one.line) not in refused_anywhere and not (adapts and one.change):
+        if (one.key, one.line) not in refused_anywhere:
             config.warning(one.key, [one.field], one.rule.what, one.rule.fix)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from clients.model_files.config_text import read_folder
-from clients.model_files.gpu_config import gpu_settings_of, has_gpu
+from clients.model_files.gpu_config import TENSORRT, gpu_settings_of, has_gpu
 from clients.model_files.model_folders import (
     MODEL_FILES,
     TO_ONNX,
@@ -27,29 +27,25 @@ def compose(
     mounted: Path | None,
     *built_in: Path,
     instead: bool,
-    adapt: bool = False,
     say: Callable[[str], None],
 ) -> tuple[str, ...]:
     """Fill `repository` with links to model folders; return the models' names.
 
-    Models in `mounted` come first; with `instead` they leave out those in `built_in`. With `adapt`
-    configurations for GPUs are changed where there is none.
+    Models in `mounted` come first; with `instead` they leave out those in `built_in`.
     """
     repository.mkdir()
     found = available(mounted, *built_in, instead=instead, say=say)
     for name, folder in list(found.items()):
         if reason := unservable(name, folder):
             say(f"{found.pop(name)} is not served: {reason}")
-    lacks_gpu = not has_gpu()
     for name, folder in found.items():
-        link(folder, repository / name, adapt=adapt and lacks_gpu)
+        link(folder, repository / name)
         if (said := cache_warning(folder)) == OFF:
             say(f"{name}: {said}")
         for path in find_misplaced_configs(folder):
             say(f"{path} has no effect: Triton reads {folder / path.name} alone; move it up")
-        for one in gpu_settings_of(folder) if lacks_gpu else ():
-            change = adapt and one.change
-            say(f"{name}: {one.change}, in a copy of config.pbtxt" if change else f"{name}: {one}")
+        for one in () if has_gpu() else gpu_settings_of(folder):
+            say(f"{name}: {one}")
     return tuple(sorted(found))
 
 
@@ -68,5 +64,5 @@ def without_backend(repository: Path) -> Iterator[str]:
                     f"image, or {fix}"
                 )
         for one in gpu_settings_of(folder) if has_gpu() else ():
-            if not one.change:
+            if one.rule is TENSORRT:
                 yield f"{folder.name}: {one}"

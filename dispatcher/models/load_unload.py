@@ -11,7 +11,7 @@ from pathlib import Path
 
 from clients.errors import DeadlineExceeded, InferenceError, ModelFailed, UnknownModel
 from clients.model_files.crash_causes import crash_causes
-from clients.model_files.gpu_config import gpu_settings_of, has_gpu
+from clients.model_files.gpu_config import TENSORRT, gpu_settings_of, has_gpu
 from clients.model_files.model_folders import (
     CONFIG,
     NAME,
@@ -164,7 +164,7 @@ class ModelLoader(RepositoryFolder):
             raise ModelFailed("; ".join(map(str, faults)))
         place = self.repository / name
         # With a GPU engines of TensorRT may lack their backend.
-        wanted = [one for one in gpu_settings_of(place) if not (has_gpu() and one.change)]
+        wanted = [one for one in gpu_settings_of(place) if not has_gpu() or one.rule is TENSORRT]
         try:
             self.server.load(name, timeout=self.timeout)
         except DeadlineExceeded:
@@ -175,9 +175,6 @@ class ModelLoader(RepositoryFolder):
                 raise type(error)(error.message, hint="; ".join(map(str, wanted))) from error
             raise
         self.want(name)
-        for one in gpu_settings_of(authors_folder(place)) if self.adapt else ():
-            if one.change:
-                log.warning("%s: %s, in a copy of config.pbtxt", name, one.change)
         if said := cache_warning(authors_folder(place)):
             log.warning("%s: %s", name, said)
 

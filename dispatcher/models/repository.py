@@ -52,7 +52,6 @@ class RepositoryFolder:
     _: KW_ONLY
     # Returns the folders in MODEL_DIR and MODEL_REPOSITORY that are models, by name.
     folders: Callable[[], Mapping[str, Path]] = dict
-    adapt: bool = False  # whether configurations are adapted to a machine without a GPU, in copies
 
     @contextmanager
     def placed(self, source: Path, name: str, url: str) -> Iterator[bool]:
@@ -154,7 +153,7 @@ class RepositoryFolder:
                 f"{folder} is not served: {reason}",
                 hint=f"mend it, then POST /load_model/{name} again" if named else "rename it",
             )
-        link(folder, made, adapt=self.adapt)
+        link(folder, made)
         try:
             before = read_links(place)
             if before == read_links(made) or (before is None and not is_new):
@@ -210,7 +209,7 @@ class RepositoryFolder:
         """Fill the folder in the repository of a model from elsewhere, under another name."""
         if (source / CONFIG).is_file():
             text = self.renamed_config(read_config(source), name)
-            text = text_for_triton(text, source, adapt=self.adapt)
+            text = text_for_triton(text, source)
             (folder / CONFIG).write_text(text, encoding="utf-8")
         if not has_versions(source):
             (folder / "1").symlink_to(source)

@@ -21,7 +21,6 @@ from dispatcher.settings import remote_triton as remote
 from dispatcher.settings.readers import setting
 from dispatcher.settings.traces import standard
 
-ADAPT = "adapt"  # of GPU_CONFIGS
 AUTO, RUN_PATH, WORKABLE, write_value = read.AUTO, read.RUN_PATH, read.WORKABLE, read.write_value
 
 # Set for web workers where models get only a part of the shared memory that they want.
@@ -126,8 +125,6 @@ class Settings:
         "folders with your own client classes")
     triton_options: str = setting("TRITON_OPTIONS", "", read.words,
         "options of tritonserver, --name=value each")
-    gpu_configs: str = setting("GPU_CONFIGS", "keep", read.one_of("keep", ADAPT),
-        "without a GPU, leave models that ask for one, or adapt them to the CPU")
     run_dir: Path | None = setting("RUN_DIR", "", read.or_nothing(read.read_run_dir),
         "folder for sockets and temporary files, if not a new one")
     workers: int = setting("MODEL_SERVER_WORKERS", AUTO, read.workers,

@@ -29,7 +29,7 @@ NAME = re.compile(r"(?!grpc-)[a-z0-9_.-]+(?<!-bin)")
 VALUE = re.compile(r"[ -~]+")
 
 # What only a Triton of this container can do.
-REFUSED = ("public_grpc_port", "multi_model", "gpu_configs", "triton_options")
+REFUSED = ("public_grpc_port", "multi_model", "triton_options")
 
 # Settings that belong to TRITON_URL, and those of TLS among them.
 ITS_OWN = (

@@ -191,7 +191,7 @@ def test_a_folder_that_may_not_be_entered_is_named(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(
     "variable",
-    ["TRITON_OPTIONS=--id=a", "TRITON_PUBLIC_GRPC_PORT=9001", "GPU_CONFIGS=adapt",
+    ["TRITON_OPTIONS=--id=a", "TRITON_PUBLIC_GRPC_PORT=9001",
      "SAGEMAKER_MULTI_MODEL=true"],
 )  # fmt: skip
 def test_a_triton_elsewhere_takes_no_options_for_one_of_this_container(variable: str) -> None:

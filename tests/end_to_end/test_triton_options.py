@@ -14,7 +14,6 @@ import pytest
 import tritonclient.grpc as grpc_client
 from tritonclient.utils import InferenceServerException
 
-from clients.model_files.gpu_config import has_gpu
 from tests.conftest import Endpoint, free_ports, running, wait_for
 from tests.support.models import onnx_models
 from tests.support.telemetry import scraped, value
@@ -29,15 +28,13 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
     for name, config in {
         "plus": CACHED,
         "sized": 'backend: "onnxruntime"\n',
-        "card": 'backend: "onnxruntime"\ninstance_group { kind: KIND_GPU gpus: [ 0, 1 ] }\n',
     }.items():
         onnx_models.plus_one(folder / "models" / name / "1" / "model.onnx")
         (folder / "models" / name / "config.pbtxt").write_text(config)
     with running(
         folder,
         MODEL_REPOSITORY=str(folder / "models"),
-        REQUIRED_MODELS="plus,sized,card",
-        GPU_CONFIGS="adapt",
+        REQUIRED_MODELS="plus,sized",
         CANARY_INTERVAL="3600",
         TRITON_PUBLIC_GRPC_PORT=str(free_ports(1)[0]),
         TRITON_OPTIONS="--id=house --model-load-thread-count=2 --log-verbose=1"
@@ -72,15 +69,6 @@ def test_equal_requests_are_answered_from_the_cache(house: Endpoint) -> None:
     # As Triton itself counts; of "sized", which has no cache, there is nothing.
     assert missed == value(now, "nv_cache_num_misses_per_model_total", model="plus") == runs + 1
     assert value(now, "dispatcher_cache_misses_total") == missed
-
-
-@pytest.mark.skipif(has_gpu(), reason="this machine has a GPU")
-def test_a_model_for_a_gpu_is_served_on_the_cpu(house: Endpoint) -> None:
-    log = house.log.read_text()
-    for what in ("`instance_group.kind` is KIND_CPU", "`instance_group.gpus` is left out"):
-        assert f"serve: card: there is no GPU: {what}" in log
-    assert house.call("/models/card").json["state"] == "READY"
-    assert house.call("/ping").status == 200
 
 
 def test_other_options_reach_triton(house: Endpoint) -> None:

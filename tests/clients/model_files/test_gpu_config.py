@@ -1,14 +1,11 @@
-"""What configurations ask of a GPU, and what they become on a CPU, as protobuf reads it."""
+"""What configurations ask of a GPU."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from clients.model_files.gpu_config import RULES, adapt_config, gpu_settings
+from clients.model_files.gpu_config import RULES, gpu_settings
 
 ALL = """# for two cards
 name: "big"
@@ -31,22 +28,7 @@ optimization {
   }
 }
 """
-ADAPTED = """
-name: "big"
-backend: "onnxruntime"
-max_batch_size: 8
-input [ { name: "x" data_type: TYPE_FP32 dims: [ 3 ] } ]
-instance_group [ { count: 2 kind: KIND_CPU }, { kind: KIND_CPU } ]
-optimization {
-  graph { level: 1 }
-  execution_accelerators { cpu_execution_accelerator : [ { name : "openvino" } ] }
-}
-"""
 CPU = 'backend: "onnxruntime"\ninstance_group { kind: KIND_AUTO count: 2 }\n'
-
-
-def parsed(text: str) -> Any:
-    return text_format.Parse(text, model_config_pb2.ModelConfig())
 
 
 def test_each_setting_is_found_with_its_line_and_its_fix() -> None:
@@ -61,25 +43,16 @@ def test_each_setting_is_found_with_its_line_and_its_fix() -> None:
         "optimization.execution_accelerators.gpu_execution_accelerator": 16,
     }
     assert "KIND_AUTO" in str(found["instance_group.kind"])
-    assert all("GPU_CONFIGS=adapt" in str(one) for one in found.values())
-
-
-def test_the_adapted_configuration_differs_in_nothing_else() -> None:
-    assert parsed(adapt_config(ALL)) == parsed(ADAPTED)
-    assert gpu_settings(adapt_config(ALL)) == []
 
 
 @pytest.mark.parametrize("text", [CPU, "", "instance_group {", "gpus: [0]"])
 def test_what_asks_for_no_gpu_stays_as_it_is(text: str) -> None:
     assert gpu_settings(text) == []
-    assert adapt_config(text) == text
 
 
 @pytest.mark.parametrize("field", ['platform: "tensorrt_plan"', 'backend: "tensorrt"'])
-def test_an_engine_of_tensorrt_cannot_be_adapted_and_says_what_is_missing(field: str) -> None:
+def test_an_engine_of_tensorrt_says_what_is_missing(field: str) -> None:
     (found,) = gpu_settings(field)
-    assert not found.change
-    assert adapt_config(field) == field
     for words in ("TensorRT backend", "NVIDIA's image", "--gpus all", 'backend: "onnxruntime"'):
         assert words in str(found)
 

@@ -65,7 +65,7 @@ def test_what_would_break_the_container_is_refused(option: str, words: str) -> N
     ("variable", "value", "words"),
     [
         ("TRITON_OPTIONS", "--id='house", "as in a shell"),
-        ("GPU_CONFIGS", "ignore", "keep, adapt"),
+        ("MODEL_DIR_USE", "above", "beside, instead, ignore"),
     ],
 )
 def test_a_bad_value_stops_the_start_with_a_sentence(

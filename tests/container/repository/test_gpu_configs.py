@@ -1,4 +1,4 @@
-"""GPU configurations on a machine without a GPU: said at the start, and adapted where wanted."""
+"""GPU configurations on a machine without a GPU: said at the start."""
 
 from __future__ import annotations
 
@@ -24,23 +24,22 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def composed(models: Path, *, adapt: bool) -> tuple[str, list[str]]:
+def composed(models: Path) -> tuple[str, list[str]]:
     """Return the configuration that Triton reads, and what was said."""
     said: list[str] = []
     place = models.parent / "repository"
-    compose(place, None, models, instead=False, adapt=adapt, say=said.append)
+    compose(place, None, models, instead=False, say=said.append)
     assert (place / "card" / "1" / "model.onnx").is_file()
     return (place / "card" / "config.pbtxt").read_text(), said
 
 
 def test_with_a_gpu_nothing_is_said_or_changed(models: Path) -> None:
     (models.parent / "dev" / "nvidia0").mkdir(parents=True)
-    assert composed(models, adapt=True) == (GPU, [])
+    assert composed(models) == (GPU, [])
 
 
-def test_it_is_kept_by_default_and_said_with_the_fix(models: Path) -> None:
-    """And so is what cannot be adapted."""
-    text, said = composed(models, adapt=False)
+def test_what_asks_for_a_gpu_is_said_with_the_fix(models: Path) -> None:
+    text, said = composed(models)
     assert text == GPU
     kind, gpus = said
     assert kind.startswith("card: config.pbtxt:2 `instance_group.kind` is KIND_GPU")
@@ -48,21 +47,9 @@ def test_it_is_kept_by_default_and_said_with_the_fix(models: Path) -> None:
     assert gpus.startswith("card: config.pbtxt:2 `instance_group.gpus` names GPUs")
     (models / "card" / "config.pbtxt").write_text('platform: "tensorrt_plan"\n')
     shutil.rmtree(models.parent / "repository")
-    text, (said_of_tensorrt,) = composed(models, adapt=True)
+    text, (said_of_tensorrt,) = composed(models)
     assert text == 'platform: "tensorrt_plan"\n'
     assert "TensorRT backend, which NVIDIA's image of Triton has" in said_of_tensorrt
-
-
-def test_it_is_adapted_in_a_copy_and_each_change_is_said(models: Path) -> None:
-    text, said = composed(models, adapt=True)
-    assert " ".join(text.split()) == (
-        'backend: "onnxruntime" instance_group [ { kind: KIND_CPU } ]'
-    )
-    assert (models / "card" / "config.pbtxt").read_text() == GPU
-    assert said == [
-        f"card: there is no GPU: `instance_group.{change}, in a copy of config.pbtxt"
-        for change in ("kind` is KIND_CPU instead of KIND_GPU", "gpus` is left out")
-    ]
 
 
 def test_with_a_gpu_the_embedded_triton_says_which_backend_it_lacks(models: Path) -> None:

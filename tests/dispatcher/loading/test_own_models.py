@@ -62,8 +62,8 @@ def test_one_that_another_worker_has_taken_in_meanwhile_is_loaded(
     add(hosting, tmp_path / "elsewhere")
     link = dispatcher.models.repository.link
 
-    def late(folder: Path, place: Path, *, adapt: bool) -> None:
-        link(folder, place, adapt=adapt)
+    def late(folder: Path, place: Path) -> None:
+        link(folder, place)
         link(folder, hosting.repository / "elsewhere")
 
     monkeypatch.setattr("dispatcher.models.repository.link", late)

@@ -33,7 +33,6 @@ def test_a_refused_one_is_answered_with_the_fix(
     with pytest.raises(BadModel, match="no GPUs are available") as caught:
         hosting.load("card", str(elsewhere))
     assert "write KIND_AUTO" in caught.value.hint
-    assert "GPU_CONFIGS=adapt" in caught.value.hint
 
 
 def test_a_refused_engine_of_tensorrt_says_what_is_missing_with_a_gpu_as_well(
@@ -46,20 +45,6 @@ def test_a_refused_engine_of_tensorrt_says_what_is_missing_with_a_gpu_as_well(
         hosting.load("card", str(elsewhere))
     assert "NVIDIA's image of Triton has" in caught.value.hint
     assert "KIND_GPU" not in caught.value.hint
-
-
-@pytest.mark.parametrize("own", [False, True])
-def test_it_is_adapted_where_wanted_and_the_change_is_logged(
-    hosting: ModelLoader, elsewhere: Path, caplog: pytest.LogCaptureFixture, own: bool
-) -> None:
-    hosting.adapt = True
-    hosting.folders = lambda: {"card": elsewhere} if own else {}
-    with caplog.at_level(logging.WARNING):
-        hosting.load_own("card") if own else hosting.load("card", str(elsewhere))
-    copy = hosting.repository / "card" / "config.pbtxt"
-    assert "instance_group [ { kind: KIND_CPU } ]" in copy.read_text()
-    assert (elsewhere / "config.pbtxt").read_text() == GPU
-    assert "card: there is no GPU: `instance_group.kind` is KIND_CPU" in caplog.text
 
 
 def test_a_model_with_a_cache_keeps_the_answers_of_its_version_and_says_so(
