@@ -142,15 +142,9 @@ class Client(ABC):
     def draw(self, payload: Payload, result: Any, media_type: str) -> bytes:  # noqa: ARG002  for overriding
         """Return the payload's picture with the result drawn on it, as an image file.
 
-        Override it in clients that find things in pictures.
-
-        Args:
-            payload: what the caller sent.
-            result: what `inference` returned for it.
-            media_type: image/jpeg or image/png.
-
-        Returns:
-            the bytes of the file, or an object with the buffer protocol, such as cv2.imencode's.
+        Override it in clients that find things in pictures. `result` is what `inference` returned,
+        `media_type` image/jpeg or image/png. The file may be any object with the buffer protocol,
+        such as cv2.imencode's.
 
         """
         raise UnsupportedMedia(f"{self.modelname} draws no pictures")
@@ -380,9 +374,8 @@ class Client(ABC):
     ) -> dict[str, Any]:
         """Return the value of every declared parameter: the caller's, or the default.
 
-        Args:
-            given: the parameters of the body; each must be declared.
-            texts: headers and the query, of which other names are ignored; the body has priority.
+        Of `given`, in the body, each must be declared; of `texts`, headers and the query, others
+        are ignored. The body has priority.
 
         Raises:
             BadParameter: a parameter is not declared, of the wrong type or out of range.

@@ -27,17 +27,9 @@ class Others:
 
 @dataclass(frozen=True)
 class Environment:
-    """What every client is made with.
+    """What every client is made with."""
 
-    Args:
-        server: runs the models.
-        model_repository: the folder with one folder per model.
-        max_pixels: the largest picture that is decoded, in pixels.
-        others: the clients of other models.
-
-    """
-
-    server: Inference
-    model_repository: Path
-    max_pixels: int = 50_000_000
+    server: Inference  # runs the models
+    model_repository: Path  # with one folder per model
+    max_pixels: int = 50_000_000  # of the largest picture that is decoded
     others: Others = field(default_factory=Others, kw_only=True)

@@ -29,20 +29,12 @@ from typing import Any, Self
 
 
 class InferenceError(Exception):
-    """The base of all errors whose message is sent to the caller.
+    """The base of all errors whose message is sent to the caller."""
 
-    Args:
-        message: what was wrong, with the value that was sent.
-        hint: what was expected, or how to mend it.
-        position: the payload of a batch, counted from 0; `None` for all of them.
-
-    """
-
-    message: str
-    hint: str = ""
-    position: int | None = None
-    model: str = ""
-    """The model whose run failed, if one did."""
+    message: str  # what was wrong, with the value that was sent
+    hint: str = ""  # what was expected, or how to mend it
+    position: int | None = None  # the payload of a batch, counted from 0; `None` for all of them
+    model: str = ""  # the model whose run failed, if one did
 
     def __new__(cls, *arguments: Any, **_: Any) -> Self:
         """Set `message` even if a subclass's `__init__` does not call this class's."""

@@ -18,23 +18,14 @@ NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter that callers may set in a request.
+    """A parameter that callers may set in a request."""
 
-    Args:
-        default: used where the caller sets none; its type is the parameter's: `int`, `float`, or
-            `str` if there are choices.
-        low: the least number allowed.
-        high: the greatest number allowed.
-        meaning: what it does, for the documentation and error messages.
-        choices: the texts allowed, for a parameter that is a text.
-
-    """
-
+    # Where the caller sets none; its type is the parameter's: `int`, `float`, or `str` with choices
     default: float | str
-    low: float = -math.inf
-    high: float = math.inf
-    meaning: str = ""
-    choices: tuple[str, ...] = ()
+    low: float = -math.inf  # the least number allowed
+    high: float = math.inf  # the greatest
+    meaning: str = ""  # what it does, for the documentation and error messages
+    choices: tuple[str, ...] = ()  # the texts allowed, for a parameter that is a text
 
     @property
     def expected(self) -> str:

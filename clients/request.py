@@ -205,37 +205,21 @@ class Stream(Iterator[T]):
 
 @dataclass(frozen=True)
 class Request:
-    """One request without its payload. Clients read it as `self.request`.
+    """One request without its payload. Clients read it as `self.request`."""
 
-    Args:
-        parameters: the value of every parameter that the client declares, checked.
-        version: the model's version that was asked for; the empty text means the latest.
-        deadline: when the time for this request is used up, by `time.monotonic()`.
-        request_id: its name in the log and in the answer.
-        attributes: the caller's custom attributes.
-        response_attributes: custom attributes that a client sends back, in the header
-            `X-Amzn-SageMaker-Custom-Attributes`.
-        timings: the seconds spent in each phase.
-        once: decodes what several clients need, where several are asked about one payload.
-        sequence: which sequence of a stateful model it belongs to, if the caller names one.
-        streams: the answers that are still to come, as of decoupled models.
-        payloads: what the client was given: one payload, or those of a batch.
-        chain: the models whose classes have asked for this one, the caller's own first.
-
-    """
-
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    version: str = ""
-    deadline: float = math.inf
-    request_id: str = ""
-    attributes: Mapping[str, str] = field(default_factory=dict)
+    parameters: Mapping[str, Any] = field(default_factory=dict)  # of all declared ones, checked
+    version: str = ""  # of the model; nothing means the latest
+    deadline: float = math.inf  # when its time is used up, by `time.monotonic()`
+    request_id: str = ""  # in the log and in the answer
+    attributes: Mapping[str, str] = field(default_factory=dict)  # the caller's custom ones
+    # Those that a client sends back, in the header `X-Amzn-SageMaker-Custom-Attributes`
     response_attributes: dict[str, str] = field(default_factory=dict)
     timings: Timings = field(default_factory=Timings)
-    once: Once | None = None
-    sequence: SequencePart | None = None
-    streams: MutableSequence[Stream[Any]] = field(default_factory=list)
-    payloads: Sequence[Any] = ()
-    chain: tuple[str, ...] = ()
+    once: Once | None = None  # where several clients are asked about one payload
+    sequence: SequencePart | None = None  # of a stateful model, if the caller names one
+    streams: MutableSequence[Stream[Any]] = field(default_factory=list)  # answers still to come
+    payloads: Sequence[Any] = ()  # what the client was given: one payload, or those of a batch
+    chain: tuple[str, ...] = ()  # the models whose classes have asked for this one, in order
 
     @contextmanager
     def active(self) -> Iterator[None]:

@@ -70,16 +70,11 @@ def answer(
 ) -> Any:
     """Return a client's result for one payload, as a caller gets it.
 
-    Args:
-        client: the class.
-        payload: what the caller sends; nothing means the first example of the class.
-        models: where the models run.
-        parameters: the caller's; checked as the endpoint checks them.
-        version: of the model.
-        others: the models that the class asks by `ask`, by name: the class of one, or a function
-            that returns its result for a payload and parameters. Models in the folder of `models`
-            that have a `dispatch.toml`, a class in its `code/clients`, or neither, need not be
-            named.
+    Without a payload the first example of the class is sent. `parameters` are checked as the
+    endpoint checks them. `others` are the models that the class asks by `ask`, by name: the class
+    of one, or a function that returns its result for a payload and parameters. Models in the folder
+    of `models` that have a `dispatch.toml`, a class in its `code/clients`, or neither, need not be
+    named.
 
     Raises:
         ClientDisabled: the class has a mistake, and would not be served.
@@ -153,12 +148,7 @@ def stand_in(name: str, result: Answering) -> type[Client]:
 
 
 class OnnxModels(Inference):
-    """Runs the ONNX models of a repository in this process, without Triton.
-
-    Args:
-        folder: with a folder per model, laid out as Triton wants it.
-
-    """
+    """Runs the ONNX models of a folder, laid out as Triton wants it, in this process."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder).resolve()

@@ -107,23 +107,14 @@ def lost_its_line_ends(data: bytes) -> bool:
 def decode_picture(
     data: bytes | Picture, name: str, max_pixels: int, expected: str = EXPECTED_BYTES
 ) -> Picture:
-    """Return the pixels of an encoded picture.
+    """Return the pixels of a picture: uint8 [height, width, 3], RGB, upright as in browsers.
 
-    Args:
-        data: a JPEG, PNG, WebP, BMP or GIF file; of several frames the first is taken. Or the
-            pixels, from a class that asks another.
-        name: what to call it in an error.
-        max_pixels: the most pixels it may have, judged by its header before it is decoded.
-        expected: the hint where the data are no picture, or a damaged one.
+    It comes as a file, or as pixels from a class that asks another. Of several frames the first is
+    taken; transparent pixels are white. It may have `max_pixels` by its header; a large one waits
+    for `Room`. `name` and `expected` are for errors.
 
-    Returns:
-        uint8 of shape [height, width, 3], RGB, upright: the EXIF orientation is applied, as
-        browsers do. Transparent pixels are white. A large picture waits for `Room`.
-
-    Raises:
-        BadPayload: the data are no picture, or it is damaged or too large.
-        TooManyRequests: there was no room for it for a part of the time of the request.
-
+    Raises BadPayload: it is no picture, damaged or too large; TooManyRequests: there was no room
+    for a part of the time of the request.
     """
     if isinstance(data, np.ndarray):
         return check_pixels(data, name, max_pixels)

@@ -46,18 +46,9 @@ def resized(
     photograph differ by at most one shade (two with Lanczos), and logits of a ResNet-50 by 0.03; in
     the other order by 0.15. Only the crop is computed.
 
-    Args:
-        picture: uint8 [height, width, 3].
-        resize: the new length of the shorter side, or [height, width]; not less than the crop.
-        crop: height and width of the result.
-        interpolation: one of `FILTERS`; all but "nearest" antialias.
-
-    Returns:
-        uint8 [height, width, 3] of the crop, read-only.
-
-    Raises:
-        ValueError: the picture would be smaller than the crop.
-
+    The picture is uint8 [height, width, 3]; `resize` is the new length of its shorter side, or
+    [height, width], not less than the `crop`, of which uint8 [height, width, 3] is returned,
+    read-only. All `FILTERS` but "nearest" antialias. Raises ValueError: the crop is larger.
     """
     height, width = picture.shape[:2]
     if isinstance(resize, int):
@@ -109,36 +100,19 @@ def inner(side: int, scale: float) -> int:
 
 @dataclass(frozen=True)
 class Letterbox:
-    """A picture in the rectangle of a model, with the way back to its own pixels.
+    """A picture in the rectangle of a model, with the way back to its own pixels."""
 
-    Args:
-        pixels: float32 [3, height, width] of the rectangle, RGB, 0 to 1.
-        width: of the picture, in pixels.
-        height: of the picture, in pixels.
-        scale: pixels of the rectangle per pixel of the picture, vertically.
-        left: the left edge of the picture in the rectangle, in pixels of the rectangle.
-        top: its top edge.
-        wider: the horizontal scale divided by the vertical one; 1 keeps the picture's shape.
-
-    """
-
-    pixels: npt.NDArray[np.float32]
-    width: int
-    height: int
-    scale: float
-    left: int
-    top: int
-    wider: float = 1.0
+    pixels: npt.NDArray[np.float32]  # [3, height, width] of the rectangle, RGB, 0 to 1
+    width: int  # of the picture, in pixels
+    height: int  # likewise
+    scale: float  # pixels of the rectangle per pixel of the picture, vertically
+    left: int  # edge of the picture in the rectangle, in pixels of the rectangle
+    top: int  # likewise
+    wider: float = 1.0  # the horizontal scale by the vertical one; 1 keeps the picture's shape
 
     @classmethod
     def around(cls, picture: Picture, size: tuple[int, int] = (640, 640)) -> Letterbox:
-        """Scale a picture to fit a rectangle and centre it there.
-
-        Args:
-            picture: uint8 [height, width, 3].
-            size: height and width of the rectangle, in pixels.
-
-        """
+        """Scale uint8 [height, width, 3] to fit a rectangle of height and width, and centre it."""
         height, width = picture.shape[:2]
         scale = min(size[0] / height, size[1] / width)
         wide, high = inner(width, scale), inner(height, scale)
@@ -163,12 +137,7 @@ class Letterbox:
         return cls(pixels, width, height, scale, 0, 0, size[1] / width / scale)
 
     def back(self, corners: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-        """Return corners in pixels of the picture, clipped to the picture.
-
-        Args:
-            corners: [N, 4], x1, y1, x2, y2 in pixels of the rectangle.
-
-        """
+        """Return corners [N, 4], x1, y1, x2, y2, in pixels of the picture, clipped to it."""
         moved = corners.astype(np.float64) - [self.left, self.top, self.left, self.top]
         size = [self.width, self.height, self.width, self.height]
         across = self.scale * self.wider

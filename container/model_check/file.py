@@ -11,8 +11,8 @@ from backends.engine_choice import ONNXRUNTIME
 from backends.model_config import ModelConfigError, needs_completion
 from backends.onnxruntime.session import DEFAULT_FILE, OnnxFile
 from clients.model_files.config_text import Message, read
-from clients.model_files.findings import ConfigFindings
 from clients.triton.configuration import config_dictionary
+from container.model_check.findings import ConfigFindings
 
 PLATFORM = "onnxruntime_onnx"
 KINDS = ("input", "output")

@@ -8,7 +8,6 @@ from pathlib import Path
 from clients.model_files.config_text import Message, NotProtobufText, read
 from clients.model_files.crash_causes import crash_causes
 from clients.model_files.files import explain_denial, text_of
-from clients.model_files.findings import ConfigFindings, Findings
 from clients.model_files.gpu_config import TENSORRT, gpu_settings, has_gpu
 from clients.model_files.model_folders import (
     CONFIG,
@@ -21,6 +20,7 @@ from clients.model_files.model_folders import (
 )
 from clients.triton.configuration import config_fault
 from container.model_check.file import check_file
+from container.model_check.findings import ConfigFindings, Findings
 from container.model_check.versions import check_versions
 from dispatcher.settings import PROJECT
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from clients.model_files.config_text import Message, parse_integer
 from clients.model_files.files import exists, is_litter
-from clients.model_files.findings import ConfigFindings
 from clients.model_files.model_folders import (
     CONFIG,
     MODEL_FILES,
@@ -16,6 +15,7 @@ from clients.model_files.model_folders import (
     is_its_own_version,
 )
 from container.model_check.file import check_file
+from container.model_check.findings import ConfigFindings
 
 VERSION = re.compile(r"0|[1-9][0-9]*")
 OF_NVIDIA = {

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from clients.model_files.findings import Findings
 from clients.model_files.model_folders import can_be_read, models_in
 from clients.plugins.discovery import client_files
+from container.model_check.findings import Findings
 from container.trouble import Trouble
 from tool.checks.client import check_clients, has_client
 from tool.checks.models import CHMOD, CODE, check_models, note_unreadable

@@ -13,10 +13,10 @@ from pathlib import Path
 from clients.base import Client
 from clients.families.base.dispatch_toml import FILE
 from clients.model_files.files import is_litter
-from clients.model_files.findings import Findings
 from clients.model_files.model_folders import models_in
 from clients.plugins.discovery import sources
 from clients.plugins.registry import Loaded
+from container.model_check.findings import Findings
 from container.model_check.model import BUILT_IN
 from dispatcher.status.checks import LOGGED, failures
 from tool.engines.offline import (

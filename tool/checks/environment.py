@@ -14,7 +14,7 @@ import zlib
 from pathlib import Path
 
 from clients.model_files.config_text import Field, Message
-from clients.model_files.findings import ConfigFindings
+from container.model_check.findings import ConfigFindings
 
 KEY = "EXECUTION_ENV_PATH"
 FOLDER = "$$TRITON_MODEL_DIRECTORY"

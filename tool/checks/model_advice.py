@@ -24,13 +24,13 @@ from clients.model_files.config_text import (
 )
 from clients.model_files.crash_causes import TRUE
 from clients.model_files.files import exists, text_of
-from clients.model_files.findings import ConfigFindings, Findings
 from clients.model_files.model_folders import CONFIG, NAME, NAMED
 from clients.model_files.response_cache import mixes_shapes
 from clients.tensors.classes import labels_at
 from clients.triton.configuration import config_dictionary
 from container.model_check import samples
 from container.model_check.file import is_onnx
+from container.model_check.findings import ConfigFindings, Findings
 from container.model_check.model import check_loading
 from container.model_check.versions import find_served, version_folders
 from container.trouble import Trouble

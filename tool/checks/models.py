@@ -9,7 +9,6 @@ from errno import EACCES
 from pathlib import Path
 
 from clients.model_files.files import explain_denial, is_litter
-from clients.model_files.findings import Findings
 from clients.model_files.model_folders import (
     CONFIG,
     PLAIN_MODELS,
@@ -17,6 +16,7 @@ from clients.model_files.model_folders import (
     is_model,
     models_in,
 )
+from container.model_check.findings import Findings
 from tool.checks.model_advice import check_model
 
 CODE = "code"  # the folder of client classes in a model archive

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from clients.model_files.findings import Findings
+from container.model_check.findings import Findings
 from container.trouble import Trouble
 from tool.checks.check import check_all, report
 from tool.pack.archive import write_archive

@@ -14,10 +14,10 @@ from typing import Any
 
 from clients.errors import ClientDisabled, InferenceError
 from clients.families.base.dispatch_toml import FILE
-from clients.model_files.findings import Findings
 from clients.model_files.model_folders import NAME, NAMED
 from clients.testing import answer, clients_in
 from clients.text.tokenizer import Tokenizer, TokenizerNotReadable, load_tokenizer
+from container.model_check.findings import Findings
 from container.model_check.model import check_loading
 from container.trouble import Trouble
 from dispatcher.settings import PROJECT
