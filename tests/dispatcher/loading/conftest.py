@@ -6,20 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.models.load_unload import ModelLoader
 from tests.support.fake_triton import FakeTriton
+from tests.support.loading import Hosting
 
 
 @pytest.fixture
-def server() -> FakeTriton:
-    return FakeTriton()
-
-
-@pytest.fixture
-def hosting(server: FakeTriton, tmp_path: Path) -> ModelLoader:
+def hosting(tmp_path: Path) -> Hosting:
     for name in ("repository", "wanted", "elsewhere"):
         (tmp_path / name).mkdir()
     (tmp_path / "elsewhere" / "model.onnx").touch()
-    return ModelLoader(
-        tmp_path / "repository", (), lambda text, _: text, server, 10, tmp_path / "wanted"
+    return Hosting(
+        tmp_path / "repository", (), lambda text, _: text, FakeTriton(), 10, tmp_path / "wanted"
     )

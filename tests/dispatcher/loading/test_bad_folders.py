@@ -18,30 +18,28 @@ from clients.triton.configuration import rename_config
 from dispatcher.errors import AlreadyLoaded, BadModel, OutOfMemory
 from dispatcher.models.load_unload import ModelLoader
 from tests.support.fake_triton import FakeTriton
-from tests.support.loading import wanted
+from tests.support.loading import Hosting
 
 
 def test_one_that_is_there_by_the_second_look_is_left_alone(
-    hosting: ModelLoader, server: FakeTriton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hosting: Hosting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another caller has got the answer meanwhile that it is loaded."""
-    hosting.load("one", str(tmp_path / "elsewhere"))
-    for act in (hosting.unload, lambda name: hosting.load(name, str(tmp_path / "elsewhere"))):
+    hosting.load("one", hosting.url)
+    for act in (hosting.unload, lambda name: hosting.load(name, hosting.url)):
         looks = iter([["LOADING"], ["READY"], ["READY"]])
         monkeypatch.setattr(hosting, "states", lambda name, looks=looks: next(looks))
         with pytest.raises((UnknownModel, AlreadyLoaded)):
             act("one")
-        assert wanted(hosting) == ["one"]
+        assert hosting.listed() == ["one"]
         assert (hosting.repository / "one" / "1" / "model.onnx").exists()
 
 
-def test_what_says_how_a_model_is_asked_is_that_of_the_load(
-    hosting: ModelLoader, tmp_path: Path
-) -> None:
+def test_what_says_how_a_model_is_asked_is_that_of_the_load(hosting: Hosting) -> None:
     """Else a web worker that starts later would serve another one than those beside it."""
-    file = tmp_path / "elsewhere" / "dispatch.toml"
+    file = hosting.folder / "dispatch.toml"
     file.write_text('aliases = ["two"]')
-    hosting.load("one", str(tmp_path / "elsewhere"))
+    hosting.load("one", hosting.url)
     file.write_text('aliases = ["three"]')
     assert (hosting.repository / "one" / file.name).read_text() == 'aliases = ["two"]'
     file.unlink()
@@ -67,33 +65,29 @@ def test_what_says_how_a_model_is_asked_is_that_of_the_load(
     ],
 )
 def test_a_file_that_cannot_be_taken_is_named(
-    hosting: ModelLoader, tmp_path: Path, file: str, content: bytes, words: str
+    hosting: Hosting, file: str, content: bytes, words: str
 ) -> None:
     hosting.renamed_config = rename_config
-    (tmp_path / "elsewhere" / file).write_bytes(content)
+    (hosting.folder / file).write_bytes(content)
     with pytest.raises(BadModel, match=words) as raised:
-        hosting.load("one", str(tmp_path / "elsewhere"))
+        hosting.load("one", hosting.url)
     assert not (hosting.repository / "one").exists()
     assert ("1/model.onnx" in raised.value.hint) == (file == "1")
 
 
 @pytest.mark.parametrize("coding", ["utf-8", "utf-8-sig", "utf-16"])
-def test_a_configuration_as_editors_of_windows_save_it(
-    hosting: ModelLoader, tmp_path: Path, coding: str
-) -> None:
+def test_a_configuration_as_editors_of_windows_save_it(hosting: Hosting, coding: str) -> None:
     hosting.renamed_config = rename_config
     text = 'backend: "python"\r\nmax_batch_size: 8\r\n'
-    (tmp_path / "elsewhere" / "config.pbtxt").write_bytes(text.encode(coding))
-    hosting.load("one", str(tmp_path / "elsewhere"))
+    (hosting.folder / "config.pbtxt").write_bytes(text.encode(coding))
+    hosting.load("one", hosting.url)
     written = (hosting.repository / "one" / "config.pbtxt").read_bytes().decode("ascii")
     assert sorted(written.splitlines()) == ['backend: "python"', "max_batch_size: 8", 'name: "one"']
 
 
-def test_what_systems_leave_beside_the_only_folder_is_passed_over(
-    hosting: ModelLoader, tmp_path: Path
-) -> None:
+def test_what_systems_leave_beside_the_only_folder_is_passed_over(hosting: Hosting) -> None:
     """As in what macOS packs, also where the second folder looks like a model itself."""
-    folder = tmp_path / "elsewhere"
+    folder = hosting.folder
     (folder / "net").mkdir()
     (folder / "model.onnx").rename(folder / "net" / "model.onnx")
     (folder / "__MACOSX" / "1").mkdir(parents=True)
@@ -127,9 +121,7 @@ def test_a_configuration_is_renamed_and_nothing_else(text: str, renamed: str) ->
         ("config.pbtxt", 0o000, "config.pbtxt: Permission denied"),
     ],
 )
-def test_what_may_not_be_read_is_named(
-    server: FakeTriton, hidden: str, mode: int, message: str
-) -> None:
+def test_what_may_not_be_read_is_named(hidden: str, mode: int, message: str) -> None:
     with TemporaryDirectory() as name:  # one that others may enter, unlike pytest's
         folder = Path(name)
         folder.chmod(0o777)
@@ -141,7 +133,7 @@ def test_what_may_not_be_read_is_named(
             (model / "model.onnx").touch()
             (model / "config.pbtxt").touch()
         (model / hidden).chmod(mode)
-        hosting = ModelLoader(folder / "repository", (), lambda text, _: text, server, 10)
+        hosting = ModelLoader(folder / "repository", (), lambda text, _: text, FakeTriton(), 10)
         with somebody_else(), pytest.raises(BadModel, match=message):
             hosting.load("one", str(model))
         assert list((folder / "repository").iterdir()) == []
@@ -161,21 +153,19 @@ def somebody_else() -> Iterator[None]:
         os.seteuid(0)
 
 
-def test_a_full_disk_is_no_bad_model(
-    hosting: ModelLoader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_no_bad_model(hosting: Hosting, monkeypatch: pytest.MonkeyPatch) -> None:
     def write_text(path: Path, text: str, encoding: str) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_text", write_text)
         with pytest.raises(OutOfMemory, match="RUN_DIR: No space left on device"):
-            hosting.load("one", str(tmp_path / "elsewhere"))
-    hosting.load("one", str(tmp_path / "elsewhere"))
+            hosting.load("one", hosting.url)
+    hosting.load("one", hosting.url)
 
 
-def test_a_link_to_itself(hosting: ModelLoader, tmp_path: Path) -> None:
+def test_a_link_to_itself(hosting: Hosting, tmp_path: Path) -> None:
     hosting.roots = (tmp_path,)
-    (tmp_path / "elsewhere" / "self").symlink_to("self")
+    (hosting.folder / "self").symlink_to("self")
     with pytest.raises(BadModel, match="cannot be followed"):
-        hosting.load("one", str(tmp_path / "elsewhere"))
+        hosting.load("one", hosting.url)

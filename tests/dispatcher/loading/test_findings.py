@@ -9,10 +9,9 @@ import pytest
 from clients.errors import ModelFailed
 from clients.triton.server import ModelState
 from dispatcher.errors import BadModel
-from dispatcher.models.load_unload import ModelLoader
 from dispatcher.models.model_files import Explainer, check_findings
 from tests.conftest import wait_for
-from tests.support.fake_triton import FakeTriton
+from tests.support.loading import Hosting
 from tests.support.mistakes.mistake import config, write_right
 
 
@@ -47,14 +46,14 @@ def test_what_cannot_be_checked_has_no_findings(
 
 
 def test_they_are_the_hint_and_paths_are_the_author_s(
-    hosting: ModelLoader, server: FakeTriton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hosting: Hosting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source, place = tmp_path / "elsewhere", hosting.repository / "one"
+    source, place = hosting.folder, hosting.repository / "one"
 
     def load(name: str, *, timeout: float) -> None:
         raise ModelFailed(f"{place}/1/model.onnx is damaged", hint="Triton knows no better")
 
-    monkeypatch.setattr(server, "load", load)
+    monkeypatch.setattr(hosting.server, "load", load)
     for found, hint in ((["fetch it again", "or not"], "fetch it again; or not"), ([], "Triton ")):
         hosting.findings = lambda folder, found=found: found if folder == source else ["?"]
         with pytest.raises(BadModel) as caught:
@@ -65,7 +64,7 @@ def test_they_are_the_hint_and_paths_are_the_author_s(
         assert not place.exists()
 
 
-def test_a_folder_that_is_no_model_has_them_too(hosting: ModelLoader, tmp_path: Path) -> None:
+def test_a_folder_that_is_no_model_has_them_too(hosting: Hosting, tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     hosting.findings = lambda folder: [f"{folder} has no version folder"]
     with pytest.raises(BadModel, match="notes is no model") as caught:
@@ -88,7 +87,7 @@ def test_a_folder_that_is_no_model_has_them_too(hosting: ModelLoader, tmp_path: 
     ],
 )
 def test_a_file_beside_its_configuration_is_version_1(
-    hosting: ModelLoader, tmp_path: Path, text: str, file: str
+    hosting: Hosting, tmp_path: Path, text: str, file: str
 ) -> None:
     folder = tmp_path / "beside"
     folder.mkdir()
@@ -102,11 +101,11 @@ def test_a_file_beside_its_configuration_is_version_1(
 
 
 def test_a_wrong_family_is_refused_before_triton_hears_of_the_model(
-    hosting: ModelLoader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: FakeTriton
+    hosting: Hosting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = tmp_path / "elsewhere" / "dispatch.toml"
+    file = hosting.folder / "dispatch.toml"
     file.write_text('family = "clasification"')
-    monkeypatch.setattr(server, "load", None)  # it cannot be called
+    monkeypatch.setattr(hosting.server, "load", None)  # it cannot be called
     with pytest.raises(BadModel) as caught:
         hosting.load("one", str(file.parent))
     said = f'{file}: `family` is "clasification"; did you mean `classification`?'

@@ -20,53 +20,47 @@ from clients.errors import (
     UnknownModel,
 )
 from dispatcher.errors import AlreadyLoaded, BadModel
-from dispatcher.models.load_unload import ModelLoader
-from tests.support.fake_triton import FakeTriton
 from tests.support.front import front
-from tests.support.loading import wanted
+from tests.support.loading import Hosting
 
 
-def test_what_is_loaded_is_noted_until_it_is_unloaded_or_lost(
-    hosting: ModelLoader, server: FakeTriton, tmp_path: Path
-) -> None:
+def test_what_is_loaded_is_noted_until_it_is_unloaded_or_lost(hosting: Hosting) -> None:
     """One that was lost can be loaded, and unloaded, again."""
-    url = str(tmp_path / "elsewhere")
+    url = hosting.url
     hosting.load("one", url)
     hosting.load("two", url)
-    assert wanted(hosting) == ["one", "two"]
+    assert hosting.listed() == ["one", "two"]
     hosting.unload("one")
-    assert wanted(hosting) == ["two"]
+    assert hosting.listed() == ["two"]
     with pytest.raises(AlreadyLoaded):
         hosting.load("two", url)
-    server.unloaded.add("two")
+    hosting.server.unloaded.add("two")
     hosting.load("two", url)
     assert hosting.is_loaded("two")
-    assert wanted(hosting) == ["two"]
-    server.unloaded.add("two")
+    assert hosting.listed() == ["two"]
+    hosting.server.unloaded.add("two")
     hosting.unload("two")
-    assert wanted(hosting) == []
+    assert hosting.listed() == []
     assert not (hosting.repository / "two").exists()
     for name in ("two", "x" * 300):
         with pytest.raises(UnknownModel):
             hosting.unload(name)
 
 
-def test_a_model_whose_client_cannot_be_looked_at_is_given_back(
-    hosting: ModelLoader, tmp_path: Path
-) -> None:
+def test_a_model_whose_client_cannot_be_looked_at_is_given_back(hosting: Hosting) -> None:
     def fault() -> str:
         raise DeadlineExceeded("other reloads")
 
     with pytest.raises(DeadlineExceeded, match="other reloads"):
-        hosting.load("one", str(tmp_path / "elsewhere"), fault)
-    assert wanted(hosting) == []
-    hosting.load("one", str(tmp_path / "elsewhere"))
-    assert wanted(hosting) == ["one"]
+        hosting.load("one", hosting.url, fault)
+    assert hosting.listed() == []
+    hosting.load("one", hosting.url)
+    assert hosting.listed() == ["one"]
 
 
 @pytest.mark.parametrize("beside", ["config.pbtxt", "dispatch.toml"])
 def test_a_version_folder_of_a_wrong_name_is_not_taken_for_the_model(
-    hosting: ModelLoader, tmp_path: Path, beside: str
+    hosting: Hosting, tmp_path: Path, beside: str
 ) -> None:
     """What is beside it would be dropped without a word."""
     folder = tmp_path / "misnamed"
@@ -81,26 +75,26 @@ def test_a_version_folder_of_a_wrong_name_is_not_taken_for_the_model(
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_model_that_takes_too_long_is_there_later_or_can_be_loaded_again(
-    hosting: ModelLoader, server: FakeTriton, tmp_path: Path, fails: bool
+    hosting: Hosting, fails: bool
 ) -> None:
-    url = str(tmp_path / "elsewhere")
-    server.loading_s = 11
+    url = hosting.url
+    hosting.server.loading_s = 11
     with pytest.raises(DeadlineExceeded):
         hosting.load("one", url)
     with pytest.raises(AlreadyLoaded, match="being loaded"):
         hosting.load("one", url)
     with pytest.raises(UnknownModel):
         hosting.unload("one")
-    server.loading.clear()
-    server.loading_s = 0
+    hosting.server.loading.clear()
+    hosting.server.loading_s = 0
     if fails:
-        server.unloaded.add("one")
+        hosting.server.unloaded.add("one")
         hosting.load("one", url)
     assert hosting.is_loaded("one")
     assert (hosting.repository / "one" / "1" / "model.onnx").exists()
-    assert wanted(hosting) == ["one"]
+    assert hosting.listed() == ["one"]
     hosting.unload("one")
-    assert wanted(hosting) == []
+    assert hosting.listed() == []
     assert not (hosting.repository / "one").exists()
 
 
@@ -122,9 +116,9 @@ ModelLoader(folder / "repository", (), str, Slow(), 10, folder / "wanted").load(
 
 
 @pytest.mark.parametrize("again", ["load", "unload"])
-def test_a_model_whose_loader_was_killed(hosting: ModelLoader, tmp_path: Path, again: str) -> None:
+def test_a_model_whose_loader_was_killed(hosting: Hosting, tmp_path: Path, again: str) -> None:
     """As a web worker is by a system that is short of memory; nobody else sees to the model."""
-    url = str(tmp_path / "elsewhere")
+    url = hosting.url
     with Popen([sys.executable, "-c", LOADER, str(tmp_path)], stdout=PIPE) as loader:
         assert loader.stdout
         assert loader.stdout.readline() == b"loading\n"
@@ -136,16 +130,16 @@ def test_a_model_whose_loader_was_killed(hosting: ModelLoader, tmp_path: Path, a
     if again == "load":
         hosting.load("one", url)
         assert hosting.is_loaded("one")
-        assert wanted(hosting) == ["one"]
+        assert hosting.listed() == ["one"]
     else:
         hosting.unload("one")
         assert not (hosting.repository / "one").exists()
 
 
 def test_who_unloads_a_model_leaves_alone_what_another_one_has_put_into_its_place(
-    hosting: ModelLoader, server: FakeTriton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hosting: Hosting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url, waits = str(tmp_path / "elsewhere"), Event()
+    url, waits = hosting.url, Event()
 
     def sleep(seconds: float) -> None:
         waits.set()
@@ -168,33 +162,31 @@ def test_who_unloads_a_model_leaves_alone_what_another_one_has_put_into_its_plac
 
 
 def test_who_waits_for_another_one_to_unload_a_model_does_not_wait_for_ever(
-    hosting: ModelLoader, tmp_path: Path
+    hosting: Hosting,
 ) -> None:
     hosting.unload_timeout = 0.2
-    hosting.load("one", str(tmp_path / "elsewhere"))
+    hosting.load("one", hosting.url)
     with hosting.held("one"), pytest.raises(DeadlineExceeded, match="another caller"):
         hosting.unload("one")
     assert hosting.is_loaded("one")
-    assert wanted(hosting) == ["one"]
+    assert hosting.listed() == ["one"]
 
 
 @pytest.mark.parametrize("name", ["README.md", "around"])
-def test_what_is_no_folder_in_the_repository_is_no_model(
-    hosting: ModelLoader, tmp_path: Path, name: str
-) -> None:
+def test_what_is_no_folder_in_the_repository_is_no_model(hosting: Hosting, name: str) -> None:
     (hosting.repository / "README.md").touch()
     (hosting.repository / "around").symlink_to("around")
     with pytest.raises(UnknownModel):
         hosting.unload(name)
     with pytest.raises(BadModel, match="of its own"):
-        hosting.load(name, str(tmp_path / "elsewhere"))
+        hosting.load(name, hosting.url)
 
 
 def test_a_folder_is_in_the_repository_whole_or_not_at_all(
-    hosting: ModelLoader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hosting: Hosting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A concurrent caller hears of the model from elsewhere; Triton gets no request."""
-    url, seen, link, rmtree = str(tmp_path / "elsewhere"), list[bool](), hosting.link, shutil.rmtree
+    url, seen, link, rmtree = hosting.url, list[bool](), hosting.link, shutil.rmtree
 
     def here() -> bool:
         return (hosting.repository / "one").exists()
@@ -221,22 +213,22 @@ def test_a_folder_is_in_the_repository_whole_or_not_at_all(
 
 
 def test_a_model_that_goes_meanwhile_is_not_called_the_repository_s_own(
-    hosting: ModelLoader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hosting: Hosting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hosting.load("one", str(tmp_path / "elsewhere"))
+    hosting.load("one", hosting.url)
     with monkeypatch.context() as patch:
         patch.setattr(hosting, "is_loaded", hosting.remove)
         with pytest.raises(AlreadyLoaded):
-            hosting.load("one", str(tmp_path / "elsewhere"))
+            hosting.load("one", hosting.url)
     (hosting.repository / "own").mkdir()
     with pytest.raises(BadModel, match="of its own"):
-        hosting.load("own", str(tmp_path / "elsewhere"))
+        hosting.load("own", hosting.url)
 
 
-def test_no_name_leads_to_a_folder_elsewhere(hosting: ModelLoader, tmp_path: Path) -> None:
-    (tmp_path / "elsewhere" / "model.url").touch()
+def test_no_name_leads_to_a_folder_elsewhere(hosting: Hosting) -> None:
+    (hosting.folder / "model.url").touch()
     assert not hosting.was_lost("../elsewhere")
-    assert (tmp_path / "elsewhere").exists()
+    assert (hosting.folder).exists()
 
 
 @pytest.mark.slow

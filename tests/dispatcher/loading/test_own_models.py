@@ -16,9 +16,7 @@ from clients.errors import (
 from clients.triton.configuration import rename_config
 from dispatcher.errors import BadModel
 from dispatcher.models.control import ModelControl
-from dispatcher.models.load_unload import ModelLoader
-from tests.support.fake_triton import FakeTriton
-from tests.support.loading import wanted
+from tests.support.loading import Hosting
 from tests.support.mistakes.accepted import DEADLY
 from tests.support.mistakes.mistake import write_mistake
 
@@ -33,7 +31,7 @@ def model_at(folder: Path, toml: str = "") -> Path:
     return folder
 
 
-def add(hosting: ModelLoader, folder: Path) -> None:
+def add(hosting: Hosting, folder: Path) -> None:
     """Add a folder to MODEL_REPOSITORY, after the start."""
     before = hosting.folders()
     hosting.folders = lambda: {**before, folder.name: folder}
@@ -41,25 +39,25 @@ def add(hosting: ModelLoader, folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["late", "a+b", "_x", "v1.2", "7"])
 def test_a_folder_that_was_added_after_the_start_is_found_and_loaded(
-    hosting: ModelLoader, tmp_path: Path, name: str
+    hosting: Hosting, tmp_path: Path, name: str
 ) -> None:
     """By two callers too; what comes from elsewhere may have such a name as well."""
     add(hosting, model_at(tmp_path / "models" / name))
     hosting.load_own(name)
     hosting.load_own(name)
     assert hosting.is_loaded(name)
-    assert wanted(hosting) == [name]
+    assert hosting.listed() == [name]
     assert (hosting.repository / name / "1" / "model.onnx").read_bytes() == b"x"
     hosting.unload(name)
     assert (hosting.repository / name).exists(), "it is the repository's own"
-    hosting.load(f"{name}2", str(tmp_path / "elsewhere"))
+    hosting.load(f"{name}2", hosting.url)
     assert hosting.is_loaded(f"{name}2")
 
 
 def test_one_that_another_worker_has_taken_in_meanwhile_is_loaded(
-    hosting: ModelLoader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hosting: Hosting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add(hosting, tmp_path / "elsewhere")
+    add(hosting, hosting.folder)
     link = dispatcher.models.repository.link
 
     def late(folder: Path, place: Path) -> None:
@@ -74,7 +72,7 @@ def test_one_that_another_worker_has_taken_in_meanwhile_is_loaded(
 
 @pytest.mark.parametrize("name", ["..", ".", "", "../elsewhere", "a/b", "nosuch", "x" * 5000])
 def test_what_is_no_model_of_the_repository_is_not_found(
-    hosting: ModelLoader, tmp_path: Path, name: str
+    hosting: Hosting, tmp_path: Path, name: str
 ) -> None:
     model_at(hosting.repository / "there")
     add(hosting, model_at(tmp_path / "models" / "late"))
@@ -84,7 +82,7 @@ def test_what_is_no_model_of_the_repository_is_not_found(
 
 
 def test_a_folder_that_was_removed_meanwhile_is_not_found_until_it_is_back(
-    hosting: ModelLoader, tmp_path: Path
+    hosting: Hosting, tmp_path: Path
 ) -> None:
     """Wherever it is back: a folder of that name may come in MODEL_DIR."""
     folder = model_at(tmp_path / "models" / "late")
@@ -105,7 +103,7 @@ def test_a_folder_that_was_removed_meanwhile_is_not_found_until_it_is_back(
 
 @pytest.mark.parametrize("before", [b"\xef\xbb\xbfmax_batch_size: 0\n", None])
 def test_a_configuration_that_was_edited_counts_at_the_next_load(
-    hosting: ModelLoader, tmp_path: Path, before: bytes | None
+    hosting: Hosting, tmp_path: Path, before: bytes | None
 ) -> None:
     """Though Triton was given a copy of it, or there was none: a 0 that is written is obeyed."""
     folder = model_at(tmp_path / "models" / "late")
@@ -132,11 +130,9 @@ def test_a_configuration_that_was_edited_counts_at_the_next_load(
     assert not list(tmp_path.glob("aside*"))
 
 
-def test_what_is_added_to_a_folder_without_versions_is_found(
-    hosting: ModelLoader, tmp_path: Path
-) -> None:
+def test_what_is_added_to_a_folder_without_versions_is_found(hosting: Hosting) -> None:
     """It is linked as at the start."""
-    own, place = tmp_path / "elsewhere", hosting.repository / "elsewhere"
+    own, place = hosting.folder, hosting.repository / "elsewhere"
     add(hosting, own)
     hosting.load_own("elsewhere")
     assert (place / "1" / "model.onnx").exists()
@@ -152,7 +148,7 @@ def test_what_is_added_to_a_folder_without_versions_is_found(
 
 
 def test_a_model_that_lies_in_the_repository_itself_is_never_linked_over(
-    hosting: ModelLoader, tmp_path: Path
+    hosting: Hosting, tmp_path: Path
 ) -> None:
     model_at(hosting.repository / "late")
     (hosting.repository / "late" / "own.txt").touch()
@@ -163,25 +159,25 @@ def test_a_model_that_lies_in_the_repository_itself_is_never_linked_over(
 
 
 def test_a_model_from_elsewhere_is_not_loaded_with_a_configuration_of_before(
-    hosting: ModelLoader, tmp_path: Path
+    hosting: Hosting,
 ) -> None:
-    hosting.load("one", str(tmp_path / "elsewhere"))
+    hosting.load("one", hosting.url)
     with pytest.raises(BadModel, match="came by POST /models") as caught:
         hosting.load_own("one")
     assert caught.value.hint == "DELETE /models/one, then POST /models again"
 
 
 def test_an_added_folder_that_cannot_be_loaded_leaves_nothing_until_it_is_mended(
-    hosting: ModelLoader, server: FakeTriton, tmp_path: Path
+    hosting: Hosting, tmp_path: Path
 ) -> None:
     """Such as a copy that has the name of the first."""
     hosting.renamed_config = rename_config
     folder = model_at(tmp_path / "models" / "late")
     add(hosting, folder)
-    server.refuse_to_load = "no ONNX file"
+    hosting.server.refuse_to_load = "no ONNX file"
     with pytest.raises(BadModel, match="no ONNX file"):
         hosting.load_own("late")
-    server.refuse_to_load = ""
+    hosting.server.refuse_to_load = ""
     for config, said, hint in (
         ("max_batchsize: 8", "cannot be read: ", ""),
         (
@@ -203,7 +199,7 @@ def test_an_added_folder_that_cannot_be_loaded_leaves_nothing_until_it_is_mended
 
 
 def test_an_added_folder_that_triton_must_not_see_is_not_linked(
-    hosting: ModelLoader, tmp_path: Path
+    hosting: Hosting, tmp_path: Path
 ) -> None:
     fatal = write_mistake(tmp_path / "models", DEADLY[0])
     for folder in (fatal, model_at(tmp_path / "models" / "a b")):
@@ -213,7 +209,7 @@ def test_an_added_folder_that_triton_must_not_see_is_not_linked(
     assert list(hosting.repository.iterdir()) == []
 
 
-def test_a_model_is_found_by_an_alias_in_its_file(hosting: ModelLoader, tmp_path: Path) -> None:
+def test_a_model_is_found_by_an_alias_in_its_file(hosting: Hosting, tmp_path: Path) -> None:
     """Also one that nobody has read yet; not where its folder was named by a caller."""
     model_at(hosting.repository / "first", 'aliases = ["one"]')
     add(hosting, model_at(tmp_path / "models" / "second", 'aliases = ["two", "b+c"]'))
@@ -230,7 +226,7 @@ def test_a_model_is_found_by_an_alias_in_its_file(hosting: ModelLoader, tmp_path
 
 @pytest.mark.parametrize("left", ["a link", "an empty folder", "a folder of links"])
 def test_the_name_of_a_folder_that_was_deleted_is_free(
-    hosting: ModelLoader, tmp_path: Path, left: str
+    hosting: Hosting, tmp_path: Path, left: str
 ) -> None:
     """What would be said of it otherwise, to load what the repository has, is of no use."""
     place = hosting.repository / "gone"
@@ -241,6 +237,6 @@ def test_the_name_of_a_folder_that_was_deleted_is_free(
         (tmp_path / "aside").mkdir()
         links = place / "1" if left == "a folder of links" else tmp_path / "aside" / "gone"
         links.symlink_to(tmp_path / "nothing")
-    hosting.load("gone", str(tmp_path / "elsewhere"))
+    hosting.load("gone", hosting.url)
     assert hosting.is_loaded("gone")
     assert (place / "1" / "model.onnx").exists()

@@ -10,8 +10,7 @@ import pytest
 from clients.model_files import gpu_config
 from clients.model_files.model_folders import link
 from dispatcher.errors import BadModel
-from dispatcher.models.load_unload import ModelLoader
-from tests.support.fake_triton import FakeTriton
+from tests.support.loading import Hosting
 
 GPU = "instance_group [ { kind: KIND_GPU } ]\n"
 
@@ -19,28 +18,26 @@ CACHE = "response_cache { enable: true }"
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path, hosting: ModelLoader, monkeypatch: pytest.MonkeyPatch) -> Path:
+def elsewhere(tmp_path: Path, hosting: Hosting, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(gpu_config, "DEVICES", tmp_path / "dev")
-    folder = tmp_path / "elsewhere"
+    folder = hosting.folder
     (folder / "config.pbtxt").write_text(GPU)
     return folder
 
 
-def test_a_refused_one_is_answered_with_the_fix(
-    hosting: ModelLoader, server: FakeTriton, elsewhere: Path
-) -> None:
-    server.refuse_to_load = "has kind KIND_GPU but no GPUs are available"
+def test_a_refused_one_is_answered_with_the_fix(hosting: Hosting, elsewhere: Path) -> None:
+    hosting.server.refuse_to_load = "has kind KIND_GPU but no GPUs are available"
     with pytest.raises(BadModel, match="no GPUs are available") as caught:
         hosting.load("card", str(elsewhere))
     assert "write KIND_AUTO" in caught.value.hint
 
 
 def test_a_refused_engine_of_tensorrt_says_what_is_missing_with_a_gpu_as_well(
-    hosting: ModelLoader, server: FakeTriton, elsewhere: Path, tmp_path: Path
+    hosting: Hosting, elsewhere: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "dev" / "nvidia0").mkdir(parents=True)
     (elsewhere / "config.pbtxt").write_text('platform: "tensorrt_plan" ' + GPU)
-    server.refuse_to_load = "unable to find backend library for backend 'tensorrt'"
+    hosting.server.refuse_to_load = "unable to find backend library for backend 'tensorrt'"
     with pytest.raises(BadModel, match="unable to find backend") as caught:
         hosting.load("card", str(elsewhere))
     assert "NVIDIA's image of Triton has" in caught.value.hint
@@ -48,7 +45,7 @@ def test_a_refused_engine_of_tensorrt_says_what_is_missing_with_a_gpu_as_well(
 
 
 def test_a_model_with_a_cache_keeps_the_answers_of_its_version_and_says_so(
-    hosting: ModelLoader, elsewhere: Path, caplog: pytest.LogCaptureFixture
+    hosting: Hosting, elsewhere: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Triton 2.51 finds an answer by model and version, whatever was loaded since."""
     (elsewhere / "config.pbtxt").write_text(f"{CACHE} input {{ dims: [ 3 ] }}")
@@ -72,7 +69,7 @@ def test_a_model_with_a_cache_keeps_the_answers_of_its_version_and_says_so(
     ],
 )
 def test_a_cache_that_would_mix_up_shapes_is_left_out(
-    hosting: ModelLoader,
+    hosting: Hosting,
     elsewhere: Path,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,

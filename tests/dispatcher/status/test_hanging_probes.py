@@ -28,19 +28,6 @@ def test_a_probe_that_hangs_keeps_nobody_waiting(stage: Stage) -> None:
     wait_for(lambda: stage.readiness.reasons() == [], 5, "the probe of the first")
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), GeneratorExit(), RecursionError()])
-def test_whatever_an_example_raises_its_probe_ends(stage: Stage, error: BaseException) -> None:
-    def raises(inputs: Any) -> Any:
-        raise error
-
-    probe = stage.prober.probes["echo"]
-    probe.began = stage.time
-    stage.server.models_run["echo"] = raises
-    stage.look()
-    assert probe.began is None
-    assert "the client of 'echo' fails on its own example: " in stage.readiness.reasons()[0]
-
-
 def test_a_round_that_fails_is_followed_by_others(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

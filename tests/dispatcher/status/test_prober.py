@@ -31,13 +31,10 @@ from tests.support.fake_triton import FakeTriton
 from tests.support.probing import Echo, Stage, triton
 
 
-def test_before_the_first_trial_nothing_is_known(stage: Stage) -> None:
-    assert UNTRIED in stage.readiness.reasons()[0]
+def test_nothing_is_known_of_a_model_before_it_answers_its_example(stage: Stage) -> None:
     prober = Prober(["echo"], Registry(), FakeTriton(), 8, 8)
     assert Readiness(triton, prober.status).reasons() == ["Triton was not probed yet"]
-
-
-def test_a_model_that_answers_its_example_is_well(stage: Stage) -> None:
+    assert UNTRIED in stage.readiness.reasons()[0]
     assert stage.round() == ["echo", "other"]
     assert stage.readiness.reasons() == []
     assert stage.readiness.report("echo") == {"ok": True, "reason": "", "age_s": 0.0}
@@ -74,19 +71,12 @@ def test_a_model_that_does_not_hear_the_knock_is_asked_its_example(stage: Stage)
 
 
 def test_one_whose_queue_is_full_is_busy_where_it_answers_others(stage: Stage) -> None:
+    """That is told by what it answered since the look before."""
     stage.server.models_run["echo"] = ModelBusy("Exceeds maximum queue size")
     stage.server.counts["echo"] = itertools.chain([5, 5], itertools.repeat(6))
-    for reasons in (1, 0, 1):  # it is told by what it answered since the look before
+    for reasons in (1, 0, 1):
         stage.look()
         assert len(stage.readiness.reasons()) == reasons
-
-
-def test_one_whose_queue_is_full_and_that_answers_nobody_is_named(stage: Stage) -> None:
-    stage.round()
-    stage.server.models_run["echo"] = ModelBusy("Exceeds maximum queue size")
-    stage.server.failing = {"echo"}
-    stage.server.counts["echo"] = itertools.repeat(5)
-    stage.look()
     assert "Exceeds maximum queue size" in stage.readiness.reasons()[0]
     assert not stage.is_stuck("echo"), "what it waits for may be another's"
 
@@ -119,13 +109,20 @@ OWN = "the client of 'echo' fails on its own example: "
         (TensorsRefused("expected [2, 12], got [1, 12]"), "expected [2, 12], got [1, 12]"),
         (BadPayload("it has 8 tokens", hint="shorten it"), f"{OWN}it has 8 tokens (shorten it)"),
         (ValueError("no"), f"{OWN}ValueError: no; the log has the traceback"),
+        (KeyboardInterrupt(), f"{OWN}KeyboardInterrupt: ; the log has the traceback"),
+        (GeneratorExit(), f"{OWN}GeneratorExit: ; the log has the traceback"),
     ],
 )
 def test_one_that_does_not_answer_is_named_with_the_reason(
-    stage: Stage, error: Exception, said: str
+    stage: Stage, error: BaseException, said: str
 ) -> None:
-    stage.server.models_run["echo"] = error
-    stage.round()
+    def run(_: Any) -> Any:
+        raise error
+
+    stage.server.models_run["echo"] = run
+    stage.prober.probes["echo"].began = stage.time
+    stage.look()
+    assert stage.prober.probes["echo"].began is None, "whatever it raises, its probe ends"
     assert stage.readiness.reasons() == [f"the required model 'echo' does not answer: {said}"]
     stage.server.models_run["echo"] = dict
     stage.look()
