@@ -17,25 +17,22 @@ from tests.support.reloading import FINE, Worker, folder, until, write
 __all__ = ["folder"]
 
 
+WRONG = [
+    ("1 / 0", ["'mine' fails on its own example: ZeroDivisionError", "log has the traceback"]),
+    ("0\n    x = 1 / 0", ["mine.py cannot be imported", "ZeroDivisionError"]),
+    ("__import__('os').abort()", ["mine.py: the process that tested it", "SIGABRT"]),
+]
+WRONG_TOO = [
+    ("{1, 2}", ["fails on its own example", "JSON", "set"]),
+    ("self.infer({})", ["fails on its own example", "Triton does not answer"]),
+    ("(", ["mine.py cannot be imported", "SyntaxError"]),
+    ("__import__('os')._exit(7)", ["mine.py: the process that tested it", "exit code 7"]),
+]
+
+
 @pytest.mark.parametrize(
     ("result", "words"),
-    [
-        ("1 / 0", ["'mine' fails on its own example: ZeroDivisionError", "log has the traceback"]),
-        pytest.param("{1, 2}", ["fails on its own example", "JSON", "set"], marks=pytest.mark.slow),
-        pytest.param(
-            "self.infer({})",
-            ["fails on its own example", "Triton does not answer"],
-            marks=pytest.mark.slow,
-        ),
-        ("0\n    x = 1 / 0", ["mine.py cannot be imported", "ZeroDivisionError"]),
-        pytest.param("(", ["mine.py cannot be imported", "SyntaxError"], marks=pytest.mark.slow),
-        pytest.param(
-            "__import__('os')._exit(7)",
-            ["mine.py: the process that tested it", "exit code 7"],
-            marks=pytest.mark.slow,
-        ),
-        ("__import__('os').abort()", ["mine.py: the process that tested it", "SIGABRT"]),
-    ],
+    [*WRONG, *(pytest.param(*one, marks=pytest.mark.slow) for one in WRONG_TOO)],
 )
 def test_what_does_not_work_is_not_taken_and_the_answer_says_why(
     folder: Path, result: str, words: list[str]
@@ -230,25 +227,21 @@ def test_what_a_class_starts_ends_with_its_trial(folder: Path, then: str, timeou
 
 
 FORKS = """
-import multiprocessing, time
-from clients.base import Client
-
-class Forks(Client):
-    modelname = "forks"
-    example = {}
-
-    def inference(self, payload):
-        process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
-        process.start()
-        process.terminate()
-        process.join()
-        return -process.exitcode
+def end_a_process():
+    import multiprocessing, time
+    process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    process.start()
+    process.terminate()
+    process.join()
+    return -process.exitcode
 """
 
 
 def test_a_process_that_a_class_ends_itself_takes_its_trial_not_along(folder: Path) -> None:
     worker = Worker(folder, MODEL_SERVER_TIMEOUT="30")
-    (folder / "clients" / "forks.py").write_text(FORKS)
+    write(folder / "clients", "forks", "end_a_process()")
+    with (folder / "clients" / "forks.py").open("a") as file:
+        file.write(FORKS)
     came = worker.reload()
     assert came.status_code == 200, came.text
     assert worker.ask("forks") == signal.SIGTERM

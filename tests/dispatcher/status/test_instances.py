@@ -342,3 +342,5 @@ class TestAModelThatHasLostOneOfItsProcesses:
         stage.look("other")
         with pytest.raises(ModelUnavailable, match="'other' does not answer any more"):
             stage.readiness.refuse("other")
+        stage.readiness.refuse("echo")
+        assert stage.readiness.reasons() == [], "it is not required"

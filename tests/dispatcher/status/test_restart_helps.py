@@ -111,14 +111,6 @@ def test_no_room_to_publish_hurts_nobody(tmp_path: Path, monkeypatch: pytest.Mon
     assert failing(stage, DeadlineExceeded("it hangs"))
 
 
-def test_an_optional_model_that_is_stuck_is_503_by_itself(stage: Stage) -> None:
-    assert failing(stage, ModelFailed("gone"), "other")
-    assert stage.readiness.reasons() == []
-    stage.readiness.refuse("echo")
-    with pytest.raises(ModelUnavailable, match="'other' does not answer any more"):
-        stage.readiness.refuse("other")
-
-
 @pytest.mark.parametrize(("counts", "well"), [([7, 7], False), ([7, 8], True)])
 def test_one_that_is_busy_is_told_from_one_that_hangs(
     stage: Stage, counts: list[int], well: bool

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from clients.triton.server import ModelState
 from container.supervisor.supervisor import LONGEST_REASON
-from dispatcher.status.instances import Death
-from dispatcher.status.status import Result, Status, SupervisorStatus
+from dispatcher.status.status import SupervisorStatus
 from dispatcher.status.status_file import SIZE, StatusReader, StatusWriter
 
 
@@ -85,16 +82,3 @@ def test_a_long_reason_leaves_no_tail_behind(tmp_path: Path, character: str) -> 
     publish({"stopping": False, "programs": {}})
     assert read() == SupervisorStatus()
     assert path.stat().st_size > 2 * SIZE, "a full disk could not give that back"
-
-
-def test_the_status_of_models_is_read_as_it_was_published(tmp_path: Path) -> None:
-    path = tmp_path / "readiness.json"
-    status = Status(
-        at=1.5,
-        triton_starts=2,
-        models=[ModelState("echo", "1", "READY")],
-        results={"echo": Result("echo", required=True, reason="gone", at=1.0, part="other")},
-        deaths={"echo": Death("SIGKILL", 1, 1.25)},
-    )
-    StatusWriter(path).write(asdict(status))
-    assert StatusReader(path, Status.of_json, Status())() == status

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from clients.errors import ModelUnavailable, UnknownModel
 from clients.plugins.registry import Registry
 from dispatcher.errors import BadModel, OutOfMemory
-from dispatcher.models.on_demand.loading import LoadingServer, OnDemand
+from dispatcher.models.on_demand.loading import OnDemand
 from dispatcher.models.on_demand.memory import Locked, hold_lock
 from tests.dispatcher.models.on_demand.test_memory import Models
 
@@ -141,15 +140,3 @@ def test_an_unknown_name_makes_no_file(models: Models) -> None:
             control.find(name, soon())
         assert caught.value.hint == "it has known"
     assert list(models.used.iterdir()) == []
-
-
-def test_what_else_the_server_can_is_passed_on(models: Models) -> None:
-    server = LoadingServer(models.server)
-    asked: list[str] = []
-    used = threading.Lock()
-    server.using = lambda model, _: (asked.append(model), used)[1]  # type: ignore[assignment,return-value]
-    models.server.models_run["a"] = dict
-    assert server.infer("a", {}, timeout=1) == {}
-    assert server.signature("b", timeout=1).max_batch_size == 4
-    assert asked == ["a", "b"]
-    assert server.is_ready(timeout=1)

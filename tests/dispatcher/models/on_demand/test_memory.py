@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import math
 import os
 import subprocess
@@ -13,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from dispatcher.errors import OutOfMemory
-from dispatcher.locks import Locked, hold_lock
 from dispatcher.models.load_unload import PROCESS_BYTES, ModelLoader
 from dispatcher.models.on_demand.memory import MIB, ModelMemory
 from tests.conftest import PROJECT
@@ -204,11 +202,3 @@ def test_what_a_model_took_is_known_at_its_next_load(models: Models) -> None:
     (models.used / "a").write_text(str(35 * MIB))
     make_room(memory, 40)
     assert memory.need("a") == 35 * MIB
-
-
-def test_a_lock_is_waited_for_until_the_deadline(tmp_path: Path) -> None:
-    with hold_lock(tmp_path / "a", fcntl.LOCK_SH), hold_lock(tmp_path / "a", fcntl.LOCK_SH):
-        began = time.monotonic()
-        with pytest.raises(Locked), hold_lock(tmp_path / "a", fcntl.LOCK_EX, began + 0.3):
-            pass
-        assert 0.3 <= time.monotonic() - began < 2
