@@ -78,13 +78,6 @@ class Message:
             return 0
 
 
-def ensemble_steps(message: Message) -> list[Message]:
-    """Return the steps of an ensemble; none of another model."""
-    return [
-        step for one in message.messages("ensemble_scheduling") for step in one.messages("step")
-    ]
-
-
 def line_of(text: str, *fields: Field) -> int:
     """Return the line of the first of some fields, counted from 1."""
     return text.count("\n", 0, fields[0].start) + 1 if fields else 0

@@ -27,17 +27,10 @@ TIME_S = 600.0  # for one sample: only the author waits for it
 
 @dataclass(frozen=True)
 class Sample:
-    """A picture, a text or a payload that a caller could send.
+    """A picture, a text or a payload that a caller could send."""
 
-    Args:
-        name: its file, and its place in it where that holds several.
-        read: returns what comes, a picture or a text as it is, or a payload. A picture is read
-            only then: there may be more of them than fit into memory.
-
-    """
-
-    name: str
-    read: Callable[[], Media | Payload]
+    name: str  # its file, and its place in it where that holds several
+    read: Callable[[], Media | Payload]  # a picture only then: not all may fit into memory
 
 
 def samples_in(folder: Path) -> list[Sample]:
