@@ -11,7 +11,6 @@ import pytest
 from tests.conftest import PROJECT, Endpoint
 from tests.support.docker import TAG, build, docker, skip_without_engine
 from tests.support.front import front
-from tests.support.sequences import ask, stateful_container
 from tool.commands.new_client import contents
 
 BERT = {"modelname": "bert_base", "payload": {"text": "The world has [MASK] people."}}
@@ -39,18 +38,6 @@ def write_own_client(folder: Path, repository: Path) -> None:
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
     """A container whose metrics and log are read."""
     with front(tmp_path_factory.mktemp("seen"), MODEL_SERVER_WORKERS="2") as endpoint:
-        yield endpoint
-
-
-@pytest.fixture(scope="session")
-def stateful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
-    """The container with stateful and decoupled models."""
-    with stateful_container(tmp_path_factory.mktemp("stateful")) as endpoint:
-        assert endpoint.call("/ping").status == 200
-        # Behind the probes of the start.
-        for model in ("down", "crawling"):
-            answer = ask(endpoint, {"modelname": model, "payload": {"number": [1]}})
-            assert answer.json["result"] == [1]
         yield endpoint
 
 

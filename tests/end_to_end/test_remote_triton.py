@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import PROJECT, Answer, Endpoint, running, start, stop, wait_for
-from tests.support.sequences import tensors
+from tests.end_to_end.test_stateful import tensors
 from tests.support.telemetry import scraped, value
 from tests.support.triton import process
 from tests.support.triton.process import Triton

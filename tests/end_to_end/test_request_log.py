@@ -167,6 +167,18 @@ def test_nginx_and_the_dispatcher_do_not_tell_the_same_twice(seen: Endpoint) -> 
     assert (line["method"], line["path"]) == ("POST", "/invocations")
 
 
+def test_without_a_collector_nothing_of_it_is_there(seen: Endpoint) -> None:
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    body = json.dumps({"modelname": "double", "payload": {"numbers": [1]}})
+    answer = seen.call("/invocations", body, headers={"traceparent": parent, "X-Request-Id": "o"})
+    assert answer.status == 200
+    assert "traceparent" not in answer.headers
+    assert "X-Amzn-SageMaker-Custom-Attributes" not in answer.headers
+    (line,) = lines_of(seen, "o")
+    assert "trace_id" not in line
+    assert b"trace" not in seen.call("/metrics").body
+
+
 @pytest.fixture(scope="module")
 def in_json(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
     """One whose log is JSON, and has requests only where they failed."""

@@ -284,17 +284,6 @@ def test_what_is_answered_later_is_a_part_of_the_trace(traced: Traced) -> None:
     assert (again.status, again.json["id"]) == (202, identity)
 
 
-def test_without_a_collector_nothing_of_it_is_there(seen: Endpoint) -> None:
-    body = json.dumps({"modelname": "double", "payload": {"numbers": [1]}})
-    answer = seen.call("/invocations", body, headers={"traceparent": SAMPLED, "X-Request-Id": "o"})
-    assert answer.status == 200
-    assert "traceparent" not in answer.headers
-    assert ATTRIBUTES not in answer.headers
-    (line,) = lines_of(seen, "o")
-    assert "trace_id" not in line
-    assert b"trace" not in seen.call("/metrics").body
-
-
 DROPPED = "dispatcher_trace_spans_dropped_total"
 SPANS = 4  # queue, read, admission, decode … of one request, at least
 

@@ -103,13 +103,6 @@ MISTAKES = [
         "a label in each line",
     ),
     Mistake(
-        "file_too_long",
-        config("dynamic", f'default_model_filename: "{"x" * 300}"\ndynamic'),
-        "1",
-        f"has no {'x' * 300}",
-        "put the model's file there",
-    ),
-    Mistake(
         "label_too_many",
         config("dims: [ -1 ]", "dims: [ 2 ]"),
         "labels.txt",
@@ -137,12 +130,5 @@ MISTAKES = [
         "config.pbtxt",
         "the CPU execution accelerator 'opnvino' is unknown, but expected is 'openvino'",
         "write that",
-    ),
-    Mistake(
-        "streams_of_onnx",
-        parameter("NUM_STREAMS", "many"),
-        "config.pbtxt:6",
-        "parameter 'NUM_STREAMS' is 'many', but expected is a whole number",
-        "",
     ),
 ]

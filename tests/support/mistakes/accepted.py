@@ -67,16 +67,6 @@ DEADLY = [
         "name one",
     ),
     Mistake(
-        "warmup_unnamed",
-        all_of(
-            warmed_up_with('dims: [ 3 ] input_data_file: ""'),
-            lambda folder: (folder / "warmup").mkdir(),
-        ),
-        "config.pbtxt:6",
-        'input_data_file` is "", which is no file in warmup/',
-        "name one",
-    ),
-    Mistake(
         "warmup_huge",
         warmed_up_with("dims: [ 1000000, 1000000 ] zero_data: true"),
         "config.pbtxt:6",

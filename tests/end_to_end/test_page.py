@@ -1,30 +1,70 @@
-"""What a person does on the page, and what it lets no answer do."""
+"""The page and /docs in a browser, before a container that starts in seconds."""
 
 from __future__ import annotations
 
 import base64
-import io
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
-from tests.conftest import PROJECT, Endpoint
-from tests.end_to_end.page.conftest import KEY, visiting
-from tests.support.browsing import COFFEE, HOSTILE_LABEL, HOSTILE_NAME, Visitor, axe
+from tests.conftest import PICTURES, Endpoint
+from tests.support.browsing import COFFEE, HOSTILE_LABEL, HOSTILE_NAME, Visitor, axe, chromium
+from tests.support.front import front, key_lines
 from tests.support.stand_ins import image
+
+KEY = "the-secret"
+APPLICATION = "tests.support.browsing:build()"
+expect.set_options(timeout=30_000)  # a machine may be slow
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def site(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+    with front(tmp_path_factory.mktemp("page"), APPLICATION) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture(scope="module")
+def closed_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+    """One that wants a key."""
+    folder = tmp_path_factory.mktemp("closed")
+    keys = folder / "keys"
+    keys.write_text(key_lines("inference", shop=KEY))
+    with front(folder, APPLICATION, API_KEYS_FILE=str(keys), PAGE="on") as endpoint:
+        yield endpoint
+
+
+@contextmanager
+def visiting(browser: Browser, site: Endpoint) -> Iterator[Visitor]:
+    """A person, for whom nothing may go wrong that is not an answer."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    one = Visitor(context.new_page(), site)
+    yield one
+    context.close()
+    assert not one.wrong
+    assert not one.elsewhere
+
+
+@pytest.fixture
+def visitor(browser: Browser, site: Endpoint) -> Iterator[Visitor]:
+    """A person with the page open."""
+    with visiting(browser, site) as one:
+        yield one.open()
+
 
 SCRIPTED = b"""<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9" onload="alert(4)">
 <script>alert(5)</script><image href="x" onerror="alert(6)"/></svg>"""
-
-
-def boxes_colours() -> list[str]:
-    script = (PROJECT / "dispatcher" / "page" / "answer.js").read_text()
-    return re.findall(r"\"(#[0-9a-f]{6})\"", script)
 
 
 def test_a_picture_is_asked_about_and_its_boxes_are_drawn(visitor: Visitor) -> None:
@@ -40,22 +80,6 @@ def test_a_picture_is_asked_about_and_its_boxes_are_drawn(visitor: Visitor) -> N
     assert box["width"] == pytest.approx(stage["width"] / 10, abs=2)
     assert answer.locator(".rows li").all_inner_texts() == ["car\n0.900", "person\n0.600"]
     assert "of them in the server: queue " in answer.locator(".note").first.inner_text()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("colour", boxes_colours())
-def test_a_box_is_seen_on_a_picture_of_its_colour(visitor: Visitor, colour: str) -> None:
-    """Across each side of a box there is something light and something dark, whatever is below."""
-    shown = [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
-    visitor.choose("yolov5")
-    answer = visitor.upload("plain.png", base64.b64decode(image(shown, (600, 400))))
-    answer.locator(".box").last.wait_for()
-    box = answer.locator(".box").last.bounding_box()
-    assert box
-    clip = {"x": box["x"] - 6, "y": box["y"] + box["height"] / 2, "width": 12, "height": 1}
-    taken = Image.open(io.BytesIO(visitor.page.screenshot(clip=clip))).convert("L")
-    assert taken.getextrema()[0] < 40
-    assert taken.getextrema()[1] > 215
 
 
 def test_each_model_s_example_is_there_to_be_asked(visitor: Visitor) -> None:
@@ -198,3 +222,105 @@ def test_no_rule_of_axe_is_broken_and_all_fits(
         widths = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
         assert widths[0] <= widths[1]
     context.close()
+
+
+@pytest.fixture
+def reader(browser: Browser, site: Endpoint) -> Any:
+    """A person who reads /docs, for whom nothing may go wrong that is not an answer."""
+    with visiting(browser, site) as one:
+        one.page.goto(f"{one.address}docs")
+        yield one
+
+
+def opened(page: Page, method: str, path: str) -> Locator:
+    """Open a route."""
+    block = page.locator(f"#operations-default-{method}_{re.sub(r'[^a-z]', '_', path[1:])}")
+    block.locator(".opblock-summary-control").click()
+    return block
+
+
+def execute(block: Locator, status: int = 200) -> Locator:
+    """Send the request; return its answer."""
+    answer = block.locator(".live-responses-table tbody")
+    if answer.is_visible():
+        block.get_by_role("button", name="Clear").click()
+    block.get_by_role("button", name="Execute").click()
+    expect(answer.locator(".response-col_status")).to_contain_text(str(status))
+    return answer
+
+
+def sent(block: Locator, status: int = 200) -> str:
+    """Send the request; return the body of its answer as it is shown."""
+    return execute(block, status).locator(".highlight-code code").first.inner_text()
+
+
+def test_an_example_is_sent_and_its_answer_shown(reader: Visitor, site: Endpoint) -> None:
+    block = opened(reader.page, "post", "/invocations")
+    for name in ("yolov5", HOSTILE_NAME):
+        block.locator(".examples-select-element").first.select_option(name)
+        asked = json.loads(block.locator("textarea.body-param__text").input_value())
+        shown = json.loads(sent(block))
+        assert shown == site.ask(**asked).json
+    assert HOSTILE_LABEL in shown["result"][0]["label"]
+    assert len(reader.page.locator("script").all()) == 2
+    assert not reader.page.locator("[onclick], [onerror], img[src=x]").all()
+    assert "server-timing: queue;dur=" in block.locator(".live-responses-table").inner_text()
+
+
+@pytest.mark.slow
+def test_a_picture_is_sent_as_a_file_and_one_comes_back(reader: Visitor) -> None:
+    block = opened(reader.page, "post", "/infer/{model}")
+    block.get_by_placeholder("model", exact=True).fill("yolov5")
+    block.get_by_label("Request content type").select_option("image/png")
+    block.locator("input[type=file]").set_input_files(PICTURES / "coffee.png")
+    assert "result" in json.loads(sent(block))
+    block.get_by_label("Media Type").first.select_option("image/png")
+    drawn = execute(block).locator("img")
+    expect(drawn).to_be_visible()
+    assert drawn.evaluate("one => [one.naturalWidth, one.naturalHeight]") == [600, 400]
+
+
+@pytest.mark.slow
+def test_a_key_is_asked_for_and_sent_with_each_request(
+    browser: Browser, closed_site: Endpoint
+) -> None:
+    with visiting(browser, closed_site) as visitor:
+        page = visitor.page
+        page.goto(f"{visitor.address}docs")
+        expect(page.locator("#banner")).to_contain_text("needs an API key")
+        page.get_by_label("API key").fill(KEY)
+        page.get_by_role("button", name="Use").click()
+        block = opened(page, "get", "/models")
+        assert "embed" in sent(block)
+        # The key can be exchanged in the dialog that people know.
+        page.get_by_role("button", name="Authorize").first.click()
+        page.get_by_role("button", name="Remove authorization").click()
+        page.locator("#api_key_value").fill("wrong")
+        page.get_by_role("button", name="Apply credentials").first.click()
+        page.get_by_role("button", name="Close").first.click()
+        assert "unauthorized" in sent(block, 401)
+        kept = page.evaluate("JSON.stringify([localStorage, sessionStorage, document.cookie])")
+        assert KEY not in kept
+
+
+@pytest.mark.slow
+def test_the_examples_are_what_their_schemas_say(site: Endpoint) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    described = site.call("/openapi.json").json
+    count = 0
+    bodies = [
+        *described["components"]["requestBodies"].values(),
+        *(
+            route["requestBody"]
+            for methods in described["paths"].values()
+            for route in methods.values()
+            if "content" in route.get("requestBody", {})
+        ),
+    ]
+    for body in bodies:
+        for content in body["content"].values():
+            for example in content.get("examples", {}).values():
+                schema = {**content["schema"], "components": described["components"]}
+                jsonschema.Draft202012Validator(schema).validate(example["value"])
+                count += 1
+    assert count >= 12
