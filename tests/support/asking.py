@@ -9,8 +9,9 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 from clients.base import Client
-from clients.triton.server import Signature, TensorSpec
-from tests.support.stand_ins import Red, image
+from clients.triton.server import Signature, Tensors, TensorSpec
+from tests.support.fake_triton import Arrays, FakeTriton
+from tests.support.stand_ins import Red, bert, image, resnet, yolov5
 
 RED = image(Red, (100, 50))
 PNG = base64.b64decode(RED)
@@ -22,6 +23,17 @@ ADD = Signature(
 
 
 WORDS = Signature(0, (TensorSpec("IN", "BYTES", (-1,)),), (TensorSpec("OUT", "BYTES", (-1,)),))
+
+
+def add(inputs: Tensors) -> Arrays:
+    return {"SUM": sum(inputs.values())}  # type: ignore[dict-item]
+
+
+def stand_in(**fields: Any) -> FakeTriton:
+    """Return a Triton with the ready-made models, and with two that have no class."""
+    models: Any = {"resnet": resnet, "yolov5": yolov5, "bert_base": bert, "add": add}
+    models["words"] = lambda inputs: {"OUT": inputs["IN"]}
+    return FakeTriton(models, {"add": ADD, "words": WORDS}, **fields)
 
 
 class Noted(Client):

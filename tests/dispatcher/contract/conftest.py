@@ -11,25 +11,16 @@ from clients.base import Environment
 from clients.plugins.registry import Registry
 from dispatcher.settings import read_settings
 from tests.support.application import serve_built_in
-from tests.support.asking import ADD, WORDS, Noted
+from tests.support.asking import Noted, stand_in
 from tests.support.fake_triton import FakeTriton
-from tests.support.stand_ins import Double, bert, resnet, yolov5
+from tests.support.stand_ins import Double
 
 
 @pytest.fixture
 def server() -> FakeTriton:
-    return FakeTriton(
-        {
-            "resnet": resnet,
-            "yolov5": yolov5,
-            "bert_base": bert,
-            "noted": dict,
-            "double": dict,
-            "add": lambda inputs: {"SUM": sum(inputs.values())},  # type: ignore[dict-item]
-            "words": lambda inputs: {"OUT": inputs["IN"]},  # type: ignore[dict-item]
-        },
-        signatures={"add": ADD, "words": WORDS},
-    )
+    server = stand_in()
+    server.models_run |= {"noted": dict, "double": dict}
+    return server
 
 
 @pytest.fixture

@@ -23,8 +23,7 @@ from clients.plugins.registry import Registry
 from dispatcher.settings import read_settings
 from tests.conftest import PICTURES, PROJECT
 from tests.support.application import serve_built_in
-from tests.support.asking import ADD, FORM, WORDS, form_of, part
-from tests.support.fake_triton import FakeTriton
+from tests.support.asking import FORM, form_of, part, stand_in
 from tests.support.fuzz import (
     DOCUMENTS,
     Numbers,
@@ -37,7 +36,6 @@ from tests.support.fuzz import (
     spoiled,
     texts,
 )
-from tests.support.stand_ins import bert, resnet, yolov5
 
 # Pillow warns of damaged metadata, and goes on.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -46,18 +44,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 @pytest.fixture(scope="module")
 def client(built_in: Registry, tmp_path_factory: pytest.TempPathFactory) -> FlaskClient:
     """The application with the real clients; what is loaded comes from a folder of its own."""
-    server = FakeTriton(
-        {
-            "resnet": resnet,
-            "yolov5": yolov5,
-            "bert_base": bert,
-            "numbers": dict,
-            "add": lambda inputs: {"SUM": sum(inputs.values())},  # type: ignore[dict-item]
-            "words": lambda inputs: {"OUT": inputs["IN"]},  # type: ignore[dict-item]
-        },
-        signatures={"add": ADD, "words": WORDS},
-        calls=deque(maxlen=1),  # of ten thousand pictures all would be 16 GB
-    )
+    server = stand_in(calls=deque(maxlen=1))  # of ten thousand pictures all would be 16 GB
+    server.models_run["numbers"] = dict
     folder = tmp_path_factory.mktemp("fuzz")
     (folder / "roots").mkdir()
     environment = Environment(server, folder, max_pixels=100_000)

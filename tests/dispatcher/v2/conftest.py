@@ -13,7 +13,7 @@ from clients.base import Environment
 from clients.plugins.registry import Registry
 from dispatcher.settings import read_settings
 from tests.support.application import make_app, quiet
-from tests.support.asking import ADD
+from tests.support.asking import ADD, add
 from tests.support.fake_triton import FakeTriton
 from tests.support.proxies import HttpAnswer, HttpRequest, http_server
 
@@ -36,10 +36,7 @@ def triton() -> Iterator[TritonsPort]:
 
 @pytest.fixture
 def server() -> FakeTriton:
-    return FakeTriton(
-        {"add": lambda inputs: {"SUM": sum(inputs.values())}},  # type: ignore[dict-item]
-        signatures={"add": ADD},
-    )
+    return FakeTriton({"add": add}, {"add": ADD})
 
 
 @pytest.fixture
