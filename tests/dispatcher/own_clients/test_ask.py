@@ -1,4 +1,4 @@
-"""A class asks the clients of other models: what it gets, what goes wrong, and whose fault it is."""
+"""A class asks the clients of other models: what it gets, what goes wrong, and who is blamed."""
 
 from __future__ import annotations
 
