@@ -114,7 +114,6 @@ class ProbedModel:
     well: bool = False  # whether it ever answered its example here
     began: float | None = None  # when the probe began that is under way
     thread: int = 0  # of that probe
-    hung: int = 0  # how many probes have not come back, and were given up
     failed: int = 0  # how many probes have failed since the last good one
     # When the first of the last probes began that were all answered too late.
     late_since: float | None = None

@@ -12,8 +12,8 @@ longer do. The supervisor restarts Triton if a required model is stuck or lacks 
 processes. It does not if a model cannot be loaded, or fails its example from the beginning, because
 a restart would not help.
 
-A class that does not return from its example keeps its thread, and is probed again: it may hang
-only once. If it hangs several times, though it answered before, the prober asks for new workers.
+A class that does not return from its example keeps its thread. If it answered before, the prober
+asks for new workers.
 """
 
 from __future__ import annotations
@@ -55,7 +55,6 @@ DEATHS_S = 0.5
 # So many probes of a model that is well only knock at its process: the example of YOLOv5s every 8 s
 # takes 4 % of a core. (CPU time of an idle container, by process.)
 KNOCKS = 7
-MAX_HUNG = 4  # probes of a class: each that does not come back keeps a thread
 
 
 @dataclass
@@ -110,7 +109,7 @@ class Prober:
         self.report_failures()
         elected = self.is_elected()
         if elected:
-            self.give_up()
+            self.note_hanging()
             self.note_deaths()
             self.publish()
         self.abandon()
@@ -197,36 +196,36 @@ class Prober:
             for probe in list(self.probes.values()):
                 if probe.result.model == model and not death.left:
                     # A probe would wait behind all requests.
-                    self._end(probe, f"its process died ({death.how})", model_failed=True)
+                    with self._noting:
+                        self._note(probe, f"its process died ({death.how})", model_failed=True)
+                        probe.began = None
 
-    def give_up(self) -> None:
-        """Wait no longer for probes that do not come back: their threads cannot be ended."""
+    def note_hanging(self) -> None:
+        """Note which probes do not come back: no thread can be ended, but new workers help."""
         longest = self.timeout + 2 * WORD_S
         reason = f"its client has not returned from its own example in {longest:.0f} s"
         for name, probe in list(self.probes.items()):
             with self._noting:
-                if probe.began is None or self.clock() <= probe.began + longest:
+                began, last = probe.began, probe.result
+                if began is None or self.clock() <= began + longest or last.at >= began:
                     continue
-                self._end(probe, reason, model_failed=False)
+                self._note(probe, reason, model_failed=False)
             log.error("the model %s: %s; it is at\n%s", name, reason, stack_of(probe.thread))
-            if probe.hung == MAX_HUNG and probe.result.required and probe.well:
+            if last.required and probe.well:
                 log.error("asking gunicorn for new web workers, in which %s may answer", name)
                 self.replace_workers()
 
-    def _end(self, probe: ProbedModel, reason: str, *, model_failed: bool) -> None:
-        """Note why a model does not answer, whatever comes of a probe that is under way."""
-        with self._noting:
-            last, starts = probe.result, self.supervisor().triton_starts
-            found = reason, self.clock(), starts, last.answered_in, model_failed
-            probe.result = Result(last.model, last.required, *found)
-            probe.hung += probe.began is not None  # until it comes back
-            probe.began = None
+    def _note(self, probe: ProbedModel, reason: str, *, model_failed: bool) -> None:
+        """Note why a model does not answer."""
+        last, starts = probe.result, self.supervisor().triton_starts
+        found = reason, self.clock(), starts, last.answered_in, model_failed
+        probe.result = Result(last.model, last.required, *found)
 
     def forgive(self) -> None:
         """Probe models again whose clients did not return: the clients were replaced."""
         with self._noting:
             for probe in list(self.probes.values()):
-                probe.hung = 0
+                probe.began = None
 
     def _loaded_again(self, model: str) -> None:
         """Forget what was found of a model before it was loaded again."""
@@ -306,8 +305,7 @@ class Prober:
             if is_urgent if result.reason else is_suspect:
                 wait = min(SOON_S, wait)
             is_due = result.tried_in != supervisor.triton_starts or now >= result.at + wait
-            waits = probe.began is None and probe.hung < MAX_HUNG
-            if is_due and waits and result.model not in self.reloads.lost:
+            if is_due and probe.began is None and result.model not in self.reloads.lost:
                 yield name, probe
 
     def run(self, name: str, probe: ProbedModel) -> None:
@@ -334,8 +332,7 @@ class Prober:
             reason = "its probe failed; the log has the traceback"
             result = replace(result, reason=reason)
         with self._noting:
-            if probe.began != began:  # it was given up
-                probe.hung = max(0, probe.hung - 1)
+            if probe.began != began:  # its process has died, or its client was replaced
                 return
             patience = self.processes.patience(result.part or model, self.patience)
             if probe.is_kept_waiting(result, self.clock(), patience):
