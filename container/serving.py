@@ -17,11 +17,7 @@ from pathlib import Path
 from backends.machine.cpu_share import usable_cpus
 from clients.model_files.files import explain_denial
 from container.announcement import Announcement
-from container.checks import (
-    check_files,
-    has_classes,
-    raise_file_limit,
-)
+from container.checks import check_files, has_classes, raise_file_limit
 from container.programs.find_triton import NVIDIAS, TritonProgram, find_triton
 from container.programs.gunicorn import gunicorn_program, warn_of_lost_jobs
 from container.programs.listening import listen_to_all

@@ -64,6 +64,8 @@ def test_callers_send_requests_in_turn(port: int) -> None:
     Handler.sizes.clear()
     load.ask_in_a_loop(port, [load.request("/", b"x" * size) for size in (1, 2, 3)], 1, 0.3, warm=0)
     assert Handler.sizes[:4] == [1, 2, 3, 1]
+    with pytest.raises(load.LoadError, match="500"):  # an answer that is not 200 ends it
+        load.ask_in_a_loop(port, [load.request("/broken", b"")], 1, 0.2, warm=0)
 
 
 @pytest.mark.parametrize("path", ["/", "/chunked"])
@@ -74,11 +76,6 @@ def test_a_closed_loop_counts_what_is_answered(port: int, path: str) -> None:
     assert 4 <= len(loop.times) <= loop.answers
     assert loop.per_second <= 4 / ANSWER_S
     assert load.once(port, load.request(path, b"text")) == (200, b"text")
-
-
-def test_an_answer_that_is_not_200_ends_the_loop(port: int) -> None:
-    with pytest.raises(load.LoadError, match="500"):
-        load.ask_in_a_loop(port, [load.request("/broken", b"")], 1, 0.2, warm=0)
 
 
 def test_processes_of_several_servers_are_counted_together() -> None:
@@ -107,20 +104,7 @@ def test_processes_of_several_servers_are_counted_together() -> None:
             one.communicate()
 
 
-def test_the_random_bert_heeds_what_is_padding(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models, "LAYERS", 2)
-    monkeypatch.setattr(models, "VOCABULARY", 100)
-    session = onnxruntime.InferenceSession(models.bert_base().SerializeToString())
-    ids = np.array([[2, 5, 7], [2, 5, 9]], np.int64)
-    seen = np.array([[1, 1, 0], [1, 1, 0]], np.int64)
-    inputs = {"input_ids": ids, "attention_mask": seen, "token_type_ids": np.zeros_like(ids)}
-    (output,) = session.run(None, inputs)
-    assert output.shape == (2, 3, 100)
-    assert np.allclose(output[0, :2], output[1, :2], atol=1e-5)
-    assert not np.allclose(output[0, 2], output[1, 2], atol=1e-2)
-
-
-def test_the_limit_s_bert_scores_the_wanted_places_as_the_whole_one(
+def test_the_random_bert_heeds_padding_and_scores_the_wanted_places_as_the_whole_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(models, "LAYERS", 2)
@@ -129,6 +113,13 @@ def test_the_limit_s_bert_scores_the_wanted_places_as_the_whole_one(
         onnxruntime.InferenceSession(models.bert_base(few=some).SerializeToString())
         for some in (False, True)
     )
+    ids = np.array([[2, 5, 7], [2, 5, 9]], np.int64)
+    seen = np.array([[1, 1, 0], [1, 1, 0]], np.int64)
+    inputs = {"input_ids": ids, "attention_mask": seen, "token_type_ids": np.zeros_like(ids)}
+    (output,) = whole.run(["output"], inputs)
+    assert output.shape == (2, 3, 100)
+    assert np.allclose(output[0, :2], output[1, :2], atol=1e-5)
+    assert not np.allclose(output[0, 2], output[1, 2], atol=1e-2)
     ids = np.array([[2, 5, 7], [2, 3, 3]], np.int64)
     inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": ids * 0}
     (scores,) = whole.run(["output"], inputs)

@@ -64,13 +64,9 @@ def test_to_amazon_ecr_as_the_cli_is_configured(tmp_path: Path, absent: bool) ->
     ],
 )
 def test_to_any_registry(tmp_path: Path, target: str, pushed: str) -> None:
+    code, _, notes = push(tmp_path)
+    assert (code, notes) == (2, []), "without an image it says how it is used"
     code, printed, notes = push(tmp_path, "triton-dispatcher", target)
     assert (code, printed) == (0, pushed)
     assert notes[-1] == f"docker push {pushed}"
     assert not [note for note in notes if note.startswith("aws")]
-
-
-def test_without_an_image_it_says_how_it_is_used(tmp_path: Path) -> None:
-    code, _, notes = push(tmp_path)
-    assert code == 2
-    assert notes == []

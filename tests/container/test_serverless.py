@@ -40,18 +40,15 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
 
 def test_models_answer_without_a_file_in_dev_shm(house: Endpoint) -> None:
     prefix = f"triton_dispatcher_{house.process.pid}_"
-    assert list((house.log.parent / "run" / "dispatch-run" / "shm").glob(f"{prefix}*"))
+    folder = house.log.parent / "run" / "dispatch-run" / "shm"
+    assert f"serve: SERVERLESS: shared memory is in {folder}, " in house.log.read_text()
+    assert list(folder.glob(f"{prefix}*"))
     assert not list(Path("/dev/shm").glob(f"{prefix}*"))
     assert house.call("/ping").status == 200
     answer = house.ask(modelname="plus", payload=X)
     assert answer.json["result"]["outputs"][0]["data"] == [2, 3, 4]
     answer = house.ask(modelname="plus", payload={"inputs": [LARGE]})
     assert answer.json["result"]["outputs"][0]["data"] == [1.5] * 12
-
-
-def test_the_log_says_where_shared_memory_is(house: Endpoint) -> None:
-    folder = house.log.parent / "run" / "dispatch-run" / "shm"
-    assert f"serve: SERVERLESS: shared memory is in {folder}, " in house.log.read_text()
 
 
 def test_a_body_has_4_mb_at_most(house: Endpoint) -> None:
@@ -70,10 +67,6 @@ def test_without_dev_shm_the_start_says_what_helps(
     with pytest.raises(Trouble, match="SERVERLESS=true uses a folder in RUN_DIR"):
         shared_memory.prepare(read_settings({}), tmp_path)
 
-
-def test_without_a_compiler_the_start_says_what_is_missing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
     monkeypatch.setattr(shared_memory, "LIBRARY", tmp_path / "shm_elsewhere.so")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Trouble, match=r"which the image has; a C compiler"):

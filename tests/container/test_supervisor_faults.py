@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
-import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
-from container.announcement import Announcement
 from container.supervisor.posix import ProbeThread
 from container.supervisor.program import Policy, Program
 from container.supervisor.supervisor import Supervisor
@@ -192,23 +188,6 @@ def test_a_probe_that_raises_is_a_fault() -> None:
     probe = ProbeThread(Program("Triton", lambda: ["t"], {}, fault))
     assert probed.wait(5)
     wait_for(lambda: probe.result.fault == "", 5, "the next probe")
-
-
-def test_the_supervisor_does_not_wait_for_the_first_ping() -> None:
-    """A worker may be stopped meanwhile; signals are heard all the same."""
-    said: list[str] = []
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        announcement = Announcement(server.getsockname()[1], lambda line, *_: said.append(line))
-        began = time.monotonic()
-        assert not announcement(7)
-        assert time.monotonic() - began < 2, "a look may take 4 s"
-        connection, _ = server.accept()
-        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-        wait_for(lambda: announcement(8), 10, "the end of it")
-        connection.close()
-    assert [re.sub(r"\d+", "0", line) for line in said] == [
-        "ready after 0.0 s: POST http://0.0.0.0:0/invocations"
-    ]
 
 
 def test_one_that_cannot_be_started_again_is_tried_later() -> None:

@@ -126,6 +126,7 @@ def test_workers_read_the_same_settings(tmp_path: Path) -> None:
             "REQUIRED_MODELS": "a, b",
             "RUN_DIR": str(tmp_path / "run"),
             "MODEL_SERVER_TIMEOUT": "12.5",
+            "TRITON_OPTIONS": "--id='my house' --model-load-thread-count=8",
         }
     )
     assert read_settings(settings.environment()) == settings
