@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from backends import engine_choice
-from backends.engine_choice import ENGINE, ONNXRUNTIME, PRECISION, SAMPLES
+from backends.engine_choice import ENGINE, ONNXRUNTIME, PRECISION
 from backends.model_config import ModelConfigError, has_operator, read_parameters
 from backends.onnxruntime.execution_providers import CPU, execution_providers
 from backends.onnxruntime.session_settings import own_settings, session_settings
@@ -28,12 +28,10 @@ from clients.model_files.model_folders import CONFIG, NAME, NAMED
 from clients.model_files.response_cache import mixes_shapes
 from clients.tensors.classes import labels_at
 from clients.triton.configuration import config_dictionary
-from container.model_check import samples
 from container.model_check.file import is_onnx
 from container.model_check.findings import ConfigFindings, Findings
 from container.model_check.model import check_loading
 from container.model_check.versions import find_served, version_folders
-from container.trouble import Trouble
 from tool.checks.environment import KEY, check_environment, is_interpreter
 
 READ = (ENGINE, PRECISION, THREADS, STREAMS)
@@ -61,8 +59,6 @@ def check_model(name: str, folder: Path, findings: Findings) -> None:
         for field in entries(message, KEY):
             check_environment(folder, config, field)
     versions = version_folders(folder)
-    if is_onnx(message, versions) or not message.fields:
-        check_samples(folder / SAMPLES, findings)
     for place in find_served(message, versions) or [folder]:
         check_words(place, findings)
 
@@ -186,26 +182,6 @@ def check_parameters(config: ConfigFindings, message: Message) -> None:
         if near and key not in READ:
             what, fix = "is read by no backend", f"did you mean '{names[near[0]]}'?"
             config.warning("", [field], f"parameter '{key}' {what}", fix)
-
-
-def check_samples(folder: Path, findings: Findings) -> None:
-    """Note files that the comparison of engines cannot use as samples."""
-    if not folder.is_dir():
-        return
-    strange, count = [], 0
-    for path, name in samples.files_of(folder):
-        try:
-            found = len(list(samples.of_file(path, name)))
-        except Trouble as error:
-            what = f"keeps the model on ONNX Runtime, without a comparison: {error.__cause__}"
-            findings.warning(path, what, "mend it, or take it out of the folder")
-            continue
-        count += found
-        if not found:
-            strange.append(name)
-    if strange or not count:
-        what = f"what are no samples: {', '.join(strange[:5])}" if strange else "no sample"
-        findings.warning(folder, f"holds {what}", samples.EXPECTED)
 
 
 def check_words(version: Path, findings: Findings) -> None:

@@ -226,23 +226,3 @@ def test_a_file_that_only_nvidia_s_image_runs_is_warned_of(
     assert (code, one["level"], one["file"]) == (0, "warning", where)
     assert "which only NVIDIA's image of Triton can run" in one["message"]
     assert fix in one["fix"]
-
-
-def test_what_is_no_sample_is_a_warning(tmp_path: Path, check: Check) -> None:
-    samples = write_right(tmp_path, "m") / "samples"
-    samples.mkdir()
-    code, (one,) = check(tmp_path, "--no-clients")
-    assert (code, one["level"], one["file"]) == (0, "warning", "m/samples")
-    assert one["message"] == "holds no sample"
-    (samples / "one.txt").write_text("a text\n")
-    (samples / ".DS_Store").touch()
-    assert check(tmp_path, "--no-clients") == (0, [])
-    (samples / "scan.tiff").touch()
-    (samples / "bad.json").write_text("[1]")
-    _, (bad, others) = check(tmp_path, "--no-clients")
-    assert (bad["file"], bad["level"]) == ("m/samples/bad.json", "warning")
-    assert (others["file"], others["level"]) == ("m/samples", "warning")
-    assert 'holds no payload such as {"text": "…"}' in bad["message"]
-    assert bad["fix"] == "mend it, or take it out of the folder"
-    assert others["message"] == "holds what are no samples: scan.tiff"
-    assert ".jpg" in others["fix"]

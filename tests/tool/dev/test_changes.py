@@ -29,8 +29,21 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def append(path: Path) -> None:
-    path.write_text(path.read_text() + "\n")
+def append(*parts: str) -> Callable[[Path], object]:
+    def change(folder: Path) -> None:
+        with folder.joinpath(*parts).open("a") as file:
+            file.write("\n")
+
+    return change
+
+
+def touch(*paths: str) -> Callable[[Path], object]:
+    def change(folder: Path) -> None:
+        for path in paths:
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).touch()
+
+    return change
 
 
 def renamed(folder: Path) -> None:
@@ -42,57 +55,27 @@ def renamed(folder: Path) -> None:
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def added(folder: Path) -> None:
-    (folder / "more" / "1").mkdir(parents=True)
-    (folder / "more" / "1" / "model.onnx").touch()
-
-
-def removed(folder: Path) -> None:
-    (folder / "double").rename(folder / ".away")
-
-
+NOTHING, CODE = Changes(), Changes(classes=True)
+ENGINE, DESCRIBED = Changes(engines=("double",)), Changes(described=("double",))
+OF_EDITORS = (".double.py.swp", "double.py~", "__pycache__/double.pyc")
 CHANGES: dict[str, tuple[Callable[[Path], Any], Changes]] = {
-    "nothing": (lambda _: None, Changes()),
-    "configuration": (
-        lambda folder: append(folder / "double" / "config.pbtxt"),
-        Changes(engines=("double",)),
-    ),
-    "model": (
-        lambda folder: (folder / "double" / "1" / "model.onnx").write_bytes(b""),
-        Changes(engines=("double",)),
-    ),
-    "version": (
-        lambda folder: (folder / "double" / "1").rename(folder / "double" / "2"),
-        Changes(engines=("double",)),
-    ),
-    "labels": (
-        lambda folder: append(folder / "double" / "labels.txt"),
-        Changes(described=("double",)),
-    ),
-    "dispatch.toml": (
-        lambda folder: (folder / "double" / "dispatch.toml").write_text("family"),
-        Changes(described=("double",)),
-    ),
-    "new model": (added, Changes(engines=("more",))),
-    "model gone": (removed, Changes(gone=("double",))),
-    "class": (lambda folder: append(folder / CLASSES / "double.py"), Changes(classes=True)),
-    "class renamed": (renamed, Changes(classes=True)),
-    "class gone": (lambda folder: (folder / CLASSES / "double.py").unlink(), Changes(classes=True)),
-    "a module beside": (
-        lambda folder: (folder / CLASSES / "beside.py").touch(),
-        Changes(classes=True),
-    ),
+    "nothing": (lambda _: None, NOTHING),
+    "configuration": (append("double", "config.pbtxt"), ENGINE),
+    "model": (lambda at: (at / "double" / "1" / "model.onnx").write_bytes(b""), ENGINE),
+    "version": (lambda at: (at / "double" / "1").rename(at / "double" / "2"), ENGINE),
+    "labels": (append("double", "labels.txt"), DESCRIBED),
+    "dispatch.toml": (lambda at: (at / "double" / "dispatch.toml").write_text("f"), DESCRIBED),
+    "new model": (touch("more/1/model.onnx"), Changes(engines=("more",))),
+    "model gone": (lambda at: (at / "double").rename(at / ".away"), Changes(gone=("double",))),
+    "class": (append(*CLASSES.parts, "double.py"), CODE),
+    "class renamed": (renamed, CODE),
+    "class gone": (lambda at: (at / CLASSES / "double.py").unlink(), CODE),
+    "a module beside": (touch(f"{CLASSES}/beside.py"), CODE),
     "an editor's files": (
-        lambda folder: (
-            (folder / CLASSES / ".double.py.swp").touch(),
-            (folder / CLASSES / "double.py~").touch(),
-            (folder / CLASSES / "__pycache__").mkdir(),
-            (folder / CLASSES / "__pycache__" / "double.pyc").touch(),
-            (folder / "double" / "model.onnx.part").touch(),
-        ),
-        Changes(),
+        touch("double/model.onnx.part", *(f"{CLASSES}/{one}" for one in OF_EDITORS)),
+        NOTHING,
     ),
-    "a test": (lambda folder: append(folder / "code" / "tests" / "test_double.py"), Changes()),
+    "a test": (append("code", "tests", "test_double.py"), NOTHING),
 }
 
 
