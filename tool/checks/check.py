@@ -14,7 +14,7 @@ from clients.plugins.discovery import client_files
 from container.model_check.findings import Findings
 from container.trouble import Trouble
 from tool.checks.client import check_clients, has_client
-from tool.checks.models import CHMOD, CODE, check_models, note_unreadable
+from tool.checks.models import CODE, check_models, refuse_unreadable
 from tool.engines.offline import settings_here
 
 CLIENTS = Path(CODE, "clients")
@@ -47,8 +47,6 @@ def run(options: argparse.Namespace) -> int:
     path: Path = options.path
     if not path.is_dir():
         raise Trouble(f"there is no folder {str(path)!r}; an archive is checked unpacked")
-    if not can_be_read(path):
-        raise Trouble(f"{str(path)!r} cannot be read; let all users read it: {CHMOD}")
     findings = Findings(path.resolve(), links_replaced=options.follow_links)
     classes = not options.no_clients
     folders = settings_here().clients_path if classes else ()
@@ -68,15 +66,13 @@ def check_all(
 
     Without `clients` no file is imported.
     """
-    closed = note_unreadable(findings)
+    refuse_unreadable(findings.root)
     its = findings.root / CLIENTS
     if not can_be_read(its) and not any(models_in(findings.root)):
         its = findings.root  # such as a folder that CLIENTS_PATH names
     has_classes = any(map(has_client, client_files(its)))
-    models = check_models(findings, closed, may_be_empty=has_classes)
+    models = check_models(findings, may_be_empty=has_classes)
     # The server looks there for others' classes too, but not into models.
-    if closed:  # what is in there may be the reason for all that classes lack
-        return models
     own = [its] if has_classes or its != findings.root else []
     if clients:
         check_clients(findings, [one for one in (*folders, *own) if can_be_read(one)])

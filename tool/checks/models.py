@@ -4,67 +4,37 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Collection, Iterator
-from errno import EACCES
 from pathlib import Path
 
-from clients.model_files.files import explain_denial, is_litter
+from clients.model_files.files import is_litter
 from clients.model_files.model_folders import (
     CONFIG,
     PLAIN_MODELS,
-    can_be_read,
     is_model,
     models_in,
 )
 from container.model_check.findings import Findings
+from container.trouble import Trouble
 from tool.checks.model_advice import check_model
 
 CODE = "code"  # the folder of client classes in a model archive
 MOST_SHOWN = 5
 CHMOD = "`chmod -R a+rX`"
-NO_FILE = ("is neither a file nor a folder, and the service unpacks no others", "remove it")
 VOLUMES_OWN = "lost+found"  # which root alone may read
 
 
-def note_unreadable(findings: Findings) -> list[Path]:
-    """Note what cannot be read below a folder; return it."""
-    closed = list(unreadable(findings.root))
-    for path in closed:
-        denied_here = PermissionError(EACCES, os.strerror(EACCES))
-        findings.error(path, *(NO_FILE if is_special(path) else cannot_be_read(denied_here)))
-    return closed
+def refuse_unreadable(root: Path) -> None:
+    """Raise Trouble for the first file or folder that cannot be read: what it hides is unknown."""
+    for path in (root, *sorted(root.rglob("*"))):
+        if not path.exists() or is_litter(path) or path.name == VOLUMES_OWN:
+            continue
+        needed = os.R_OK | os.X_OK * path.is_dir()
+        if not os.access(path, needed, effective_ids=os.access in os.supports_effective_ids):
+            raise Trouble(f"{str(path)!r} cannot be read; let all users read it: {CHMOD}")
 
 
-def unreadable(root: Path) -> Iterator[Path]:
-    """Yield what cannot be read below a folder: folders, Python files, pipes, sockets, devices."""
-    for place, names, files in os.walk(root):
-        inside = [Path(place, name) for name in names if name != VOLUMES_OWN]
-        closed = [path for path in inside if not (is_litter(path) or can_be_read(path))]
-        yield from closed
-        for path in (Path(place, name) for name in files):
-            is_denied = path.suffix == ".py" and not is_litter(path) and explain_denial(path)
-            if is_denied or is_special(path):
-                yield path
-        names[:] = [path.name for path in inside if path not in closed and not is_litter(path)]
-
-
-def is_special(path: Path) -> bool:
-    """Whether a path is neither a file nor a folder, or a link to such: who reads it may hang."""
-    return path.exists() and not (path.is_file() or path.is_dir())
-
-
-def cannot_be_read(error: OSError) -> tuple[str, str]:
-    """Return what is wrong with a file or folder, and the fix."""
-    fix = f"let all users read it: {CHMOD}" if isinstance(error, PermissionError) else ""
-    return f"cannot be read ({error.strerror or error})", fix
-
-
-def check_models(findings: Findings, closed: Collection[Path], *, may_be_empty: bool) -> list[str]:
-    """Check every model of a folder; return their names.
-
-    Models with what is `closed`, which is reported already, are passed over. A folder with classes
-    `may_be_empty`.
-    """
+def check_models(findings: Findings, *, may_be_empty: bool) -> list[str]:
+    """Check every model of a folder, which `may_be_empty`; return their names."""
     root = findings.root
     found = dict(models_in(root))
     inside = [path for path in folders(root) if is_model(path)]
@@ -75,23 +45,17 @@ def check_models(findings: Findings, closed: Collection[Path], *, may_be_empty: 
             "move it into the folder of its model",
         )
         found = {path.name: path for path in inside}
-    passed_over = {one for path in closed for one in (path, *path.parents)}
     for name, folder in found.items():
-        if folder in passed_over and folder != root:
-            continue
         try:
             check_model(name, folder, findings)
-        except OSError as error:
-            file = Path(error.filename) if isinstance(error.filename, str) else folder
-            findings.error(file, *cannot_be_read(error))
         except Exception as error:  # the other models are checked all the same
             traceback.print_exc()
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             findings.error(folder, f"could not be checked: {reason}", "")
     if root not in found.values() and (found or not may_be_empty):
-        left = [one for one in folders(root) if one not in (*found.values(), *passed_over)]
+        left = [one for one in folders(root) if one not in found.values()]
         astray(left, findings)
-    if not (found or may_be_empty or closed):
+    if not (found or may_be_empty):
         findings.error(
             root,
             "holds no model",

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from clients.model_files.files import LITTER
 from container.trouble import Trouble
-from tool.checks.models import NO_FILE
 
 # Neither Triton nor a client reads these. Other names with a dot stay: packages in an environment
 # keep libraries in folders such as `.libs`.
@@ -118,5 +117,5 @@ def kind_of(path: Path, name: str) -> os.stat_result:
             raise Trouble(f"{name} {why}; put the file there, or remove the link") from error
         raise
     if not (stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode)):
-        raise Trouble(f"{name} {'; '.join(NO_FILE)}")
+        raise Trouble(f"{name} is neither a file nor a folder; remove it")
     return found

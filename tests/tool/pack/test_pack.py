@@ -146,9 +146,6 @@ def test_what_cannot_be_packed(
     mistake(models / "net")
     assert pack(models, models.parent / "model.tar.gz") in {1, 2}
     assert text in capsys.readouterr().err
-    if "pipe" in text:  # which is an error for `check` as well, that does not wait for a writer
-        assert main(["check", str(models), "--follow-links"]) == 1
-        assert f"error: {text.replace(' is', ': is', 1)}" in capsys.readouterr().out
     assert {one.name for one in models.parent.iterdir()} == {"models", "weights"}
 
 
