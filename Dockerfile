@@ -7,6 +7,7 @@
 # On Debian Triton comes out of a Python wheel, with the backends of backends. On NVIDIA's
 # image its own Triton and its native backends are used, and its Python is left alone.
 ARG BASE=debian:bookworm-slim
+ARG ADAPTER=no-adapter
 
 # The base. Its release decides on the versions of packages, and keeps only the newest of each. Debian's
 # fixes since the base was made are installed; NVIDIA's image holds packages that belong together.
@@ -95,6 +96,63 @@ RUN mkdir -p .venv/engines \
       .venv/bin/python -m tool engines --precision exact \
        && .venv/bin/python -m tool engines --precision auto; \
     fi
+
+
+# The front alone, for AWS Lambda or beside a Triton elsewhere: no Triton, NGINX, engines or weights.
+#
+#   docker build -t front --target lambda --build-arg ADAPTER=IMAGE_OF_THE_LAMBDA_WEB_ADAPTER .
+#
+# Without ADAPTER the folder of extensions is empty, and the image answers HTTP on its port anywhere.
+FROM environment AS front-environment
+RUN .venv/bin/pip uninstall --quiet --yes nvidia-pytriton openvino onnxruntime \
+ && rm -rf .venv/lib/python3*/site-packages/nvidia_pytriton.libs .venv/lib/python3*/site-packages/pip
+
+FROM system AS no-adapter
+RUN mkdir /lambda-adapter
+
+# hadolint ignore=DL3006
+FROM ${ADAPTER} AS adapter
+
+FROM ${BASE} AS lambda
+# hadolint ignore=DL3008
+RUN apt-get update \
+ && { [ -d /opt/tritonserver ] || apt-get upgrade --yes; } \
+ && apt-get install --yes --no-install-recommends python3 \
+ && apt-get clean \
+ && rm -rf /var/lib/apt/lists/* /var/cache/debconf/*-old /var/log/*.log /var/log/apt
+WORKDIR /opt/triton-dispatcher
+COPY --from=adapter /lambda-adapter /opt/extensions/
+COPY --from=front-environment /opt/triton-dispatcher/.venv .venv
+COPY --from=project /opt/triton-dispatcher/clients clients
+COPY --from=project /opt/triton-dispatcher/dispatcher dispatcher
+COPY --from=project /opt/triton-dispatcher/container container
+COPY --from=project /opt/triton-dispatcher/backends backends
+COPY --from=project /opt/triton-dispatcher/triton_dispatcher triton_dispatcher
+# Models' folders may be added to `model_repository`, for their dispatch.toml, labels and tokenizers.
+RUN .venv/bin/python -m container.image.distribution \
+ && mkdir model_repository
+# The adapter passes requests on as soon as the front answers. With /ping it would let no request in
+# while Triton is away, and callers would not see why.
+ENV AWS_LWA_PORT=8080 \
+    AWS_LWA_READINESS_CHECK_PATH=/v2/health/live
+ARG BASE
+ARG VERSION=unknown
+ARG REVISION=unknown
+ARG SOURCE=unknown
+ARG CREATED=unknown
+ENV TRITON_DISPATCHER_REVISION="$REVISION"
+LABEL org.opencontainers.image.title="triton-dispatcher-front" \
+      org.opencontainers.image.description="triton-dispatcher's front for AWS Lambda, with a Triton elsewhere" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="$VERSION" \
+      org.opencontainers.image.revision="$REVISION" \
+      org.opencontainers.image.source="$SOURCE" \
+      org.opencontainers.image.created="$CREATED" \
+      org.opencontainers.image.base.name="$BASE"
+EXPOSE 8080
+USER 1000:0
+ENTRYPOINT ["/opt/triton-dispatcher/.venv/bin/python", "-m", "container.front"]
+CMD []
 
 
 # What the image contains: the licences, and the parts list (SBOM), made by tools that stay behind here.

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import math
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from flask import Flask
 
@@ -20,7 +21,7 @@ from clients.triton.client import TritonEnvironment
 from clients.triton.configuration import rename_config
 from clients.triton.server import ModelServer, ModelState
 from clients.triton.shared_memory import affordable
-from dispatcher.app import create_app
+from dispatcher.app import START_HEADER, create_app
 from dispatcher.auth.api_keys import KeyFile
 from dispatcher.auth.authorization import Authorizer
 from dispatcher.execution.admission import Admission
@@ -149,6 +150,19 @@ def build() -> Flask:
     if jobs:
         runner = Runner(jobs, app.wsgi_app, admission, lambda: watchdog.leaving)
         runner.start()
+    return app
+
+
+def build_alone() -> Flask:
+    """Build the application for a place without NGINX, such as AWS Lambda."""
+    app = build()
+    inner = app.wsgi_app
+
+    def began_now(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        environ[f"HTTP_{START_HEADER.upper().replace('-', '_')}"] = str(time.time())
+        return inner(environ, start_response)
+
+    app.wsgi_app = began_now  # type: ignore[method-assign]
     return app
 
 

@@ -43,6 +43,6 @@ def test_no_other_file_spells_the_version() -> None:
 def test_the_image_has_a_label_that_make_image_fills_in(label: str) -> None:
     argument = label.upper()
     dockerfile = (PROJECT / "Dockerfile").read_text()
-    assert f'org.opencontainers.image.{label}="${argument}"' in dockerfile
+    assert dockerfile.count(f'org.opencontainers.image.{label}="${argument}"') == 2, "of Lambda too"
     assert re.search(rf"^ARG {argument}=unknown$", dockerfile, re.MULTILINE)
     assert f"--build-arg {argument}=" in (PROJECT / "Makefile").read_text()

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from backends.machine.shared_memory import PREFIX
+from container.programs.listening import has_ipv6
 from container.programs.malloc import ALLOCATOR, FEW_ARENAS
 from container.programs.shared_memory import OWN_PREFIX
 from container.repository.shared_memory_plan import SharedMemoryPlan
@@ -28,27 +29,32 @@ SOCKET = "gunicorn.sock"
 WATCHED = "/ping"  # answered from memory
 
 
-# NGINX checks requests, limits their size and headers, and refuses in JSON.
+# Behind NGINX, which checks requests, limits their size and headers, and refuses in JSON.
 BEHIND_NGINX = (
     *("dispatcher.wsgi:build()", "--worker-class=dispatcher.gunicorn.worker.WebWorker"),
     *("--limit-request-line=0", "--limit-request-fields=32768", "--limit-request-field_size=0"),
 )
+ALONE = ("dispatcher.wsgi:build_alone()", "--worker-class=gthread")
 
 
 def gunicorn_program(
-    settings: Settings, run_dir: Path, plan: SharedMemoryPlan, *, lines: int
+    settings: Settings, run_dir: Path, plan: SharedMemoryPlan, *, lines: int | None = None
 ) -> Program:
     """Return gunicorn: threads, and an application per worker.
 
-    It listens on a Unix socket in `run_dir`, and writes finished lines of the log to `lines`.
+    It listens on a Unix socket in `run_dir`, and writes finished lines of the log to `lines`. Where
+    that is `None` it is alone, without NGINX: it listens on the port of the settings.
     """
+    alone = lines is None
     socket_path = run_dir / SOCKET
     command = [
-        *(sys.executable, "-m", "gunicorn", *BEHIND_NGINX),
+        *(sys.executable, "-m", "gunicorn", *(ALONE if alone else BEHIND_NGINX)),
         f"--workers={settings.workers}",
         f"--threads={settings.web_threads + THREADS_FOR_HEALTH}",
         f"--worker-connections={settings.web_threads + IDLE_CONNECTIONS}",
-        f"--bind=unix:{socket_path}",
+        f"--bind={'[::]' if has_ipv6() else '0.0.0.0'}:{settings.port}"
+        if alone
+        else f"--bind=unix:{socket_path}",
         f"--timeout={WORKER_SILENT_S}",
         "--config=python:dispatcher.gunicorn.hooks",
         # For workers that are replaced while they answer, or load a model; at a stop no request
@@ -71,7 +77,7 @@ def gunicorn_program(
         # prometheus_client reads it when it is imported.
         "PROMETHEUS_MULTIPROC_DIR": str(run_dir / "metrics"),
         PREFIX: OWN_PREFIX,
-        FINISHED: str(lines),
+        **({} if lines is None else {FINISHED: str(lines)}),
         **({SCARCE: "1"} if plan.is_scarce else {}),
         # Models and tokenizers are local files; nothing is fetched.
         "HF_HUB_OFFLINE": "1",
@@ -90,7 +96,7 @@ def gunicorn_program(
         environment,
         fault,
         stop_within=max(1.0, settings.stop_timeout * GUNICORN_SHARE),
-        files=(lines,),
+        files=() if lines is None else (lines,),
     )
 
 

@@ -113,7 +113,7 @@ def stack_of(thread: int) -> str:
 def replace_worker() -> None:
     """Ask gunicorn for new workers; the current ones end when they have answered.
 
-    Without gunicorn this process ends.
+    Without gunicorn (a handler in AWS Lambda) this process ends, for the platform starts another.
     """
     if "SERVER_SOFTWARE" not in os.environ:  # which gunicorn sets
         os._exit(1)

@@ -15,6 +15,7 @@ import pytest
 from container.image import audit
 from tests.conftest import PICTURES, PROJECT, free_ports, picture, wait_for
 from tests.end_to_end.conftest import write_own_client
+from tests.end_to_end.test_remote_triton import X, make_models, triton_in
 from tests.support import readme
 from tests.support.docker import LOCKED, TAG, Container, build, docker, running
 
@@ -22,6 +23,7 @@ pytestmark = [pytest.mark.image, pytest.mark.usefixtures("engine")]
 
 BIN = Path(sys.executable).parent
 LARGEST = 1.5e9  # bytes, with the weights of all three models
+LARGEST_FRONT = 0.8e9
 
 
 def assert_readme(container: Container) -> None:
@@ -117,6 +119,38 @@ def test_without_dev_shm_as_sagemaker_serverless_runs_it(image: str) -> None:
         wait_for(lambda: not container.state()["Running"], 30, container.logs)
         assert container.state()["ExitCode"] == 1
         assert "SERVERLESS=true uses a folder in RUN_DIR instead" in container.logs()
+
+
+def test_the_front_alone_answers_as_the_lambda_adapter_asks_it(image: str, tmp_path: Path) -> None:
+    """Without a Triton of its own, /dev/shm, and anything that can be written but /tmp."""
+    tag, (port,) = f"{TAG}-lambda", free_ports(1)
+    build(tag, "--target", "lambda")
+    make_models(tmp_path)
+    try:
+        with (
+            triton_in(tmp_path, "a") as triton,
+            running(
+                tag,
+                *("--network", "host", "--ipc", "none", *LOCKED),
+                *("--env", f"TRITON_URL=127.0.0.1:{triton.ports[0]}"),
+                *("--env", f"SAGEMAKER_BIND_TO_PORT={port}"),
+                port=port,
+                ready=False,
+            ) as container,
+        ):
+            wait_for(lambda: answers(container, "/v2/health/live"), 30, container.logs)
+            wait_for(lambda: answers(container, "/ping"), 10, container.logs)
+            came = container.ask(modelname="plus", payload=X)
+            assert came.json["result"]["outputs"][0]["data"] == [2, 3, 4]
+            inside = container.inside("sh", "-c", "ls /usr/sbin/nginx .venv/lib/python3*/*; true")
+            assert "pytriton" not in inside
+            assert "cannot access '/usr/sbin/nginx'" in inside
+            assert not container.inside("ls", "/opt/extensions"), "ADAPTER brings it"
+            code, _ = container.stop()
+            assert code == 0
+        assert int(docker("image", "inspect", "--format", "{{.Size}}", tag)) < LARGEST_FRONT
+    finally:
+        docker("image", "rm", "--force", tag, check=False)
 
 
 def answers(container: Container, path: str) -> bool:
