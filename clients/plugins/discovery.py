@@ -23,7 +23,7 @@ from clients.base import Client
 from clients.families.base.dispatch_toml import FILE
 from clients.families.base.family import client_class
 from clients.model_files.files import is_file, is_litter
-from clients.plugins.imports import import_file
+from clients.plugins import imports as beside
 
 OWN_FOLDER = Path(clients.__file__).parent
 LIBRARY = {
@@ -98,7 +98,7 @@ def client_files(folder: Path) -> Iterator[Path]:
 
 def file_source(path: Path) -> Source:
     files = [path] if path.name != "__init__.py" else path.parent.rglob("*")
-    mark = mark_files(files)
+    mark = mark_files([*files, *beside.imports_beside(path)])
     return Source(str(path), mark, lambda: classes_of_file(path))
 
 
@@ -152,7 +152,7 @@ def classes_of_entry_point(point: EntryPoint) -> list[type[Client]]:
 
 def classes_of_file(path: Path) -> list[type[Client]]:
     """Return the clients in a file, or in a package by its `__init__.py`."""
-    module = import_file(path)
+    module = beside.import_file(path)
     if not (found := client_classes(module)):
         log.warning("%s has no client: no class in it is built on clients.base.Client", path)
     return found

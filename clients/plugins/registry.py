@@ -31,7 +31,8 @@ log = logging.getLogger(__name__)
 ADD_PACKAGE = (
     "build an image of four lines, `FROM triton-dispatcher`, `USER root`, "
     "`RUN /opt/triton-dispatcher/.venv/bin/pip install PACKAGE` and `USER 1000:0`; "
-    "or name a folder of packages in PYTHONPATH: `pip install --target FOLDER PACKAGE`"
+    "or make the class a package, and put pure Python beside its __init__.py: "
+    "`pip install --target code/clients/NAME PACKAGE`"
 )
 
 
@@ -260,8 +261,8 @@ def describe_error(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
         name = error.name.partition(".")[0]
         if name not in sys.modules and find_spec(name) is None:  # else it is inside of a package
-            fix = f"if {name}.py is beside the class, make it a package with an __init__.py, and "
-            fix += f"write `from .{name} import …`; else {ADD_PACKAGE}"
+            fix = f"if {name} is a file of your own, put {name}.py beside the class; "
+            fix += f"else {ADD_PACKAGE}"
     lines = [
         f" ({authors(frame.f_code.co_filename)}:{line})"
         for frame, line in walk_tb(error.__traceback__)

@@ -33,14 +33,13 @@ def test_a_module_that_is_not_found_is_named_with_the_fix(
     (reason,) = registry.broken.values()
     name = module.partition(".")[0]
     assert f"ModuleNotFoundError: No module named '{name}" in reason
-    assert (f"write `from .{name} import …`; else build an image" in reason) is has_fix
+    assert (f"put {name}.py beside the class; else build an image" in reason) is has_fix
 
 
-def test_a_package_in_a_folder_of_the_path_is_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As the fix says: pip puts a package into a folder of PYTHONPATH."""
-    wheel, packages = tmp_path / "shouting-1.0-py3-none-any.whl", tmp_path / "packages"
+def test_pure_python_beside_a_class_is_imported(tmp_path: Path) -> None:
+    """As the fix says: pip puts a package into the folder of the class, which imports it."""
+    package, wheel = tmp_path / "clients" / "mine", tmp_path / "shouting-1.0-py3-none-any.whl"
+    package.mkdir(parents=True)
     with zipfile.ZipFile(wheel, "w") as packed:
         packed.writestr("shouting/__init__.py", "from shouting.loudly import loud\n")
         packed.writestr("shouting/loudly.py", "def loud(text):\n    return text.upper()\n")
@@ -50,13 +49,11 @@ def test_a_package_in_a_folder_of_the_path_is_imported(
             f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
         )
         packed.writestr(f"{info}/RECORD", "")
-    folders = [tmp_path / "clients"]
-    folders[0].mkdir()
-    (folders[0] / "mine.py").write_text(importing("from shouting import loud", "loud('well')"))
+    (package / "__init__.py").write_text(importing("from shouting import loud", "loud('well')"))
+    folders = [package.parent]
     environment = Environment(FakeTriton(), tmp_path / "no_models")
     (reason,) = load_clients(environment, folders).broken.values()
-    assert "`pip install --target FOLDER PACKAGE`" in reason
+    assert "put shouting.py beside" in reason
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
-    subprocess.run([*command, "--target", packages, wheel], check=True, timeout=120)
-    monkeypatch.syspath_prepend(str(packages))
+    subprocess.run([*command, "--target", package, wheel], check=True, timeout=120)
     assert load_clients(environment, folders).clients["mine"].inference({}) == "WELL"

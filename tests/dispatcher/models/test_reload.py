@@ -185,18 +185,20 @@ def test_a_model_without_a_client_keeps_being_served_when_one_is_refused(
     assert "plain" in first.registry.clients
 
 
-def test_a_file_of_a_package_is_taken_up_with_it(folder: Path) -> None:
-    """`other.py` beside it is no part of it."""
+def test_what_lies_beside_a_class_is_taken_up_with_it(folder: Path) -> None:
+    """What imports it, and what that imports; `other.py` is imported by nobody."""
+    write(folder / "clients", "mine", "WORD")
     write(folder / "clients", "packed", "WORD", "packed/__init__.py")
-    with (folder / "clients" / "packed" / "__init__.py").open("a") as open_file:
-        open_file.write("\nfrom .words import WORD\n")
-    words = folder / "clients" / "packed" / "words.py"
-    words.write_text("WORD = 'one'")
+    for file in ("mine.py", "packed/__init__.py"):
+        with (folder / "clients" / file).open("a") as open_file:
+            open_file.write("\nfrom shared import WORD\n")
+    (folder / "clients" / "shared.py").write_text("from words import WORD")
+    (folder / "clients" / "words.py").write_text("WORD = 'one'")
     (folder / "clients" / "other.py").write_text("WORD = 'one'")
     worker = Worker(folder)
-    assert worker.ask("packed") == "one"
+    assert [worker.ask(name) for name in ("mine", "packed")] == ["one", "one"]
     (folder / "clients" / "other.py").write_text("WORD = 'two'")
     assert worker.reload().json["taken"] == []
-    words.write_text("WORD = 'two'")
-    assert worker.reload().json["taken"] == ["packed"]
-    assert worker.ask("packed") == "two"
+    (folder / "clients" / "words.py").write_text("WORD = 'two'")
+    assert worker.reload().json["taken"] == ["mine", "packed"]
+    assert [worker.ask(name) for name in ("mine", "packed")] == ["two", "two"]
