@@ -49,14 +49,10 @@ def runner(store: JobStore, application: Any) -> Runner:
 @pytest.mark.parametrize(
     ("headers", "wanted"),
     [
-        (["respond-async"], True),
-        (["RESPOND-ASYNC ; x"], True),
-        (["wait=10", "respond-async"], True),
+        (["wait=10", "RESPOND-ASYNC ; x"], True),
         (['foo="a, b", respond-async'], True),
         (['foo="a, respond-async, b"'], False),
-        (["respond-async-not"], False),
-        (["=respond-async"], False),
-        ([""], False),
+        (["respond-async-not", "=respond-async"], False),
         ([], False),
     ],
 )

@@ -78,41 +78,6 @@ def test_a_folder_that_is_no_model_has_them_too(hosting: Hosting, tmp_path: Path
     assert "each by a request of its own" in caught.value.hint
 
 
-@pytest.mark.parametrize(
-    ("text", "file"),
-    [
-        ('backend: "python"', "model.py"),
-        ('default_model_filename: "net.onnx"', "net.onnx"),
-        ('platform: "ensemble"', ""),
-    ],
-)
-def test_a_file_beside_its_configuration_is_version_1(
-    hosting: Hosting, tmp_path: Path, text: str, file: str
-) -> None:
-    folder = tmp_path / "beside"
-    folder.mkdir()
-    (folder / "config.pbtxt").write_text(text)
-    if file:
-        with pytest.raises(BadModel, match="is no model"):
-            hosting.load("one", str(folder))
-        (folder / file).touch()
-    hosting.load("one", str(folder))
-    assert (hosting.repository / "one" / "1").resolve() == folder
-
-
-def test_a_wrong_family_is_refused_before_triton_hears_of_the_model(
-    hosting: Hosting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = hosting.folder / "dispatch.toml"
-    file.write_text('family = "clasification"')
-    monkeypatch.setattr(hosting.server, "load", None)  # it cannot be called
-    with pytest.raises(BadModel) as caught:
-        hosting.load("one", str(file.parent))
-    said = f'{file}: `family` is "clasification"; did you mean `classification`?'
-    assert caught.value.message == said
-    assert caught.value.hint == f"mend it in {file.parent}, then load it again"
-
-
 @pytest.fixture
 def explained(tmp_path: Path) -> tuple[Explainer, list[str]]:
     asked: list[str] = []

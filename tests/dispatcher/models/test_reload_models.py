@@ -204,6 +204,7 @@ def test_a_mistake_in_a_folder_that_is_loaded_is_told_by_its_own_path(
     assert error["message"] == f'{file}: `family` is "tensor"; did you mean `tensors`?'
     assert error["hint"] == f"mend it in {url}, then load it again"
     assert not (folder / "t").exists()
+    assert triton_of(worker).models_run == {}, "Triton did not hear of it"
     assert worker.ask("t") == "unknown_model"
     file.write_text('family = "tensors"')
     assert load(worker, "t", url).status_code == 200
