@@ -369,31 +369,6 @@ def test_memory_and_processor_time_are_those_of_the_models_processes(endpoint: E
     assert before < seconds() == pytest.approx(used, rel=0.1)
 
 
-def test_batches_are_those_that_triton_ran(endpoint: Endpoint) -> None:
-    texts = [{"text": f"The {word} has [MASK] people."} for word in ("world", "town", "house")]
-
-    def items() -> tuple[float, float]:
-        now = scraped(endpoint)
-        counted = value(now, "dispatcher_batch_size_sum", model="bert_base")
-        return counted, value(now, "nv_inference_count_total", model="bert_base")
-
-    before, _ = items()
-    assert endpoint.ask(modelname="bert_base", payload=texts).status == 200
-    # The list is answered before Triton has counted it.
-    wait_for(lambda: items()[0] >= before + 3, 5, "the three texts")
-    now = scraped(endpoint)
-    counted, of_triton = items()
-    assert counted == of_triton
-    every = value(now, "dispatcher_batch_size_bucket", model="bert_base", le="+Inf")
-    assert every == value(now, "dispatcher_batch_size_count", model="bert_base")
-    up_to = [
-        value(now, "dispatcher_batch_size_bucket", model="bert_base", le=f"{end}.0")
-        for end in (1, 2, 16, 128)
-    ]
-    assert up_to == sorted(up_to)
-    assert up_to[-2] == every, "its max_batch_size is 16"
-
-
 def test_what_nginx_refuses_is_counted(endpoint: Endpoint) -> None:
     def refusals() -> dict[str, float]:
         return {
@@ -420,38 +395,50 @@ def test_what_nginx_refuses_is_counted(endpoint: Endpoint) -> None:
     wait_for(lambda: refusals() == expected, 5, lambda: f"{expected}; there are {refusals()}")
 
 
-def test_triton_s_own_metrics_stand_beside_them(endpoint: Endpoint) -> None:
-    def answered(samples: Samples) -> float:
-        # The parser gives a counter the ending that Triton leaves out.
-        return value(samples, "nv_inference_request_success_total", model="bert_base")
+def test_triton_s_own_metrics_stand_beside_those_of_batches_and_requests(
+    endpoint: Endpoint,
+) -> None:
+    # The parser gives a counter the ending that Triton leaves out.
+    of_triton = ("nv_inference_count_total", "nv_inference_request_success_total")
+
+    def of_bert(samples: Samples, *names: str, **labels: str) -> list[float]:
+        return [value(samples, name, model="bert_base", **labels) for name in names]
 
     before = settled(endpoint)
     for _ in range(3):
         assert endpoint.ask(**BERT).status == 200
-    counted = answered(before) + 3
+    rows, answered = of_bert(before, *of_triton)
+    # A request is answered before Triton has counted it.
     wait_for(
-        lambda: answered(scraped(endpoint)) >= counted, 5, "Triton's count: it follows the answer"
+        lambda: of_bert(scraped(endpoint), *of_triton) == [rows + 3, answered + 3],
+        5,
+        "Triton's count",
     )
     now = settled(endpoint)
-    assert answered(now) >= counted
     assert value(now, "dispatcher_triton_up") == 1
     assert value(now, "dispatcher_ready") == 1
     assert value(now, "dispatcher_canary_ok") == 3
-    ours = difference(now, before)
-    assert value(ours, "dispatcher_requests_total", model="bert_base", status="200") == 3
-    assert value(ours, "dispatcher_request_seconds_sum", model="bert_base", status="200") > 0
+    requests = ("dispatcher_requests_total", "dispatcher_request_seconds_sum")
+    count, seconds = of_bert(difference(now, before), *requests, status="200")
+    assert count == 3
+    assert seconds > 0
+    assert of_bert(now, "dispatcher_batch_size_sum") == [rows + 3]
+    (every,) = of_bert(now, "dispatcher_batch_size_count")
+    up_to = [
+        of_bert(now, "dispatcher_batch_size_bucket", le=f"{end}.0")[0] for end in (1, 2, 16, 128)
+    ]
+    assert up_to == sorted(up_to)
+    assert up_to[-2] == every, "its max_batch_size is 16"
+    assert of_bert(now, "dispatcher_batch_size_bucket", le="+Inf") == [every]
 
 
 # Health and life
 
 
-def test_ping(endpoint: Endpoint) -> None:
+def test_ping_is_empty_and_the_start_says_what_it_does(endpoint: Endpoint) -> None:
     for method in ("GET", "POST"):
         answer = endpoint.call("/ping", method=method)
         assert (answer.status, answer.body) == (200, b"")
-
-
-def test_the_start_says_what_it_does(endpoint: Endpoint) -> None:
     log = endpoint.log.read_text()
     for step in ("Triton is ready after ", "gunicorn is ready after ", "NGINX is ready after "):
         assert log.count(f"serve: {step}") == 1

@@ -1,4 +1,4 @@
-"""Many callers, slow callers and new web workers under load, through NGINX and gunicorn."""
+"""Many and slow callers, new web workers, and clients that hang or die, on NGINX and gunicorn."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import Endpoint, descendants, wait_for
+from tests.conftest import Answer, Endpoint, descendants, wait_for
 from tests.support.front import NGINX, front
-from tests.support.sleepers import QUICK_S
+from tests.support.sleepers import QUICK_S, asked
 
 SLEEPERS = "tests.support.sleepers:build()"
 ROUNDS = 4
@@ -308,3 +309,105 @@ def wait_for_shares(seen: deque[int], gunicorn: int, before: set[int]) -> set[in
 
     wait_for(shared, 40, lambda: f"a share for each: {Counter(seen)}, {descendants(gunicorn)}")
     return descendants(gunicorn)
+
+
+SHORT = {"MODEL_SERVER_TIMEOUT": "4", "SERVE_STOP_TIMEOUT": "3"}
+
+
+@pytest.fixture(scope="module")
+def hung(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+    """In the end calls of `bad` hang in it."""
+    with front(tmp_path_factory.mktemp("bad"), SLEEPERS, **SHORT) as endpoint:
+        yield endpoint
+
+
+def bad(endpoint: Endpoint, does: str, model: str = "bad") -> Answer:
+    return endpoint.call(f"/infer/{model}", json.dumps({"payload": {"does": does}}))
+
+
+def worker(endpoint: Endpoint) -> int:
+    answer = endpoint.call("/infer/quick", '{"payload": {}}')
+    assert answer.status == 200, answer.body
+    return int(answer.json["result"])
+
+
+@contextmanager
+def steady(endpoint: Endpoint) -> Iterator[Counter[int]]:
+    """Ask `quick` all the while, four callers at a time, and count the statuses."""
+    statuses: Counter[int] = Counter()
+    done = threading.Event()
+
+    def ask() -> None:
+        while not done.is_set():
+            statuses[endpoint.call("/infer/quick", '{"payload": {}}').status] += 1
+
+    callers = [threading.Thread(target=ask) for _ in range(4)]
+    for caller in callers:
+        caller.start()
+    try:
+        yield statuses
+    finally:
+        done.set()
+        for caller in callers:
+            caller.join()
+
+
+@pytest.mark.parametrize("does", ["exit", "interrupt"])
+def test_what_would_end_the_process_ends_one_request(hung: Endpoint, does: str) -> None:
+    before = worker(hung)
+    answer = bad(hung, does)
+    assert (answer.status, answer.json["error"]["code"]) == (500, "client_failed")
+    assert worker(hung) == before
+
+
+def test_a_client_that_ends_the_process_is_survived(hung: Endpoint) -> None:
+    """Requests in flight get 503, and a new worker is there within seconds."""
+    before = worker(hung)
+    with ThreadPoolExecutor(2) as pool:
+        sleeping: Any = pool.submit(hung.call, "/infer/sleeps", '{"payload": {"seconds": 1}}')
+        wait_for(lambda: asked(hung.log.parent), 5, "the call that sleeps")
+        answer = bad(hung, "die")
+        for one in (answer, sleeping.result()):
+            assert (one.status, one.json["error"]["code"]) == (503, "unavailable")
+            assert "Retry-After" in one.headers
+
+    def back() -> bool:
+        answer = hung.call("/infer/quick", '{"payload": {}}')
+        return answer.status == 200 and answer.json["result"] != before
+
+    wait_for(back, 10, "a fresh worker")
+
+
+def test_clients_that_hang_are_answered_for_and_their_worker_is_replaced(hung: Endpoint) -> None:
+    """504 at the deadline, 3.6 s of 4; `quick` is answered all the while.
+
+    A worker that has lost half of its threads is replaced.
+    """
+    before = worker(hung)
+    with steady(hung) as statuses, ThreadPoolExecutor(8) as pool:
+        began = time.monotonic()
+        answers = list(pool.map(lambda _: bad(hung, "hang"), range(4)))
+        assert 3.5 < time.monotonic() - began < 7, "all four at once"
+        assert bad(hung, "nothing", "bad2").json["result"] == "nothing"
+        assert worker(hung) == before
+        wait_for(lambda: "time.sleep(1)" in hung.log.read_text(), 5, "the log to say where it is")
+        answers += pool.map(lambda _: bad(hung, "hang", "bad2"), range(8))
+        assert {(a.status, a.json["error"]["code"]) for a in answers} == {
+            (504, "deadline_exceeded")
+        }
+        wait_for(lambda: worker(hung) != before, 15, "another worker")
+        assert bad(hung, "nothing").json["result"] == "nothing"
+    assert set(statuses) == {200}
+
+
+@pytest.mark.slow
+def test_a_client_that_holds_python_s_lock_is_survived(tmp_path: Path) -> None:
+    """Nothing else runs in that worker, not even what gives signs of life: it is replaced."""
+    with front(tmp_path, SLEEPERS) as endpoint:
+        began = time.monotonic()
+        answer = bad(endpoint, "hold")
+        assert (answer.status, answer.json["error"]["code"]) == (503, "unavailable")
+        wait_for(
+            lambda: endpoint.call("/infer/quick", '{"payload": {}}').status == 200, 20, "a worker"
+        )
+        assert time.monotonic() - began < 30

@@ -132,14 +132,9 @@ def test_a_body_that_its_caller_leaves_in_the_middle_is_not_blamed(
 @pytest.mark.parametrize(
     ("path", "body", "status", "code", "message"),
     [
-        (
-            "/invocations",
-            '{"modelname": "no-such", "payload": {}}',
-            404,
-            "unknown_model",
-            "no-such",
-        ),
+        ("/infer/no-such", '{"payload": {}}', 404, "unknown_model", "no-such"),
         ("/infer/fails", '{"payload": {"numbers": [1]}}', 502, "model_failed", "it fell over"),
+        ("/infer/breaks", '{"payload": {"numbers": [1]}}', 500, "client_failed", None),
         ("/nowhere?key=1", None, 404, "not_found", "there is no route"),
         ("/infer/double", json.dumps({"payload": SECRET}), 400, "bad_body", None),
         ("/infer/double", json.dumps({"payload": {"numbers": SECRET}}), 400, "bad_payload", None),
@@ -152,6 +147,7 @@ def test_an_error_says_what_it_was_but_never_what_was_sent(
     request_id = f"log-{code}-{len(body or '')}"
     line = logged(seen, path, body, request_id, **{"x-api-key": "a-key-of-the-caller"})
     assert (line["status"], line["code"]) == (status, code)
+    assert line["level"] == {500: "error", 502: "warning"}.get(status, "info"), "whose fault it was"
     assert "message" not in line if message is None else message in line["message"]
     assert line.get("path", "/nowhere") == "/nowhere"
     log = seen.log.read_text()
@@ -241,15 +237,6 @@ def test_without_a_log_there_are_no_lines(tmp_path: Path) -> None:
         done = threading.Event()
         done.wait(0.5)
         assert "{" not in endpoint.log.read_text()
-
-
-@pytest.mark.parametrize(
-    ("path", "level"), [("double", "info"), ("nowhere", "info"), ("fails", "warning"),
-                        ("breaks", "error")],
-)  # fmt: skip
-def test_the_level_of_a_line_says_whose_fault_it_was(seen: Endpoint, path: str, level: str) -> None:
-    body = json.dumps({"payload": {"numbers": [1]}})
-    assert logged(seen, f"/infer/{path}", body, f"level-{path}")["level"] == level
 
 
 def test_a_name_that_no_page_can_hold_is_counted_as_others() -> None:
