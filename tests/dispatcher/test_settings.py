@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -93,16 +94,31 @@ def test_triton_s_ports_lie_in_the_safe_range_and_make_way_for_the_public_ones(
     assert inner == settings.triton_ports == ports
 
 
+ELSEWHERE = {"TRITON_URL": "triton:8001"}
+SET = "is set, and a Triton elsewhere"
+NO_ROUTES = {"MANAGEMENT_ROUTES": "false"}
+
+
 @pytest.mark.parametrize(
-    "environment",
+    ("environment", "said"),
     [
-        {"SAGEMAKER_SAFE_PORT_RANGE": "9000-9001"},
-        {"SAGEMAKER_SAFE_PORT_RANGE": "8080-8082"},
-        {"TRITON_PUBLIC_GRPC_PORT": "8080"},
+        ({"SAGEMAKER_SAFE_PORT_RANGE": "9000-9001"}, "expected: "),
+        ({"SAGEMAKER_SAFE_PORT_RANGE": "8080-8082"}, "expected: "),
+        ({"TRITON_PUBLIC_GRPC_PORT": "8080"}, "expected: "),
+        ({**NO_ROUTES, "SAGEMAKER_MULTI_MODEL": "true"}, "MANAGEMENT_ROUTES is 'false'"),
+        ({**ELSEWHERE, "TRITON_OPTIONS": "--id=a"}, f"^TRITON_OPTIONS {SET}"),
+        ({**ELSEWHERE, "TRITON_PUBLIC_GRPC_PORT": "9001"}, f"^TRITON_PUBLIC_GRPC_PORT {SET}"),
+        ({**ELSEWHERE, "SAGEMAKER_MULTI_MODEL": "true"}, f"^SAGEMAKER_MULTI_MODEL {SET}"),
+        ({"TRITON_METADATA": "a: Bearer 1"}, "TRITON_METADATA is set, and TRITON_URL is not"),
+        ({**ELSEWHERE, "TRITON_CA_FILE": __file__}, "TRITON_CA_FILE is set"),
     ],
 )
-def test_ports_that_cannot_work_are_refused(environment: dict[str, str]) -> None:
-    with pytest.raises(SettingError, match="expected: "):
+def test_settings_that_do_not_go_together_are_refused(
+    environment: dict[str, str], said: str
+) -> None:
+    read_settings(NO_ROUTES)
+    read_settings(ELSEWHERE | read_settings({}).environment())
+    with pytest.raises(SettingError, match=said):
         read_settings(environment)
 
 
@@ -140,12 +156,6 @@ def test_every_setting_says_what_it_is_for() -> None:
     assert len(set(variables)) == len(variables)
 
 
-def test_the_platform_s_multi_model_endpoints_need_the_management_routes() -> None:
-    read_settings({"MANAGEMENT_ROUTES": "false"})
-    with pytest.raises(SettingError, match="MANAGEMENT_ROUTES is 'false'"):
-        read_settings({"MANAGEMENT_ROUTES": "false", "SAGEMAKER_MULTI_MODEL": "true"})
-
-
 @pytest.mark.parametrize(
     ("given", "cpus", "workers"),
     [
@@ -173,40 +183,16 @@ def test_a_folder_that_cannot_be_read_is_named(shut: Path, name: str, variable: 
         read_settings({variable: str(shut / name)})
 
 
-def test_clients_beside_mounted_models_are_passed_over_where_they_cannot_be_read(
-    shut: Path,
+def test_a_folder_that_may_not_be_entered_is_named_but_for_clients_beside_mounted_models(
+    shut: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with tempfile.TemporaryDirectory() as mounted:
         (Path(mounted) / "code").symlink_to(shut / "lost+found")
         assert read_settings({"MODEL_DIR": mounted}).client_folders == ()
-
-
-def test_a_folder_that_may_not_be_entered_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(path: Path) -> bool:
-        raise PermissionError(13, "Permission denied", str(path))
-
+    refused = Mock(side_effect=PermissionError(13, "Permission denied", "/closed/x"))
     monkeypatch.setattr(Path, "exists", refused)
     with pytest.raises(SettingError, match="MODEL_DIR is '/closed/x'; expected: path"):
         read_settings({"MODEL_DIR": "/closed/x"})
-
-
-@pytest.mark.parametrize(
-    "variable",
-    ["TRITON_OPTIONS=--id=a", "TRITON_PUBLIC_GRPC_PORT=9001",
-     "SAGEMAKER_MULTI_MODEL=true"],
-)  # fmt: skip
-def test_a_triton_elsewhere_takes_no_options_for_one_of_this_container(variable: str) -> None:
-    name, _, value = variable.partition("=")
-    with pytest.raises(SettingError, match=f"^{name} is set, and a Triton elsewhere"):
-        read_settings({"TRITON_URL": "triton:8001", name: value})
-    read_settings({"TRITON_URL": "triton:8001"} | read_settings({}).environment())
-
-
-def test_settings_of_a_triton_elsewhere_want_its_address() -> None:
-    with pytest.raises(SettingError, match="TRITON_METADATA is set, and TRITON_URL is not"):
-        read_settings({"TRITON_METADATA": "authorization: Bearer 1"})
-    with pytest.raises(SettingError, match="TRITON_CA_FILE is set"):
-        read_settings({"TRITON_URL": "triton:8001", "TRITON_CA_FILE": __file__})
 
 
 def test_metadata_is_never_shown_and_read_again_from_its_file(tmp_path: Path) -> None:

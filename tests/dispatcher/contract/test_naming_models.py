@@ -14,7 +14,7 @@ from clients.errors import ModelUnavailable
 from clients.plugins.registry import Registry
 from clients.triton.server import Signature, TensorSpec
 from dispatcher.settings import WANTED, read_settings
-from tests.support.application import make_app, quiet
+from tests.support.application import serve_built_in
 from tests.support.asking import ADD, PNG, ask, tensor
 from tests.support.fake_triton import FakeTriton
 from tests.support.stand_ins import Red, assert_error, image
@@ -29,8 +29,7 @@ def test_a_model_that_did_not_load_is_not_unknown(
     run_dir = repository / "run"
     (run_dir / WANTED).mkdir(parents=True)
     settings = replace(read_settings({}), run_dir=run_dir)
-    environment = Environment(server, repository)
-    client = make_app(settings, built_in, environment, quiet(server)).test_client()
+    client = serve_built_in(built_in, Environment(server, repository), settings)
     server.models_run["bad"] = ModelUnavailable("the model 'bad' is not ready: no TorchScript")
     server.signatures["bad"] = Signature(0, (TensorSpec("a", "FP32", (-1,)),))
     server.unloaded.add("bad")
@@ -95,8 +94,7 @@ def test_the_default_model_comes_last(
     server: FakeTriton, built_in: Registry, repository: Path
 ) -> None:
     settings = read_settings({"SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": "bert_base"})
-    environment = Environment(server, repository)
-    client = make_app(settings, built_in, environment, quiet(server)).test_client()
+    client = serve_built_in(built_in, Environment(server, repository), settings)
     response = ask(client, payload={"text": "[MASK]"})
     assert (response.json or {})["modelname"] == "bert_base"
     img = {"img": image(Red)}

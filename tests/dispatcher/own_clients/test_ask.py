@@ -168,9 +168,8 @@ class Chain(Own):
 def test_generators_ask_and_are_asked(tmp_path: Path) -> None:
     client = served(tmp_path, GENERATORS)
     assert ask(client, "chain", {"to": 3}).json["result"] == [[0], [0, 1, 2]]
-    lines = client.post(
-        "/infer/chain", json={"payload": {"to": 3}}, headers={"Accept": "application/jsonlines"}
-    )
+    body, accept = {"payload": {"to": 3}}, {"Accept": LINES}
+    lines = client.post("/infer/chain", json=body, headers=accept)
     assert [json.loads(one)["result"] for one in lines.text.splitlines()] == [[0], [0, 1, 2]]
     assert_error(ask(client, "chain", {"to": 1001}), 500, "ask_failed", "more than 1000 results")
 
