@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Iterator
+
 import pytest
 
 from clients.base import Environment
@@ -14,3 +17,11 @@ from tests.support.fake_triton import FakeTriton
 def built_in() -> Registry:
     """The clients, made once: a tokenizer takes a while."""
     return load_clients(Environment(FakeTriton(), PROJECT / "model_repository"))
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ends = socket.socketpair()
+    yield ends
+    for end in ends:
+        end.close()

@@ -49,17 +49,15 @@ class Waiter:
         in_series: bool = False,
     ) -> None:
         self.got: Slot | Exception | None = None
-        self._in_series = in_series
-        self._arguments = (model, soon(), caller)
-        self._turns = turns
-        self._thread = threading.Thread(target=self._wait, daemon=True)
-        self._thread.start()
 
-    def _wait(self) -> None:
-        try:
-            self.got = self._turns.enter(*self._arguments, in_series=self._in_series)
-        except Exception as error:
-            self.got = error
+        def wait() -> None:
+            try:
+                self.got = turns.enter(model, soon(), caller, in_series=in_series)
+            except Exception as error:
+                self.got = error
+
+        self._thread = threading.Thread(target=wait, daemon=True)
+        self._thread.start()
 
     def ended(self) -> Slot | Exception:
         self._thread.join(5)

@@ -1,4 +1,4 @@
-"""One budget per request, callers who leave, and clients that never come back."""
+"""One budget per request, callers who leave, and clients that hang."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import json
 import socket
 import threading
 import time
-from concurrent.futures import Executor, wait
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from typing import Any
 from unittest.mock import Mock
 
@@ -14,24 +15,65 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
+from clients.base import Environment
 from clients.images.pictures import room
+from clients.plugins.registry import Registry
 from dispatcher import settings as table
 from dispatcher.execution.admission import Admission
 from dispatcher.execution.slots import Slot, Slots
 from dispatcher.execution.watchdog import Watchdog, send_timeout
-from dispatcher.settings import Settings
+from dispatcher.settings import Settings, read_settings
 from dispatcher.telemetry.request_log import RequestRecord
-from tests.conftest import wait_for
+from dispatcher.wsgi import make_admission
+from tests.conftest import PROJECT, wait_for
+from tests.support.application import make_app, quiet
+from tests.support.fake_triton import FakeTriton
 from tests.support.slow_clients import (
     Hangs,
     Left,
     Model,
+    Slow,
     leave_when_asked,
     lines,
     milliseconds,
     slow,
 )
 from tests.support.stand_ins import assert_error
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return read_settings({"MODEL_SERVER_TIMEOUT": "2"})
+
+
+@pytest.fixture
+def admission(settings: Settings) -> Admission:
+    return make_admission(settings)
+
+
+@pytest.fixture
+def app(settings: Settings, admission: Admission) -> Iterator[Flask]:
+    Model.asked.clear()
+    Hangs.free.clear()
+    environment = Environment(FakeTriton(), PROJECT / "model_repository")
+    clients = {c.modelname: c(environment) for c in (Slow, Hangs, Left)}
+    registry = Registry(clients, aliases={"slowly": "slow"})
+    yield make_app(settings, registry, environment, quiet(), admission)
+    Hangs.free.set()
+
+
+@pytest.fixture
+def client(app: Flask) -> FlaskClient:
+    return app.test_client()
+
+
+@pytest.fixture
+def pool(app: Flask) -> Iterator[Executor]:
+    """Threads, for which nobody waits at the end."""
+    made = ThreadPoolExecutor()
+    yield made
+    made.shutdown(wait=False)
+
 
 IN_ATTRIBUTES = {"X-Amzn-SageMaker-Custom-Attributes": "timeout_ms=500"}
 
