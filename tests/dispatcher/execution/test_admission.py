@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import threading
 import time
@@ -285,7 +286,8 @@ def test_a_turn_that_cannot_be_given_back_does_not_hide_what_went_wrong_in_it(
 
 
 def test_a_look_that_fails_is_followed_by_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    look = Mock(side_effect=[RuntimeError("a bug"), RuntimeError("another"), *[None] * 99])
+    failures = [RuntimeError("a bug"), RuntimeError("another")]
+    look = Mock(side_effect=itertools.chain(failures, itertools.repeat(None)))
     watch = Watchdog(admission(), 60, lambda: None)
     monkeypatch.setattr(watch, "look", look)
     given = signal.getsignal(signal.SIGTERM)
