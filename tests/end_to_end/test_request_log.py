@@ -134,7 +134,7 @@ def test_a_body_that_its_caller_leaves_in_the_middle_is_not_blamed(
     [
         ("/infer/no-such", '{"payload": {}}', 404, "unknown_model", "no-such"),
         ("/infer/fails", '{"payload": {"numbers": [1]}}', 502, "model_failed", "it fell over"),
-        ("/infer/breaks", '{"payload": {"numbers": [1]}}', 500, "client_failed", None),
+        ("/infer/breaks", '{"payload": {"numbers": [1]}}', 500, "client_failed", "unexpected"),
         ("/nowhere?key=1", None, 404, "not_found", "there is no route"),
         ("/infer/double", json.dumps({"payload": SECRET}), 400, "bad_body", None),
         ("/infer/double", json.dumps({"payload": {"numbers": SECRET}}), 400, "bad_payload", None),
