@@ -1,4 +1,4 @@
-"""The processes that run the instances of models in Python: which died, and which models lack some.
+"""The processes that run the instances of models in Python: which died, and their models' reloads.
 
 Triton detects a death only when it sends the process another request, so the requests that the
 process was running may never be answered. Triton does not replace the process either: it keeps
@@ -177,9 +177,6 @@ class Reloads:
         self._done = done
         self.ended: dict[str, int] = {}
         """The models whose processes were ended, and during which start; until they are loaded."""
-        self.needed: dict[str, tuple[int, int]] = {}
-        """Models with lost processes that are not loaded again: during which start, and how many
-        they need."""
         self._begun: set[str] = set()
         self._loaded: set[tuple[int, str]] = set()
         self._counts: Counter[int] = Counter()
@@ -213,34 +210,17 @@ class Reloads:
                 self.ended[model] = starts
                 processes.end(model)
 
-    def missing(
-        self, starts: int, ready: Container[str], living: Mapping[str, list[int]]
-    ) -> dict[str, str]:
-        """Return the models that go on with fewer processes than they need, with the numbers."""
-        found = {}
-        for model, (when, needed) in list(self.needed.items()):
-            left = len(living.get(model, ()))
-            if when != starts or model not in ready or left >= needed:  # others have loaded it
-                self.needed.pop(model, None)
-            elif left and model not in self.lost:
-                found[model] = f"{left} of its {needed} processes are left"
-        return found
-
     def reload(self, model: str, starts: int, versions: int) -> None:
         """Load a model again, unless it has as many processes as it needs."""
         try:
             is_new = self.lost[model] == NEVER_LOADED
             needed = 0 if is_new else versions * self._server.instances(model, timeout=WORD_S)
-            if self.lost[model] < needed:
-                self.needed[model] = starts, needed
-            elif not is_new:
-                return
-            if is_new or self._counts[starts] < MOST_RELOADS:
+            lacks = is_new or self.lost[model] < needed
+            if lacks and (is_new or self._counts[starts] < MOST_RELOADS):
                 self._counts[starts] += 1
                 load = self._server.load if is_new else self._server.reload
                 load(model, timeout=self._timeout)
                 log.warning("the model %s was loaded again", model)
-                self.needed.pop(model, None)
                 self._done(model)
         except InferenceError as error:
             log.warning("the model %s cannot be loaded again: %s", model, error.message)

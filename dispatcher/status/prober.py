@@ -8,9 +8,8 @@ failed its requests, so that they are probed soon.
 Triton does not replace a process that died. So the prober loads the model again, while other models
 keep serving. If that fails, or a process hangs, a restart of Triton may help. Therefore the prober
 publishes which models are stuck: they answered in this run of Triton or in the previous one, and no
-longer do. The supervisor restarts Triton if a required model is stuck or lacks some of its
-processes. It does not if a model cannot be loaded, or fails its example from the beginning, because
-a restart would not help.
+longer do. The supervisor restarts Triton if a required model is stuck. It does not if a model
+cannot be loaded, or fails its example from the beginning, because a restart would not help.
 
 A class that does not return from its example keeps its thread. If it answered before, the prober
 asks for new workers.
@@ -138,11 +137,6 @@ class Prober:
         supervisor = self.supervisor()
         if status.triton_starts == supervisor.triton_starts:
             self.processes.adopt(supervisor.triton_pid, status.processes)
-            known = self.processes.by_model()
-            self.reloads.needed = {
-                name: (status.triton_starts, len(known.get(name, ())) + 1)
-                for name in status.degraded
-            }
 
     # What each worker does
 
@@ -357,13 +351,12 @@ class Prober:
     def publish(self) -> None:
         """Publish what was found, where it has changed."""
         supervisor, found = self.supervisor(), self.found
-        starts, processes = found.triton_starts, self.processes.by_model()
+        starts = found.triton_starts
         status = replace(
             found,
-            degraded=self.reloads.missing(starts, found.ready(), processes),
             results={name: probe.result for name, probe in list(self.probes.items())},
             deaths=self._deaths,
-            processes=processes,
+            processes=self.processes.by_model(),
         ).concluded(
             {name: self.registry.name(name) in self.registry.clients for name in self.required},
             set(self.reloads.lost),

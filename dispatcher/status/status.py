@@ -92,8 +92,6 @@ class Status:
     restart: str = ""  # why Triton is to be restarted; empty where that would not help
     # Why requests to a model are to be refused, by model.
     refused: Mapping[str, str] = field(default_factory=dict)
-    # The models that lack some of their processes, with the numbers.
-    degraded: Mapping[str, str] = field(default_factory=dict)
     results: Mapping[str, Result] = field(default_factory=dict)  # of the probes, by name
     # The last one of each model's processes.
     deaths: Mapping[str, Death] = field(default_factory=dict)
@@ -127,7 +125,7 @@ class Status:
         stuck = {name: one for name, one in self.results.items() if self._is_stuck(one)}
         reasons = [self.fault] if self.fault else self._reasons(required, results)
         mends = (self.was_listed and self.fault) or any(
-            name in stuck or (one.model in self.degraded and self._was_well(one))
+            name in stuck
             for name, one in results.items()
             if (one.part or one.model) not in reloading
         )
@@ -142,18 +140,10 @@ class Status:
     def _is_stuck(self, result: Result) -> bool:
         """Whether a model answered and does not any more.
 
-        A model that lacks some of its processes fails the requests that Triton sends to those; such
-        a failure says nothing new.
-        """
-        failed = result.model_failed and (result.late or result.model not in self.degraded)
-        return failed and result.tried_in == self.triton_starts and self._was_well(result)
-
-    def _was_well(self, result: Result) -> bool:
-        """Whether a model answered since Triton was started, or during the start before.
-
         It may have died before its first probe after a start: then one more start tells.
         """
-        return result.answered_in >= max(1, self.triton_starts - 1)
+        was_well = result.answered_in >= max(1, self.triton_starts - 1)
+        return result.model_failed and result.tried_in == self.triton_starts and was_well
 
     def _reasons(self, required: Mapping[str, bool], results: Mapping[str, Result]) -> list[str]:
         """Return why the required models keep the container from its work, a sentence each."""
@@ -164,21 +154,12 @@ class Status:
             # A class may have no model of its own: it asks others, or none.
             if one.model not in ready and (one.model in listed or not required[name])
         ]
-        lacking = [
-            f"the required model {name!r} does not answer all requests: {self.degraded[one.model]}"
-            for name, one in results.items()
-            if one.model in self.degraded
-        ]
         # A model that failed by itself comes before the classes that ask it.
-        return (
-            absent
-            or lacking
-            or [
-                f"the required model {name!r} does not answer: {reason}"
-                for name, one in sorted(results.items(), key=lambda item: bool(item[1].part))
-                if (reason := one.reason if one.tried_in == self.triton_starts else UNTRIED)
-            ]
-        )
+        return absent or [
+            f"the required model {name!r} does not answer: {reason}"
+            for name, one in sorted(results.items(), key=lambda item: bool(item[1].part))
+            if (reason := one.reason if one.tried_in == self.triton_starts else UNTRIED)
+        ]
 
     def _why_not(self, name: str, model: str) -> str:
         """Return what is known of a model that is not ready, to be added to saying so."""
@@ -233,8 +214,7 @@ class Readiness:
         if result is None:
             return None
         age = round(self.clock() - result.at, 1) if result.at else None
-        reason = result.reason or status.degraded.get(name, "")
-        return {"ok": not reason, "reason": reason, "age_s": age}
+        return {"ok": not result.reason, "reason": result.reason, "age_s": age}
 
     def _current(self) -> Status:
         """Return the status; an empty one where it is of an earlier start of Triton."""

@@ -109,9 +109,6 @@ class Stage:
     def is_stuck(self, model: str) -> bool:
         return model in self.readiness.prober().refused
 
-    def is_degraded(self, model: str) -> str:
-        return self.readiness.prober().degraded.get(model, "")
-
 
 def probed(prober: Prober, *, everything: bool = True) -> Readiness:
     """Return what web workers say after one round of a prober: of all models, or required ones."""

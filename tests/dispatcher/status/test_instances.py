@@ -228,100 +228,52 @@ class TestAModelThatIsLoadedAgain:
 
 
 class TestAModelThatHasLostOneOfItsProcesses:
+    """And that cannot be loaded again: it is asked on, until it fails its example."""
+
     @pytest.fixture
     def stage(self, stage: Stage, proc: Proc) -> Stage:
         stage.server.counted = {"echo": 2, "other": 2}
         watched(stage, proc, echo=[71, 72], other=[81, 82])
-        self.look(stage)
         stage.round()
         assert stage.readiness.reasons() == []
         return stage
 
-    @staticmethod
-    def look(stage: Stage) -> None:
+    def loses(self, stage: Stage, proc: Proc, *pids: int) -> None:
+        for pid in pids:
+            proc.die(pid, signal.SIGKILL)
         stage.time += 1
         stage.see_deaths()
-        stage.prober.list_models()
 
-    def loses(self, stage: Stage, proc: Proc, pid: int) -> None:
-        """A process dies, and the model cannot be loaded again."""
-        proc.die(pid, signal.SIGKILL)
-        self.look(stage)
-
-    def test_it_is_asked_on_and_what_is_not_answered_in_time_fails(
-        self, stage: Stage, proc: Proc
-    ) -> None:
-        stage.server.models_run["echo"] = ModelFailed("its process is gone")
-        stage.look()
-        assert stage.is_stuck("echo"), "it may be the only one"
+    def test_what_is_not_answered_in_time_fails(self, stage: Stage, proc: Proc) -> None:
         self.loses(stage, proc, 71)
         _, within = stage.server.abandoned["echo"]
         assert within == stage.prober.timeout
-        for _ in range(2):
-            assert not stage.is_stuck("echo"), "the lost one was given the example"
-            stage.readiness.refuse("echo")
-            stage.look()
-        report = stage.readiness.report("echo") or {}
-        assert report["reason"] == "its process is gone"
+        assert stage.server.reloads == ["echo"]
+        assert not stage.is_stuck("echo")
+        stage.look()
+        assert stage.readiness.reasons() == []
 
     def test_a_new_start_of_triton_mends_it_where_it_is_required(
         self, stage: Stage, proc: Proc
     ) -> None:
-        assert not stage.readiness.restart_helps()
         self.loses(stage, proc, 71)
-        stage.round()
-        (reason,) = stage.readiness.reasons()
-        assert "'echo' does not answer all requests: 1 of its 2 processes are left" in reason
+        stage.server.models_run["echo"] = ModelFailed("its process is gone")
+        stage.look()
+        assert stage.is_stuck("echo")
         assert stage.readiness.restart_helps()
         stage.supervisor = triton(starts=2)
         assert not stage.readiness.restart_helps()
+        stage.server.models_run["echo"] = dict
         stage.prober.list_models()
         stage.round()
         assert stage.readiness.reasons() == []
-
-    def test_a_web_worker_that_probes_later_knows_it_too(
-        self, stage: Stage, proc: Proc, tmp_path: Path
-    ) -> None:
-        self.loses(stage, proc, 71)
-        assert stage.readiness.restart_helps()
-        later = Stage(stage.server, stage.supervisor)
-        later.prober.processes = stage.prober.processes
-        later.prober._adopt(stage.readiness.prober())
-        self.look(later)
-        assert later.readiness.restart_helps()
-
-    def test_of_an_optional_model_the_report_tells(self, stage: Stage, proc: Proc) -> None:
-        self.loses(stage, proc, 81)
-        assert stage.readiness.reasons() == []
-        assert not stage.readiness.restart_helps()
-        report = stage.readiness.report("other") or {}
-        assert (report["ok"], report["reason"]) == (False, "1 of its 2 processes are left")
-        proc.put(73, "echo")  # it is being loaded anew
-        self.look(stage)
-        self.loses(stage, proc, 73)
-        assert not stage.readiness.restart_helps()
-
-    @pytest.mark.parametrize("how", ["loaded anew", "unloaded", "no process is left"])
-    def test_it_is_none_any_more_when_it_is(self, stage: Stage, proc: Proc, how: str) -> None:
-        self.loses(stage, proc, 71)
-        assert stage.is_degraded("echo")
-        if how == "unloaded":
-            stage.server.unloaded.add("echo")
-        elif how == "loaded anew":
-            proc.put(73, "echo")
-        else:
-            proc.die(72, signal.SIGKILL)
-        self.look(stage)
-        assert not stage.is_degraded("echo")
 
     def test_a_configuration_that_cannot_be_had_hides_no_other_loss(
         self, stage: Stage, proc: Proc
     ) -> None:
         stage.server.counted["echo"] = ModelUnavailable("it is being loaded")
-        proc.die(71, signal.SIGKILL)
-        self.loses(stage, proc, 81)
-        assert not stage.is_degraded("echo")
-        assert stage.is_degraded("other")
+        self.loses(stage, proc, 71, 81)
+        assert stage.server.reloads == ["other"]
 
     def test_one_that_fails_its_example_from_the_beginning_is_not_mended_by_a_new_start(
         self, proc: Proc
@@ -330,10 +282,9 @@ class TestAModelThatHasLostOneOfItsProcesses:
         stage.server.counted["echo"] = 2
         stage.server.models_run["echo"] = ModelFailed("it crashes")
         watched(stage, proc, echo=[71, 72])
-        self.look(stage)
         stage.round()
         self.loses(stage, proc, 71)
-        assert stage.is_degraded("echo")
+        assert stage.readiness.reasons() != []
         assert not stage.readiness.restart_helps()
 
     def test_one_whose_last_process_hangs_is_stuck(self, stage: Stage, proc: Proc) -> None:
