@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 import time
+from contextlib import suppress
 
 from container.supervisor.http_probe import ask, over_tcp
 from container.supervisor.log import ERROR, Say
@@ -41,7 +43,9 @@ class Announcement:
         say_at = time.monotonic() + CONNECT_S
         while (ping := ask(over_tcp(self.port), "/ping")).status != 200:
             if time.monotonic() > say_at:
-                reason = ping.error("message") or "no answer"
+                reason = "no answer"
+                with suppress(ValueError, LookupError, TypeError):
+                    reason = json.loads(ping.body)["error"]["message"]
                 self.say(f"NOT ready, /ping is {ping.status}: {reason}", ERROR)
                 say_at, self.settled = math.inf, True
             time.sleep(ASK_S if math.isfinite(say_at) else LATER_S)

@@ -40,18 +40,14 @@ def samples_in(folder: Path) -> list[Sample]:
     """
     if not folder.is_dir():
         raise Trouble(f"--samples is {str(folder)!r}, which is no folder; {EXPECTED}")
-    found = [one for path, name in files_of(folder) for one in of_file(path, name)]
-    if not found:
-        raise Trouble(f"there are no samples in {str(folder)!r}; {EXPECTED}")
-    return found
-
-
-def files_of(folder: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the files of a folder and of those in it, and what they are called there."""
+    found: list[Sample] = []
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
         if path.is_file() and not any(map(is_litter, (name, *name.parents[:-1]))):
-            yield path, str(name)
+            found += of_file(path, str(name))
+    if not found:
+        raise Trouble(f"there are no samples in {str(folder)!r}; {EXPECTED}")
+    return found
 
 
 def of_file(path: Path, name: str) -> Iterator[Sample]:

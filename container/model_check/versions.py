@@ -39,12 +39,6 @@ def check_versions(config: ConfigFindings, message: Message) -> None:
                 "is no version: Triton passes over what is no number, or begins with a zero",
                 f"rename it to {free}",
             )
-        elif path.name == "0":
-            findings.warning(
-                path,
-                "cannot be asked for by its number: callers name versions from 1",
-                f"rename it to {free}, unless no caller names it",
-            )
     plain = is_its_own_version(folder) or any((folder / name).is_file() for name in PLAIN_MODELS)
     if not (versions or plain):
         fix = f"put the model's file into {folder.name}/1/"

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from backends.machine.shared_memory import PREFIX
+from backends.machine.shared_memory import PREFIX, is_scarce
 from container.programs.listening import has_ipv6
 from container.programs.malloc import ALLOCATOR, FEW_ARENAS
 from container.programs.shared_memory import OWN_PREFIX
@@ -78,7 +78,7 @@ def gunicorn_program(
         "PROMETHEUS_MULTIPROC_DIR": str(run_dir / "metrics"),
         PREFIX: OWN_PREFIX,
         **({} if lines is None else {FINISHED: str(lines)}),
-        **({SCARCE: "1"} if plan.is_scarce else {}),
+        **({SCARCE: "1"} if is_scarce(plan.size) else {}),
         # Models and tokenizers are local files; nothing is fetched.
         "HF_HUB_OFFLINE": "1",
         # Without it transformers warns at import that there is no torch.

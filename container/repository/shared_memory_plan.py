@@ -30,7 +30,6 @@ from backends.machine.shared_memory import (
     PART_OF_A_MODEL,
     SHARES,
     ItemBytes,
-    is_scarce,
 )
 from clients.model_files.config_text import (
     Message,
@@ -70,11 +69,6 @@ class SharedMemoryPlan:
 
     size: int = AMPLE
     shares: Mapping[str, ModelShare] = field(default_factory=dict)
-
-    @property
-    def is_scarce(self) -> bool:
-        """Whether models have no more than their parts."""
-        return is_scarce(self.size)
 
     def environment(self) -> dict[str, str]:
         """Return what the backends have to know."""

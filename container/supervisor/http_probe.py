@@ -4,30 +4,21 @@ from __future__ import annotations
 
 import errno
 import http.client
-import json
 import socket
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 # A busy program answers late; one that is silent for longer than this hangs.
 ANSWER_TIMEOUT_S = 4.0
 CONNECT_TIMEOUT_S = 0.1
 
 
-@dataclass(frozen=True)
-class HttpAnswer:
+class HttpAnswer(NamedTuple):
     """An HTTP response; status 0 where there was none."""
 
     status: int
     body: bytes = b""
-
-    def error(self, field: str) -> str:
-        """Return a field of an error's body; empty where the body has none."""
-        try:
-            return str(json.loads(self.body)["error"][field])
-        except (ValueError, KeyError, TypeError):
-            return ""
 
 
 class UnixConnection(http.client.HTTPConnection):

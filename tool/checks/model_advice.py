@@ -59,6 +59,12 @@ def check_model(name: str, folder: Path, findings: Findings) -> None:
         for field in entries(message, KEY):
             check_environment(folder, config, field)
     versions = version_folders(folder)
+    if folder / "0" in versions:
+        findings.warning(
+            folder / "0",
+            "cannot be asked for by its number: callers name versions from 1",
+            "rename it, unless no caller names it",
+        )
     for place in find_served(message, versions) or [folder]:
         check_words(place, findings)
 
