@@ -189,24 +189,16 @@ def cpu(triton: int, models: list[tuple[str, int]]) -> dict[tuple[str, str], flo
 def test_the_seconds_of_ended_children_count_where_they_should(
     parent: subprocess.Popen[str],
 ) -> None:
-    """Also those of a model's: at its first load its engines are compared, in such processes."""
-    next_line(parent)
-    before = process_cpu(parent.pid)
+    """Those of a model are not Triton's when it has ended; its engines' trials are the model's."""
+    model = int(next_line(parent))
+    before, while_it_lived = process_cpu(parent.pid), cpu(parent.pid, [("m", model)])
+    assert while_it_lived["triton", "m"] >= ALMOST
     used = reap(parent)
     assert used >= ALMOST
     assert cpu(0, [("m", parent.pid)])["triton", "m"] >= used
     tick = 1 / os.sysconf("SC_CLK_TCK")
     assert process_cpu(parent.pid) == pytest.approx(before + used, abs=3 * tick)
     assert process_cpu(parent.pid, children=False) == pytest.approx(before, abs=3 * tick)
-
-
-def test_an_ended_models_seconds_do_not_count_again_as_tritons(
-    parent: subprocess.Popen[str],
-) -> None:
-    model = int(next_line(parent))
-    while_it_lived = cpu(parent.pid, [("m", model)])
-    assert while_it_lived["triton", "m"] >= ALMOST
-    reap(parent)
     after = cpu(parent.pid, [])
     assert after["triton", ""] == pytest.approx(while_it_lived["triton", ""], abs=0.1)
     assert ("triton", "m") not in after

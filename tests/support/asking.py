@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import io
 from typing import Any
 
+import numpy as np
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
@@ -51,6 +53,12 @@ def ask(client: FlaskClient, path: str = "/invocations", **body: Any) -> TestRes
 
 
 FORM = "multipart/form-data; boundary=b"
+
+
+def npy(array: Any, *, pickled: bool = False) -> bytes:
+    out = io.BytesIO()
+    np.save(out, array, allow_pickle=pickled)
+    return out.getvalue()
 
 
 def part(disposition: str, content_type: str, content: bytes) -> bytes:

@@ -14,7 +14,7 @@ from flask.testing import FlaskClient
 
 from clients.tensors.v2_protocol import convert
 from clients.triton.server import Signature, TensorSpec
-from tests.support.asking import ADD, RED, ask, tensor
+from tests.support.asking import ADD, RED, ask, npy, tensor
 from tests.support.fake_triton import FakeTriton
 from tests.support.stand_ins import Red, assert_error, image
 
@@ -222,12 +222,6 @@ def test_what_else_a_v2_body_may_not_have_is_named(client: FlaskClient) -> None:
     for payload in ({"npy": "abc"}, {"npy": 5}, {"inputs": [], "npy": "zzz"}):
         response = ask(client, modelname="add", payload=payload)
         assert_error(response, 400, "bad_payload", "`inputs`")
-
-
-def npy(array: Any, *, pickled: bool = False) -> bytes:
-    out = io.BytesIO()
-    np.save(out, array, allow_pickle=pickled)
-    return out.getvalue()
 
 
 NPY = {"Content-Type": "application/x-npy", "Accept": "application/x-npy"}

@@ -23,7 +23,7 @@ from clients.plugins.registry import Registry
 from dispatcher.settings import read_settings
 from tests.conftest import PICTURES, PROJECT
 from tests.support.application import serve_built_in
-from tests.support.asking import FORM, form_of, part, stand_in
+from tests.support.asking import FORM, form_of, npy, part, stand_in
 from tests.support.fuzz import (
     DOCUMENTS,
     Numbers,
@@ -134,12 +134,6 @@ FORMS = [
 )
 def test_forms(client: FlaskClient, body: bytes, content_type: str) -> None:
     sound(client.post("/invocations", data=body, content_type=content_type))
-
-
-def npy(array: Any) -> bytes:
-    out = io.BytesIO()
-    np.save(out, array, allow_pickle=False)
-    return out.getvalue()
 
 
 NPYS = [

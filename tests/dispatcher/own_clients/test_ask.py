@@ -252,51 +252,28 @@ def test_a_part_of_a_picture_is_asked_as_it_is(tmp_path: Path) -> None:
         assert "expected uint8 of shape [height, width, 3], RGB" in error["hint"]
 
 
+ASKS = "'double', which 'chain' asks: "
+PAYLOAD, PARAMETERS = (
+    f"'chain' asked 'double', which refuses the {what} that the class made"
+    for what in ("payload", "parameters")
+)
+CHANGE = "change the class, not the request: `numbers` is 'text'"
+UNKNOWN = "'doubel', which 'chain' asks: there is no model 'doubel'"
+LACKS = {"made": [{"numbers": [1]}, {"numbrs": [1]}]}
+FACTOR = {"numbers": [1], "parameters": {"factor": 11}}
+
+
 @pytest.mark.parametrize(
     ("payload", "status", "code", "message", "hint"),
     [
-        (  # the caller's own field
-            {"numbers": "text"},
-            400,
-            "bad_payload",
-            "'double', which 'chain' asks: `numbers` is 'text'",
-            "expected a list of numbers",
-        ),
-        (  # what the class made, of which nothing gets into the log
-            {"made": {"numbers": "text"}},
-            500,
-            "ask_failed",
-            "'chain' asked 'double', which refuses the payload that the class made",
-            "change the class, not the request: `numbers` is 'text'",
-        ),
-        (
-            {"made": [{"numbers": [1]}, {"numbrs": [1]}]},
-            500,
-            "ask_failed",
-            "which refuses the payload that the class made",
-            "payload[1]: `numbers` is missing",
-        ),
-        (
-            {"numbers": [1], "parameters": {"factor": 11}},
-            500,
-            "ask_failed",
-            "which refuses the parameters that the class made",
-            "`parameters.factor` is 11",
-        ),
-        (
-            {"numbers": [1], "name": "doubel"},
-            404,
-            "unknown_model",
-            "'doubel', which 'chain' asks: there is no model 'doubel'",
-            "the served models are: double",
-        ),
-        (
-            {"numbers": [1], "version": "7"},
-            404,
-            "unknown_version",
-            "'double', which 'chain' asks: no version 7",
-            "",
-        ),
+        # the caller's own field
+        ({"numbers": "text"}, 400, "bad_payload", f"{ASKS}`numbers` is 'text'", "list of numbers"),
+        # what the class made, of which nothing gets into the log
+        ({"made": {"numbers": "text"}}, 500, "ask_failed", PAYLOAD, CHANGE),
+        (LACKS, 500, "ask_failed", PAYLOAD, "payload[1]: `numbers` is missing"),
+        (FACTOR, 500, "ask_failed", PARAMETERS, "`parameters.factor` is 11"),
+        ({"numbers": [1], "name": "doubel"}, 404, "unknown_model", UNKNOWN, "models are: double"),
+        ({"numbers": [1], "version": "7"}, 404, "unknown_version", f"{ASKS}no version 7", ""),
         ({"made": "text"}, 500, "client_failed", "unexpected exception", ""),
     ],
 )

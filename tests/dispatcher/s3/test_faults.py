@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import logging
 import subprocess
@@ -15,15 +14,11 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from clients.errors import DeadlineExceeded
 from dispatcher.codecs.content_types import LargeBodies
-from dispatcher.errors import ObjectTooLarge, StorageFailed
-from dispatcher.s3.client import S3, Location, StoredObject
-from dispatcher.settings import read_settings
 from tests.conftest import PROJECT, free_ports
 from tests.dispatcher.s3.conftest import MakeClient, png
 from tests.support.proxies import HttpRequest, always, http_server, proxy
-from tests.support.s3 import BUCKET, FULL, READER, SECRET, S3Server
+from tests.support.s3 import FULL, READER, SECRET, S3Server
 from tests.support.stand_ins import assert_error
 
 RED = {"s3_key": "images/red.png"}
@@ -245,52 +240,11 @@ def test_requests_that_wait_leave_room_for_those_they_wait_for(
     assert not [text for text in came if '"error"' in text]
 
 
-def soon() -> float:
-    return time.monotonic() + 20
-
-
-@pytest.fixture
-def client(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3:
-    return made(s3, monkeypatch)
-
-
-def made(s3: S3Server, monkeypatch: pytest.MonkeyPatch, key: str = FULL, **settings: str) -> S3:
-    for name, value in (environment := s3.environment(key, **settings)).items():
-        monkeypatch.setenv(name, value)
-    return S3.of(read_settings(environment))
-
-
-def test_what_is_written_is_read_and_listed(client: S3, s3: S3Server) -> None:
-    place = Location(BUCKET, "round trip/ä+%20.bin")
-    content = bytes(range(256)) * 1000
-    client.put(place, content, "application/x-test", soon())
-    assert s3.read(place.key) == (content, "application/x-test")
-    assert client.get(place, soon(), len(content)) == content
-    listed = list(client.list(Location(BUCKET, "round trip/"), soon()))
-    etag = hashlib.md5(content, usedforsecurity=False).hexdigest()
-    assert listed == [StoredObject(place, 256_000, etag)]
-
-
-def test_a_larger_object_is_not_read(client: S3, s3: S3Server) -> None:
-    s3.put("large.bin", b"x" * 1001)
-    assert len(client.get(Location(BUCKET, "large.bin"), soon(), 1001)) == 1001
-    with pytest.raises(ObjectTooLarge, match="1001 bytes"):
-        client.get(Location(BUCKET, "large.bin"), soon(), 1000)
-
-
-def test_wrong_credentials_are_the_servers_fault_and_are_not_shown(
-    s3: S3Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_credentials_are_the_servers_fault_and_are_not_shown(make: MakeClient) -> None:
     key = "NOBODYSACCESSKEY0000"
-    stranger = made(s3, monkeypatch, key)
-    with pytest.raises(StorageFailed, match="InvalidAccessKeyId") as error:
-        stranger.get(Location(BUCKET, "images/empty.txt"), soon(), 9)
-    assert key not in error.value.message + error.value.hint
-
-
-def test_no_attempt_is_made_after_the_deadline(client: S3) -> None:
-    with pytest.raises(DeadlineExceeded, match="S3"):
-        client.get(Location(BUCKET, "images/empty.txt"), time.monotonic() - 1, 9)
+    response = ask(make(key=key))
+    assert_error(response, 502, "storage_failed", "InvalidAccessKeyId")
+    assert key not in response.text
 
 
 def test_boto3_is_not_imported_before_the_first_call() -> None:

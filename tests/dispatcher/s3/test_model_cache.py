@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import resource
@@ -19,6 +20,7 @@ from clients.errors import DeadlineExceeded, UnknownModel
 from dispatcher.errors import (
     ObjectForbidden,
     ObjectNotFound,
+    ObjectTooLarge,
     OutOfMemory,
     StorageFailed,
     StorageUnavailable,
@@ -68,6 +70,33 @@ def content(folder: Path) -> dict[str, bytes]:
         for path in folder.rglob("*")
         if path.is_file() and not path.name.startswith(".")
     }
+
+
+def soon() -> float:
+    return time.monotonic() + 20
+
+
+def test_what_is_written_is_read_and_listed(client: S3, s3: S3Server) -> None:
+    place = Location(BUCKET, "round trip/ä+%20.bin")
+    content = bytes(range(256)) * 1000
+    client.put(place, content, "application/x-test", soon())
+    assert s3.read(place.key) == (content, "application/x-test")
+    assert client.get(place, soon(), len(content)) == content
+    listed = list(client.list(Location(BUCKET, "round trip/"), soon()))
+    etag = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    assert listed == [StoredObject(place, 256_000, etag)]
+
+
+def test_a_larger_object_is_not_read(client: S3, s3: S3Server) -> None:
+    s3.put("large.bin", b"x" * 1001)
+    assert len(client.get(Location(BUCKET, "large.bin"), soon(), 1001)) == 1001
+    with pytest.raises(ObjectTooLarge, match="1001 bytes"):
+        client.get(Location(BUCKET, "large.bin"), soon(), 1000)
+
+
+def test_no_attempt_is_made_after_the_deadline(client: S3) -> None:
+    with pytest.raises(DeadlineExceeded, match="S3"):
+        client.get(Location(BUCKET, "images/empty.txt"), time.monotonic() - 1, 9)
 
 
 def test_models_are_listed_and_copied_whole(
