@@ -106,26 +106,34 @@ def write_region(path: Path, size: int) -> None:
     os.truncate(path, size)
 
 
+def release(share: Share) -> None:
+    """Close the file by which others count a share."""
+    assert share.held is not None
+    os.close(share.held)
+
+
 def test_what_all_models_have_is_no_more_than_they_may_where_others_have_the_rest(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """5.6 MiB are counted for each."""
+    """5.6 MiB are counted for each, and what a planned model has not taken yet."""
     monkeypatch.setattr(shared_memory, "ENDING_S", 0.0)
-    environment = {**LITTLE, PREFIX: "ours_"}
-    write_region(folder / "ours_region", 50 * MIB)
+    plan = {"size": 64 * MIB, "models": {"planned": [1000, 42 * MIB]}}
+    environment = {SHARES: json.dumps(plan), PREFIX: "ours_"}
+    write_region(folder / "ours_region", 10 * MIB)
     write_region(folder / "theirs", 100 * MIB)
+    planned = Share.of(part_model(name="planned"), environment)
     share = Share.of(part_model(), environment)
     other = Share.of(part_model(), environment)
-    assert other.held is not None
     with pytest.raises(ModelConfigError, match=r"'b': beside the other .*in 64 MB"):
         Share.of(part_model(), environment)
-    share.reserve(0, lambda size: os.truncate(folder / "ours_region", 50 * MIB + size))
+    share.reserve(0, lambda size: os.truncate(folder / "ours_region", 10 * MIB + size))
     with pytest.raises(ModelConfigError):
         Share.of(part_model(), environment)
-    os.close(other.held)
-    again = Share.of(part_model(), environment)
-    assert again.held is not None
-    os.close(again.held)
+    release(other)
+    release(Share.of(part_model(), environment))
+    planned.reserve(0, lambda size: None)
+    for later in [Share.of(part_model(), environment) for _ in range(4)]:
+        release(later)
 
 
 def test_what_others_have_only_for_a_moment_is_waited_for(folder: Path) -> None:
@@ -135,25 +143,7 @@ def test_what_others_have_only_for_a_moment_is_waited_for(folder: Path) -> None:
     leaving.start()
     share = Share.of(part_model(), {**LITTLE, PREFIX: "ours_"})
     leaving.join()
-    assert share.held is not None
-    os.close(share.held)
-
-
-@pytest.mark.usefixtures("folder")
-def test_what_a_planned_model_has_not_taken_yet_is_not_for_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(shared_memory, "ENDING_S", 0.0)
-    plan = {"size": 64 * MIB, "models": {"planned": [1000, 60 * MIB]}}
-    environment = {SHARES: json.dumps(plan), PREFIX: "ours_"}
-    planned = Share.of(part_model(name="planned"), environment)
-    assert planned.held is not None
-    with pytest.raises(ModelConfigError):
-        Share.of(part_model(), environment)
-    planned.reserve(0, lambda size: None)
-    later = Share.of(part_model(), environment)
-    assert later.held is not None
-    os.close(later.held)
+    release(share)
 
 
 def test_of_models_that_are_loaded_at_once_each_counts_what_the_others_hold(folder: Path) -> None:
