@@ -49,9 +49,7 @@ class Findings:
 
     def shown(self, file: Path) -> str:
         """Return a path relative to the root, where it is below it."""
-        if not file.is_relative_to(self.root):
-            return str(file)
-        return str(file.relative_to(self.root))
+        return str(file.relative_to(self.root) if file.is_relative_to(self.root) else file)
 
     @property
     def errors(self) -> int:

@@ -95,6 +95,12 @@ class Lifecycle:
             return 0.0
         return float(min(FIRST_DELAY_S * 2 ** (len(self.restarts) - 1), LONGEST_DELAY_S))
 
+    def has_been_done(self, now: float) -> bool:
+        """Whether its work has been finished for some time, after it was asked to end."""
+        if self.done_since is None and self.program.is_done(self.pid):
+            self.done_since = now
+        return self.done_since is not None and now > self.done_since + DONE_S
+
 
 @dataclass
 class Supervisor:
@@ -347,11 +353,11 @@ class Supervisor:
         if last.pid not in self._turns:
             # Continue a process that SIGSTOP has stopped: else it would do no more work.
             self.system.signal_group(last.pid, signal.SIGCONT)
-            self._turns[last.pid] = self.system.now()
-            self._ask_to_end(last, self.system.now())
+            self._turns[last.pid] = now
+            self._ask_to_end(last, now)
         elif last.state is State.STARTING and now > self._last_asked + ASK_AGAIN_S:
             self._ask_to_end(last, now)
-        elif last.state is State.RUNNING and self._has_been_done(last, now):
+        elif last.state is State.RUNNING and last.has_been_done(now):
             self._kill(last, "")
         elif now > self._turns[last.pid] + last.program.stop_within:
             slow = last.program.instead or last.program.name
@@ -361,12 +367,6 @@ class Supervisor:
                         f"{last.program.name} has not stopped in time; killing {slow}", WARNING
                     )
                     self._kill(lifecycle, "")
-
-    @staticmethod
-    def _has_been_done(lifecycle: Lifecycle, now: float) -> bool:
-        if lifecycle.done_since is None and lifecycle.program.is_done(lifecycle.pid):
-            lifecycle.done_since = now
-        return lifecycle.done_since is not None and now > lifecycle.done_since + DONE_S
 
     def _ask_to_end(self, lifecycle: Lifecycle, now: float) -> None:
         self._last_asked = now

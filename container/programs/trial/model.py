@@ -102,12 +102,7 @@ def load(file: Path) -> Any:
 
 
 def follow(answer: int, written: int, child: int) -> tuple[bytes, bytes, int]:
-    """Pass on what the child writes, until it ends.
-
-    Returns:
-        its answer, the last that it wrote, and how it ended.
-
-    """
+    """Pass on what the child writes; return its answer, its last words, and how it ended."""
     found, words, ended, status = b"", b"", 0, 0
     while True:
         ready, _, _ = select.select([answer, written], [], [], 0 if ended else LOOK_S)
