@@ -99,7 +99,7 @@ def check_batching(config: ConfigFindings, message: Message) -> None:
 
 
 def check_answers(config: ConfigFindings, message: Message) -> None:
-    """Note answers that a family cannot pass on, and ids of sequences that are too short."""
+    """Note answers that a family cannot pass on."""
     decoupled = list_switches(message, "model_transaction_policy", "decoupled")
     try:
         family = str(read_table(config.file.with_name(FILE)).get("family", Keys.family))
@@ -109,14 +109,6 @@ def check_answers(config: ConfigFindings, message: Message) -> None:
         what = f"makes any number of answers to a request; family {family!r} gives one"
         fix = f"leave `family` out of {FILE}, or write a class that asks by self.stream()"
         config.error("model_transaction_policy.decoupled", decoupled, what, fix)
-    for batching in message.messages("sequence_batching"):
-        for tensor in batching.messages("control_input"):
-            for control in tensor.messages("control"):
-                short = [one for one in control.all("data_type") if "32" in str(one.value)]
-                if short and control.text("kind") == "CONTROL_SEQUENCE_CORRID":
-                    what = f"is {short[0].value}, too short for sessions, and for API keys"
-                    key = "sequence_batching.control_input.control.data_type"
-                    config.warning(key, short, what, "write TYPE_UINT64")
 
 
 def check_cache(config: ConfigFindings, message: Message) -> None:

@@ -266,18 +266,6 @@ def test_several_answers_where_one_is_passed_on_are_an_error(
         assert one["fix"]
 
 
-def test_ids_of_sequences_that_are_too_short_are_a_warning(tmp_path: Path, check: Check) -> None:
-    folder = write_right(tmp_path, "right")
-    text = (folder / "config.pbtxt").read_text().replace("dynamic_batching", "# ")
-    for kind, count in (("TYPE_INT32", 1), ("TYPE_UINT32", 1), ("TYPE_UINT64", 0)):
-        control = f"{{ kind: CONTROL_SEQUENCE_CORRID data_type: {kind} }}"
-        batching = f'sequence_batching {{ control_input {{ name: "ID" control {control} }} }}\n'
-        (folder / "config.pbtxt").write_text(text + batching)
-        _, found = check(tmp_path, "--no-clients")
-        short = [one for one in found if "too short" in one["message"]]
-        assert [one["level"] for one in short] == ["warning"] * count
-
-
 def test_batching_that_changes_nothing_or_answers_is_a_warning(
     tmp_path: Path, check: Check
 ) -> None:
