@@ -20,17 +20,11 @@ from backends.model_config import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 
 AS_IN_THE_FILE = "write it as the file has it, or leave input and output out of config.pbtxt"
 RAGGED = "ragged batches are expected only by the native backends."
-CONTROLS = {
-    "int32_false_true": "TYPE_INT32",
-    "fp32_false_true": "TYPE_FP32",
-    "bool_false_true": "TYPE_BOOL",
-}
-"""The types of a sequence's control inputs, by what has their values."""
 
 
 def check(config: Mapping[str, Any], signature: FileSignature) -> None:
@@ -42,26 +36,32 @@ def check(config: Mapping[str, Any], signature: FileSignature) -> None:
     Raises ModelConfigError: naming the tensor, what the configuration says and what the file says.
     """
     refuse_unsupported(config)
-    inputs = config.get("input") or []
     if max_batch_size(config) > 0:
         check_batching(config, signature)
-        for tensor in inputs:
-            if tensor.get("optional"):
-                raise ModelConfigError(
-                    f"{unable(config)}: input '{tensor['name']}' is optional in the "
-                    "configuration, but that is expected only where max_batch_size is 0.",
-                    "leave `optional` out; or write max_batch_size: 0, and -1 before all dims",
-                )
-    inputs = [*inputs, *_sequence_controls(config)]
-    outputs = config.get("output") or []
+    inputs, outputs = config.get("input") or [], config.get("output") or []
     for kind, tensors, specs in (
-        ("input", inputs, (*signature.inputs, *signature.optional)),
+        ("input", inputs, signature.inputs),
         ("output", outputs, signature.outputs),
     ):
         known = {spec.name: spec for spec in specs}
         for tensor in tensors:
             _compare(config, kind, tensor, known)
-    _check_all_given(config, signature, inputs)
+            if tensor.get("optional"):
+                raise ModelConfigError(
+                    f"{unable(config)}: input '{tensor['name']}' is optional in the configuration, "
+                    "but the file has no default for it.",
+                    "leave `optional` out",
+                )
+    # Triton adds those that control a sequence.
+    controls = (config.get("sequence_batching") or {}).get("control_input") or []
+    given = {tensor["name"] for tensor in (*inputs, *controls)}
+    for spec in signature.inputs:
+        if spec.name not in given:
+            raise ModelConfigError(
+                f"{unable(config)}: input '{spec.name}' is missing from the configuration, but "
+                f"the file expects it as {spec.data_type} with shape {list(spec.shape)}.",
+                "list it beside the others, or leave input and output out of config.pbtxt",
+            )
 
 
 def take_every_shape(config: Mapping[str, Any]) -> None:
@@ -166,39 +166,3 @@ def _fits(configured: Sequence[int], actual: Sequence[int], *, exact: bool) -> b
         one == other or (not exact and DYNAMIC in (one, other))
         for one, other in zip(configured, actual, strict=True)
     )
-
-
-def _sequence_controls(config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the control inputs that Triton adds to requests of a sequence."""
-    return [
-        {
-            "name": tensor["name"],
-            "data_type": next(
-                (its for key, its in CONTROLS.items() if control.get(key)), control.get("data_type")
-            ),
-            "dims": [1],
-        }
-        for tensor in (config.get("sequence_batching") or {}).get("control_input") or []
-        for control in tensor.get("control") or []
-    ]
-
-
-def _check_all_given(
-    config: Mapping[str, Any], signature: FileSignature, tensors: Iterable[Mapping[str, Any]]
-) -> None:
-    given = {tensor["name"]: bool(tensor.get("optional")) for tensor in tensors}
-    for spec in signature.inputs:
-        if given.get(spec.name) is False:
-            continue
-        what = (
-            "is optional in the configuration, but the file has no default for it."
-            if spec.name in given
-            else "is missing from the configuration, but the file expects it as "
-            f"{spec.data_type} with shape {list(spec.shape)}."
-        )
-        fix = (
-            "leave `optional` out"
-            if spec.name in given
-            else "list it beside the others, or leave input and output out of config.pbtxt"
-        )
-        raise ModelConfigError(f"{unable(config)}: input '{spec.name}' {what}", fix)

@@ -132,11 +132,7 @@ def choice_for_onnxruntime(
     if own := own_settings(config):
         return EngineChoice(ONNXRUNTIME, reason=f"which alone knows {own}")
     properties(config)
-    found = find_choice(folder, file, asked, environment)
-    optional = {spec.name for spec in found.signature.optional} if found.signature else set()
-    if given := optional & {tensor["name"] for tensor in config.get("input") or []}:
-        return EngineChoice(ONNXRUNTIME, reason=f"which alone takes {', '.join(sorted(given))}")
-    return found
+    return find_choice(folder, file, asked, environment)
 
 
 def find_choice(
@@ -219,7 +215,7 @@ def parse_choice(found: Mapping[str, Any]) -> EngineChoice:
     if signature is not None:
         sides = (
             tuple(FileTensor(**one | {"shape": tuple(map(int, one["shape"]))}) for one in side)
-            for side in (signature["inputs"], signature["outputs"], signature["optional"])
+            for side in (signature["inputs"], signature["outputs"])
         )
         signature = FileSignature(*sides)
     made = EngineChoice(**{**found, "signature": signature})

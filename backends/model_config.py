@@ -62,11 +62,10 @@ class FileTensor:
 
 @dataclass(frozen=True, slots=True)
 class FileSignature:
-    """The tensors of a model file; `optional` are inputs that may be left out."""
+    """The tensors of a model file."""
 
     inputs: tuple[FileTensor, ...]
     outputs: tuple[FileTensor, ...]
-    optional: tuple[FileTensor, ...] = ()
 
 
 def max_batch_size(config: Mapping[str, Any]) -> int:

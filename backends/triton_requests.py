@@ -81,7 +81,7 @@ class RequestHandler:
         self._max_batch_size = max_batch_size(config)
         # Triton keeps the answer for requests with equal inputs, whatever their parameters are.
         self._is_cached = bool((config.get("response_cache") or {}).get("enable"))
-        self._specs = {spec.name: spec for spec in (*signature.inputs, *signature.optional)}
+        self._specs = {spec.name: spec for spec in signature.inputs}
         self._session = session
         self._share = share
         self._one_sends = Lock()

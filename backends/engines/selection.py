@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import redirect_stdout, suppress
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -86,7 +86,7 @@ class Reference:
     results: Sequence[tuple[Sample, tuple[Any, list[Arrays]], list[Arrays]]]
     given: Sequence[Arrays]
     outputs: Sequence[Arrays]
-    tap: RecordingSession | None
+    tap: RecordingSession
     is_int8: bool
 
 
@@ -147,17 +147,16 @@ def answers(folder: Path, file: Path, signature: FileSignature) -> Reference:
     session = open_session(file)
     exact = onnxruntime_run(session)
     tap = RecordingSession(session, exact)
-    client = None
-    with suppress(Trouble):  # it has none, or a class that is broken
-        client = client_of(folder, tap)
+    client = client_of(folder, tap)
     results = results_of(client, folder, file, tap) if client else []
-    if given := [one for *_, some in results for one in some]:
-        outputs = [one for _, (_, some), _ in results for one in some]
-        return Reference(exact, client, results, given, outputs, tap, is_int8)
-    given, outputs = (
-        list(map(dict, side)) for side in make_up_rows(signature, lambda x, _: exact(x))
-    )
-    return Reference(exact, None, (), given, outputs, None, is_int8)
+    given = [one for *_, some in results for one in some]
+    outputs = [one for _, (_, some), _ in results for one in some]
+    if not given:
+        client = None
+        given, outputs = (
+            list(map(dict, side)) for side in make_up_rows(signature, lambda x, _: exact(x))
+        )
+    return Reference(exact, client, results, given, outputs, tap, is_int8)
 
 
 def results_of(
@@ -175,6 +174,7 @@ def results_of(
         except Trouble:
             if sample not in examples:
                 raise
+            tap.emptied()
             continue  # the class asks other models too
         given, outputs = tap.emptied()
         results.append((sample, (result, outputs), given))
@@ -206,20 +206,16 @@ def answer_wide_integers(file: Path, given: Arrays, exact: Run) -> tuple[Arrays,
         if array.dtype in (np.int64, np.uint64)
     }
     try:
-        if not wide or any(
-            node.get_type_name() in REPEATS for node in openvino.read(file).get_ops()
-        ):
+        operators = {node.get_type_name() for node in openvino.read(file).get_ops()}
+        if not wide or not operators.isdisjoint(REPEATS):
             return None
         return {**given, **wide}, exact({**given, **wide})
     except Exception:  # each engine has its own
         return None
 
 
-def client_of(folder: Path, tap: RecordingSession) -> Client:
-    """Return a model's client, which uses the recording session.
-
-    Raises Trouble: it has none that works.
-    """
+def client_of(folder: Path, tap: RecordingSession) -> Client | None:
+    """Return a model's client, which uses the recording session; None where none works."""
     with tempfile.TemporaryDirectory(prefix="dispatcher-") as beside:
         repository = Path(beside).resolve()
         (repository / folder.name).symlink_to(folder.resolve())
@@ -228,11 +224,9 @@ def client_of(folder: Path, tap: RecordingSession) -> Client:
             registry = load_clients(
                 Environment(server, repository), read_settings(os.environ).client_folders
             )
-        found = [one for one in registry.clients.values() if one.served_by == folder.name]
-        if not found:
-            raise Trouble(f"{folder.name} has no client that works")
         tap.emptied()  # a class may ask its model as it is made
-        return found[0]
+        found = (one for one in registry.clients.values() if one.served_by == folder.name)
+        return next(found, None)
 
 
 def compare_with(known: Reference, run: Run, file: Path, *, is_exact: bool) -> Agreement:
@@ -246,21 +240,16 @@ def compare_with(known: Reference, run: Run, file: Path, *, is_exact: bool) -> A
     outputs = [run(one) for one in known.given]
     limit = LIMIT if is_exact and not known.is_int8 else SPREAD
     found = worst_of([tensors(*pair, limit) for pair in zip(known.outputs, outputs, strict=True)])
-    client, tap = known.client, known.tap
-    if client is None or tap is None or (is_exact and not known.is_int8):
-        return found
-    if not math.isfinite(found.difference):  # another shape, or what is no number
+    client = known.client
+    is_another = not math.isfinite(found.difference)  # another shape, or what is no number
+    if client is None or is_another or (is_exact and not known.is_int8):
         return found
     # However near the tensors are: of two classes that are nearly equal the other may be first.
-    tap.by = run
-    seen = [
-        difference(
-            client,
-            expected,
-            (ask(client, sample, parameters(client), file.parent.name), tap.emptied()[1]),
-        )
-        for sample, expected, _ in known.results
-    ]
+    known.tap.by = run
+    seen = []
+    for sample, expected, _ in known.results:
+        result = ask(client, sample, parameters(client), file.parent.name)
+        seen.append(difference(client, expected, (result, known.tap.emptied()[1])))
     if why := says_nothing(seen):
         if is_exact:  # the outputs have to be the same then
             return found

@@ -121,7 +121,7 @@ class TritonPythonModel:
             config,
             kind,
             int(args["model_instance_device_id"]),
-            [CPU] if kind == "CPU" else session.available_providers(),
+            [CPU] if kind == "CPU" else session.import_onnxruntime().get_available_providers(),
         )
         on_cpu = providers[0][0] == CPU
         if args["model_instance_kind"] == "GPU" and on_cpu:

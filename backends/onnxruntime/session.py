@@ -108,7 +108,7 @@ class OnnxFile:
     """
 
     def __init__(self, file: Path) -> None:
-        onnxruntime = _import_onnxruntime()
+        onnxruntime = import_onnxruntime()
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = usable_cpus()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -122,11 +122,6 @@ class OnnxFile:
     def run(self, inputs: Tensors, outputs: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Return the named outputs; raise what ONNX Runtime raises."""
         return dict(zip(outputs, self._session.run(list(outputs), dict(inputs)), strict=True))
-
-
-def available_providers() -> list[str]:
-    """Return the execution providers of the installed ONNX Runtime."""
-    return list(_import_onnxruntime().get_available_providers())
 
 
 class OnnxSession:
@@ -159,7 +154,7 @@ class OnnxSession:
             self._alone = _open(file, session_options(settings), providers)
         self._runs = 0
         self._counted = Lock()
-        self._shrinking = _import_onnxruntime().RunOptions()
+        self._shrinking = import_onnxruntime().RunOptions()
         self._shrinking.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
         self._sizes = {id(one): allocator.Sizes() for one in (self._alone, self._beside)}
         self.signature = _signature(self._alone)
@@ -196,7 +191,7 @@ class OnnxSession:
 
 
 def session_options(settings: SessionSettings) -> Any:
-    onnxruntime = _import_onnxruntime()
+    onnxruntime = import_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.log_severity_level = ERROR  # centerface's load has 118 warnings
     options.intra_op_num_threads = settings.intra_op_threads
@@ -210,7 +205,7 @@ def session_options(settings: SessionSettings) -> Any:
     return options
 
 
-def _import_onnxruntime() -> Any:
+def import_onnxruntime() -> Any:
     # Only where a file is opened: Triton starts one more process for each model, which completes
     # its configuration and often has nothing to open.
     try:
@@ -224,13 +219,13 @@ def _import_onnxruntime() -> Any:
 
 
 def _open(file: Path, options: Any, providers: Sequence[Provider]) -> Any:
-    onnxruntime = _import_onnxruntime()
+    onnxruntime = import_onnxruntime()
     try:
         return onnxruntime.InferenceSession(str(file), options, providers=list(providers))
     except Exception as error:
         reason = str(error).strip().split("\n")[0]
-        what = f"ONNX Runtime cannot open '{file}': {reason}"
-        raise ModelConfigError(what, _fix(reason)) from error
+        fix = next((fix for said, fix in _FIXES if said in reason), "")
+        raise ModelConfigError(f"ONNX Runtime cannot open '{file}': {reason}", fix) from error
 
 
 def _infer_shapes(session: Any, file: Path) -> Any:
@@ -243,22 +238,15 @@ def _infer_shapes(session: Any, file: Path) -> Any:
     sizes = (size for one in session.get_outputs() for size in one.shape)
     if all(isinstance(size, int) or (size and size in known) for size in sizes):
         return session
-    options = _import_onnxruntime().SessionOptions()
+    options = import_onnxruntime().SessionOptions()
     options.log_severity_level = FATAL
     return _open(file, options, [(CPU, {})])
-
-
-def _fix(reason: str) -> str:
-    """Return how to mend a file that cannot be opened; empty if not known."""
-    return next((fix for said, fix in _FIXES if said in reason), "")
 
 
 def _signature(session: Any) -> FileSignature:
     """Return the tensors as the model's own file has them."""
     return FileSignature(
-        _specs("input", session.get_inputs()),
-        _specs("output", session.get_outputs()),
-        _specs("input", session.get_overridable_initializers()),
+        _specs("input", session.get_inputs()), _specs("output", session.get_outputs())
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import onnxruntime
@@ -306,7 +307,7 @@ def test_without_a_client_tensors_are_compared_by_their_spread(
     tmp_path: Path, off: float, is_exact: bool, is_int8: bool, passes: bool
 ) -> None:
     """A thousandth of 4 in f32; a hundredth in less, or where engines round each in its way."""
-    known = selection.Reference(lambda _: {}, None, (), [{}], [{"y": Y}], None, is_int8)
+    known = selection.Reference(lambda _: {}, None, (), [{}], [{"y": Y}], Mock(), is_int8)
     further = Y + np.array([0, off, 0, 0], np.float32)
     found = selection.compare_with(known, lambda _: {"y": further}, tmp_path, is_exact=is_exact)
     assert found.passes is passes

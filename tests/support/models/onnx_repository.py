@@ -96,7 +96,7 @@ SERVED: dict[str, tuple[Writer, str | None]] = {
     ),
     "every_type": (made.every_type, rows(4) + ONE),
     "empty": (made.total, takes("x", "-1, -1") + gives("total", "-1, 1") + ONE),
-    "with_default": (made.with_default, X + takes("bias", "3", more="optional: true") + Y + ONE),
+    "with_default": (made.with_default, X + Y + ONE),
     "sequence": (made.two_inputs, rows(2) + takes("x", "1") + gives("y", "1") + STARTS + ONE),
     "trio": (made.plus_one, "instance_group { count: 3 kind: KIND_CPU }\n"),
     "accelerated": (
