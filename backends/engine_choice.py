@@ -19,7 +19,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from backends.machine.shared_folder import digest_files, hold_lock, write_json
+from backends.machine.shared_folder import digest_files, hold_lock, read_json, write_json
 from backends.model_config import FileSignature, FileTensor, ModelConfigError, read_parameters
 from backends.onnxruntime.session_settings import own_settings
 from backends.openvino.properties import properties
@@ -68,13 +68,8 @@ class EnginePreference:
 class EngineChoice:
     """Which engine runs a model, and what the comparison of engines found.
 
-    Args:
-        reason: why, as the end of a sentence.
-        speedup: of a run, over ONNX Runtime in f32; 0 where it was not measured.
-        difference: the worst difference from its answers, in words; empty where there is none.
-        signature: the file's tensors; None where they were not read.
-        gave_up_s: seconds after which the comparison was ended; 0 where it came to its end.
-
+    `speedup` is over ONNX Runtime in f32, 0 where it was not measured; `difference` the worst from
+    its answers, in words; `gave_up_s` the seconds after which a comparison was ended, else 0.
     """
 
     engine: str
@@ -184,11 +179,10 @@ def measure_choice(folder: Path, file: Path, asked: EnginePreference, limit: flo
 
 def read(kept: Path, limit: float) -> EngineChoice | None:
     """Return a choice from the cache; None where there is none, or it had less time than now."""
-    try:
-        known = parse_choice(json.loads(kept.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return None if 0 < known.gave_up_s < limit else known
+    with suppress(ValueError, KeyError, TypeError):
+        known = parse_choice(read_json(kept))
+        return None if 0 < known.gave_up_s < limit else known
+    return None
 
 
 def show(found: EngineChoice, shared: Path | None, model: str, version: str) -> Path | None:
@@ -204,9 +198,9 @@ def show(found: EngineChoice, shared: Path | None, model: str, version: str) -> 
 
 def hide(file: Path | None) -> None:
     """Remove the file of `show`, unless another process has written it since."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        if file and json.loads(file.read_text(encoding="utf-8"))["pid"] == os.getpid():
-            file.unlink()
+    match file and read_json(file):
+        case {"pid": pid} if file and pid == os.getpid():
+            file.unlink(missing_ok=True)
 
 
 def parse_choice(found: Mapping[str, Any]) -> EngineChoice:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from backends.batching.item import Tensors
-    from backends.completion import Completion
     from backends.model_config import FileSignature
     from backends.onnxruntime.session import OnnxSession
     from backends.openvino.session import OpenVinoSession
@@ -263,21 +262,6 @@ def refuse_unknown(kind: str, named: Iterable[str], known: Collection[str]) -> N
             )
 
 
-def log_completion(model_name: str, completion: Completion) -> None:
-    """Write to Triton's log what a file has added to a configuration."""
-    if completion.info:
-        pb_utils.Logger.log_info(f"model '{model_name}': {completion.info}")
-    if completion.warning:
-        what, fix = completion.warning
-        log_warnings(model_name, [f"{what}; {fix}"])
-
-
-def log_warnings(model_name: str, warnings: Sequence[str]) -> None:
-    """Write each sentence to Triton's log, with the model's name before it."""
-    for warning in warnings:
-        pb_utils.Logger.log_warn(f"model '{model_name}': {warning}")
-
-
 def _grow(size: int) -> None:
     # A request to a model that does not exist: its tensor is put into this instance's shared
     # memory, which grows for it. Triton answers with an error, and the tensor is gone again.
@@ -289,9 +273,7 @@ def _grow(size: int) -> None:
 
 def _size(tensors: Tensors | Exception) -> int:
     """Return the bytes of tensors."""
-    if isinstance(tensors, Exception):
-        return 0
-    return sum(_bytes(tensor) for tensor in tensors.values())
+    return 0 if isinstance(tensors, Exception) else sum(map(_bytes, tensors.values()))
 
 
 def _bytes(tensor: NDArray[Any]) -> int:

@@ -8,13 +8,12 @@ up are run alone and together, and all outputs are compared.
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from backends.machine.shared_folder import digest_files, write_json
+from backends.machine.shared_folder import digest_files, read_json, write_json
 from backends.model_config import DYNAMIC
 from clients.triton.server import TOLERANCES
 
@@ -114,9 +113,8 @@ def limit_time(run: Run) -> Run:
 
 def make_up_rows(signature: FileSignature, run: Run) -> tuple[list[Tensors], list[Tensors]]:
     """Return made-up rows, one of each of `KINDS`, and their outputs; none where it fails."""
-    names = [spec.name for spec in signature.outputs]
     try:
-        return _of_a_size(signature.inputs, names, run)[1:]
+        return _of_a_size(signature.inputs, [spec.name for spec in signature.outputs], run)[1:]
     except _NoRun:
         return [], []
 
@@ -147,12 +145,9 @@ def find_dependence(
     if folder is None:
         return try_it()
     kept = folder / f"{digest_files(files, EDITION, edition)}.json"
-    try:
-        known = json.loads(kept.read_text(encoding="utf-8"))["against"]
-        if isinstance(known, str):
+    match read_json(kept):
+        case {"against": str(known)}:
             return known
-    except (OSError, ValueError, KeyError, TypeError):
-        pass  # there is none, or it is damaged
     against = try_it()
     write_json(kept, {"against": against})
     return against

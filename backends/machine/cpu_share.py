@@ -39,11 +39,6 @@ def threads_of_an_instance(instances: int, cpus: int) -> int:
     return max(min(cpus, CORES_OF_A_RUN), cpus // max(1, instances))
 
 
-def threads_of_a_run(threads: int) -> int:
-    """Return how many of an instance's threads one run has."""
-    return min(threads, CORES_OF_A_RUN)
-
-
 def _quota(cgroups: Path, own_cgroup: Path) -> float | None:
     """Return the lowest CPU quota on the way from the own control group to the root."""
     folders = [cgroups]

@@ -43,6 +43,14 @@ def write_json(file: Path, content: Mapping[str, Any]) -> None:
         part.unlink(missing_ok=True)
 
 
+def read_json(file: Path) -> Any:
+    """Return what is in a JSON file; nothing where there is none, or it is damaged."""
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
 def digest_files(files: Iterable[Path], *words: object) -> str:
     """Return a digest of files, with their names, and of what else a result depends on."""
     digest = hashlib.sha256(repr(words).encode())

@@ -83,7 +83,11 @@ class TritonPythonModel:
                 Path(cache) if cache else None,
             )
             config.update(completion.fields)
-            triton_requests.log_completion(config["name"], completion)
+            if completion.info:
+                pb_utils.Logger.log_info(f"model '{config['name']}': {completion.info}")
+            if completion.warning:
+                said = "; ".join(completion.warning)
+                pb_utils.Logger.log_warn(f"model '{config['name']}': {said}")
         if model_config.DYNAMIC_BATCHING in config:
             config_check.take_every_shape(config)
         return auto_complete_model_config
@@ -126,7 +130,8 @@ class TritonPythonModel:
         on_cpu = providers[0][0] == CPU
         if args["model_instance_kind"] == "GPU" and on_cpu:
             warnings.append("it runs on the CPU: there is a GPU, but no onnxruntime-gpu.")
-        triton_requests.log_warnings(config["name"], [*warnings, *warn_of_unread(config)])
+        for warning in (*warnings, *warn_of_unread(config)):
+            pb_utils.Logger.log_warn(f"model '{config['name']}': {warning}")
         found = EngineChoice(ONNXRUNTIME, reason="on a GPU")
         if on_cpu:
             found = choice_for_onnxruntime(config, self._folder(), file, os.environ)

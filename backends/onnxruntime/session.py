@@ -21,7 +21,7 @@ from backends.model_config import (
 from backends.onnxruntime.execution_providers import CPU
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -134,16 +134,12 @@ class OnnxSession:
     number of threads the second.
 
     Raises ModelConfigError: ONNX Runtime cannot read the file, or a tensor's type is not served.
-
     """
 
     by_rows = None
 
     def __init__(
-        self,
-        file: Path,
-        settings: SessionSettings,
-        providers: Sequence[Provider],
+        self, file: Path, settings: SessionSettings, providers: Sequence[Provider]
     ) -> None:
         is_small = sum(one.stat().st_size for one in files_of(file)) <= SMALL
         self.on_cpu = [name for name, _ in providers] == [CPU]
@@ -245,21 +241,15 @@ def _infer_shapes(session: Any, file: Path) -> Any:
 
 def _signature(session: Any) -> FileSignature:
     """Return the tensors as the model's own file has them."""
-    return FileSignature(
-        _specs("input", session.get_inputs()), _specs("output", session.get_outputs())
-    )
-
-
-def _specs(kind: str, nodes: Iterable[Any]) -> tuple[FileTensor, ...]:
-    specs = []
-    for node in nodes:
-        data_type = DATA_TYPES.get(node.type)
-        if data_type is None:
-            raise _not_carried(kind, node)
-        # A named dimension, or one without name or size, is dynamic.
-        shape = tuple(size if isinstance(size, int) else DYNAMIC for size in node.shape)
-        specs.append(FileTensor(node.name, data_type, shape))
-    return tuple(specs)
+    sides: dict[str, list[FileTensor]] = {"input": [], "output": []}
+    for kind, nodes in (("input", session.get_inputs()), ("output", session.get_outputs())):
+        for node in nodes:
+            if node.type not in DATA_TYPES:
+                raise _not_carried(kind, node)
+            # A named dimension, or one without name or size, is dynamic.
+            shape = tuple(size if isinstance(size, int) else DYNAMIC for size in node.shape)
+            sides[kind].append(FileTensor(node.name, DATA_TYPES[node.type], shape))
+    return FileSignature(tuple(sides["input"]), tuple(sides["output"]))
 
 
 def _not_carried(kind: str, node: Any) -> ModelConfigError:

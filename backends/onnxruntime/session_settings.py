@@ -29,12 +29,11 @@ MOST_AT_ONCE = 8
 no request is answered where all began together."""
 
 LEFT_OUT = (
-    *("execution_mode", "inter_op_thread_count", "enable_mem_arena", "enable_mem_pattern"),
-    *("gpu_mem_limit", "do_copy_in_default_stream"),
-    *("cudnn_conv_algo_search", "arena_extend_strategy"),
+    *("execution_mode", "inter_op_thread_count", "enable_mem_", "memory.", "gpu_mem_limit"),
+    *("do_copy_in_default_stream", "cudnn_conv_algo_search", "arena_extend_strategy"),
 )
-"""Parameters of the native backend that are not read: a graph is run in sequence, memory is given
-back by itself where a run was unusually large, and CUDA's are those of its accelerator."""
+"""What parameters of the native backend begin with that are not read: a graph is run in sequence,
+memory is given back by itself where a run was unusually large, and CUDA's are its accelerator's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +100,8 @@ def own_settings(config: Mapping[str, Any]) -> str:
 
 def warn_of_unread(config: Mapping[str, Any]) -> list[str]:
     """Return a warning for each parameter of the native backend that is not read here."""
-    texts = read_parameters(config)
     return [
         f"the parameter '{key}' is left out: see docs/engines.md."
-        for key in texts
-        if key in LEFT_OUT or key.startswith("memory.")
+        for key in read_parameters(config)
+        if key.startswith(LEFT_OUT)
     ]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from backends.machine.cpu_share import threads_of_a_run, threads_of_an_instance, usable_cpus
+from backends.machine.cpu_share import CORES_OF_A_RUN, threads_of_an_instance, usable_cpus
 from backends.model_config import count_of, instance_count
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def properties(
     return {
         **computing_in(precision),
         THREADS: threads,
-        STREAMS: count_of(config, STREAMS) or max(1, threads // threads_of_a_run(threads)),
+        STREAMS: count_of(config, STREAMS) or max(1, threads // min(threads, CORES_OF_A_RUN)),
         # Each process would pin its threads to the same cores as all others.
         "ENABLE_CPU_PINNING": False,
     }

@@ -8,8 +8,7 @@ the rows before that product. One more input has their numbers; if it is empty, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -31,8 +30,7 @@ _DECOMPRESSION = ("Convert", "Multiply")  # of a constant in fewer bits
 _END = 2**31  # behind any row, and small enough to be multiplied with their number
 
 
-@dataclass(frozen=True)
-class _End:
+class _End(NamedTuple):
     """How a graph ends before an output: `hidden` [.., .., H] goes into a product.
 
     `reshapes` are nodes behind it that change its shape.

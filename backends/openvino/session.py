@@ -45,10 +45,7 @@ class OpenVinoSession:
     on_cpu = True
 
     def __init__(
-        self,
-        file: Path,
-        properties: Mapping[str, Any],
-        shared: Path | None = None,
+        self, file: Path, properties: Mapping[str, Any], shared: Path | None = None
     ) -> None:
         model, self._mapped = read_mapped(file, shared)
         self._made = None if self._mapped == file else self._mapped
@@ -170,10 +167,11 @@ def unreadable(file: Path, error: Exception) -> ModelConfigError:
 
 def _save(file: Path, made: Path) -> None:
     """Write a model in OpenVINO's own format."""
-    openvino = import_openvino()
-    part = made.with_suffix(".part.xml")
+    part, model = made.with_suffix(".part.xml"), read(file)
+    import openvino
+
     try:
-        openvino.save_model(read(file), part, compress_to_fp16=False)
+        openvino.save_model(model, part, compress_to_fp16=False)
         part.with_suffix(WEIGHTS).rename(made.with_suffix(WEIGHTS))
         part.rename(made)
     except RuntimeError as error:  # a full disk is one to OpenVINO
@@ -183,14 +181,18 @@ def _save(file: Path, made: Path) -> None:
             left.unlink(missing_ok=True)
 
 
-def import_openvino() -> Any:
-    """Import OpenVINO, without the package that `pip` installs with it.
+@cache
+def core() -> Any:
+    """Return the process's one `openvino.Core`.
 
-    That one would send statistics to OpenVINO's makers at each import. Where a module is None,
-    importing it fails, and OpenVINO does without.
+    OpenVINO's plug-in for CPUs sets a stack for signal handlers when it is loaded, and sets the one
+    before it when it is unloaded, which may have been freed by then. A plug-in belongs to a `Core`:
+    with several, the next signal, such as Ctrl-C, ended the process by a segmentation fault.
 
     Raises ModelConfigError: OpenVINO is not there.
     """
+    # The package that `pip` installs with it would send statistics to OpenVINO's makers at each
+    # import. Where a module is None, importing it fails, and OpenVINO does without.
     sys.modules.setdefault(TELEMETRY, None)  # type: ignore[arg-type]
     # Only where a file is opened: Triton starts one more process for each model, which completes
     # its configuration and often has nothing to open.
@@ -201,15 +203,4 @@ def import_openvino() -> Any:
             f"OpenVINO cannot be imported ({error}).",
             "install it in the environment of the container: pip install --no-deps openvino",
         ) from error
-    return openvino
-
-
-@cache
-def core() -> Any:
-    """Return the process's one `openvino.Core`.
-
-    OpenVINO's plug-in for CPUs sets a stack for signal handlers when it is loaded, and sets the one
-    before it when it is unloaded, which may have been freed by then. A plug-in belongs to a `Core`:
-    with several, the next signal, such as Ctrl-C, ended the process by a segmentation fault.
-    """
-    return import_openvino().Core()
+    return openvino.Core()

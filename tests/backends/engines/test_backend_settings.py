@@ -13,7 +13,6 @@ from backends.batching.item import RequestError
 from backends.batching.tensor_shapes import decode_texts
 from backends.machine.cpu_share import (
     cpu_limit,
-    threads_of_a_run,
     threads_of_an_instance,
     usable_cpus,
 )
@@ -39,10 +38,6 @@ class TestThreads:
         self, instances: int, cpus: int, threads: int
     ) -> None:
         assert threads_of_an_instance(instances, cpus) == threads
-
-    @pytest.mark.parametrize(("threads", "of_a_run"), [(1, 1), (2, 2), (4, 4), (8, 4), (32, 4)])
-    def test_a_run_has_four_of_many(self, threads: int, of_a_run: int) -> None:
-        assert threads_of_a_run(threads) == of_a_run
 
     @pytest.mark.parametrize("given", [{}, {"intra_op_thread_count": "0"}])
     def test_the_default_is_a_share_that_does_not_spin(self, given: dict[str, str]) -> None:

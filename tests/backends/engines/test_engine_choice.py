@@ -96,6 +96,8 @@ class TestProperties:
             "NUM_STREAMS": 2,
         }
         assert properties(cpu_config(), cpus=8) == expected
+        streams = {cpus: properties(cpu_config(), cpus=cpus)["NUM_STREAMS"] for cpus in (1, 4, 32)}
+        assert streams == {1: 1, 4: 1, 32: 8}
 
     @pytest.mark.parametrize(
         ("given", "key", "expected"),
