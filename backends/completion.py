@@ -7,6 +7,7 @@ loads there too: `AutoCompleteMaxBatch` and `AutoCompleteIO` of the onnxruntime 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from backends.batching.row_independence import find_dependence, row_dependence
@@ -111,12 +112,9 @@ def _find_against(opened: OnnxFile, most: int, trials: Path | None) -> str:
     """Return why requests may not share runs of `most` rows; empty where they may."""
     if has_operator(opened.path, DYNAMIC_QUANTIZATION):
         return QUANTIZES
-    return find_dependence(
-        trials,
-        files_of(opened.path) if trials else (),
-        f"{opened.runtime}, {most} rows",
-        lambda: row_dependence(opened.signature, opened.run, most),
-    )
+    files, edition = files_of(opened.path) if trials else (), f"{opened.runtime}, {most} rows"
+    try_it = partial(row_dependence, opened.signature, opened.run, most)
+    return find_dependence(trials, files, edition, try_it)
 
 
 def _count_dims_left_out(config: Mapping[str, Any], signature: FileSignature) -> list[int]:

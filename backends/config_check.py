@@ -20,7 +20,7 @@ from backends.model_config import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 
 AS_IN_THE_FILE = "write it as the file has it, or leave input and output out of config.pbtxt"
@@ -140,6 +140,7 @@ def _compare(
     name, data_type, dims = tensor["name"], tensor["data_type"], dims_of(tensor)
     spec = known.get(name)
     is_batched = max_batch_size(config) > 0
+    full = [DYNAMIC, *dims] if is_batched else dims
     if spec is None:
         names = ", ".join(f"'{one}'" for one in known) or "none"
         what = f"the configuration has {kind} '{name}', but the file's {kind}s are {names}."
@@ -148,8 +149,12 @@ def _compare(
             f"{kind} '{name}' is {data_type} in the configuration, but {spec.data_type} in the "
             "file."
         )
-    elif spec.shape and not _fits(
-        [DYNAMIC, *dims] if is_batched else dims, spec.shape, exact=kind == "output"
+    elif spec.shape and (
+        len(full) != len(spec.shape)
+        or any(
+            one != other and (kind == "output" or DYNAMIC not in (one, other))
+            for one, other in zip(full, spec.shape, strict=False)
+        )
     ):
         batch = " behind the batch dimension" if is_batched else ""
         what = (
@@ -159,10 +164,3 @@ def _compare(
     else:  # where the file has no shape, the configuration knows better
         return
     raise ModelConfigError(f"{unable(config)}: {what}", AS_IN_THE_FILE)
-
-
-def _fits(configured: Sequence[int], actual: Sequence[int], *, exact: bool) -> bool:
-    return len(configured) == len(actual) and all(
-        one == other or (not exact and DYNAMIC in (one, other))
-        for one, other in zip(configured, actual, strict=True)
-    )

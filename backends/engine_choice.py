@@ -157,8 +157,8 @@ def measure_choice(folder: Path, file: Path, asked: EnginePreference, limit: flo
     """Compare engines in a process of its own, because an engine may crash on a model."""
     # Inside Triton the former is empty, or what is first on PATH, too.
     python = sys.executable or shutil.which("python3") or "python3"
-    command = [python, "-m", "backends.engines", str(folder.absolute()), str(file.absolute())]
-    command += [asked.engine, asked.precision]
+    command = [python, "-m", "backends.engines.selection"]
+    command += [str(folder.absolute()), str(file.absolute()), asked.engine, asked.precision]
     try:
         done = subprocess.run(
             command, cwd=_HOME, capture_output=True, encoding="utf-8", check=False, timeout=limit

@@ -19,14 +19,6 @@ if TYPE_CHECKING:
 DYNAMIC = -1
 """A dimension of any size, in Triton's configuration and in the shapes that are read here."""
 
-NUMPY_TYPES = {
-    "bool": "TYPE_BOOL",
-    **{f"uint{bits}": f"TYPE_UINT{bits}" for bits in (8, 16, 32, 64)},
-    **{f"int{bits}": f"TYPE_INT{bits}" for bits in (8, 16, 32, 64)},
-    **{f"float{bits}": f"TYPE_FP{bits}" for bits in (16, 32, 64)},
-}
-"""The element types that Triton's Python backend can carry besides texts, by numpy's names."""
-
 DYNAMIC_BATCHING = "dynamic_batching"
 
 NATIVE = "build the image on NVIDIA's, which has these"
@@ -118,31 +110,10 @@ def dims_of(tensor: Mapping[str, Any]) -> list[int]:
     return [int(size) for size in dims or []]
 
 
-_BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
-"""What `ParseBoolValue` of Triton's backend library accepts, in any case."""
-
-
 def read_parameters(config: Mapping[str, Any]) -> dict[str, str]:
     """Return every parameter's `string_value` by its key."""
     parameters = config.get("parameters") or {}
     return {key: str(value.get("string_value", "")) for key, value in parameters.items()}
-
-
-def parse_bool(key: str, text: str) -> bool:
-    """Return the boolean; raise ModelConfigError with the key for other texts."""
-    value = _BOOLEANS.get(text.strip().lower())
-    if value is None:
-        raise ModelConfigError(
-            f"parameter '{key}' is '{text}', but expected is 'true', 'false', '1' or '0'."
-        )
-    return value
-
-
-def parse_int(key: str, text: str) -> int:
-    """Return the integer; raise ModelConfigError with the key for other texts."""
-    if not re.fullmatch(r"\s*[+-]?[0-9]+\s*", text):
-        raise ModelConfigError(f"parameter '{key}' is '{text}', but expected is a whole number.")
-    return int(text)
 
 
 def count_of(config: Mapping[str, Any], key: str) -> int:
@@ -152,5 +123,7 @@ def count_of(config: Mapping[str, Any], key: str) -> int:
 
     Raises ModelConfigError: naming the key.
     """
-    text = read_parameters(config).get(key)
-    return 0 if text is None else max(0, parse_int(key, text))
+    text = read_parameters(config).get(key, "0")
+    if not re.fullmatch(r"\s*[+-]?[0-9]+\s*", text):
+        raise ModelConfigError(f"parameter '{key}' is '{text}', but expected is a whole number.")
+    return max(0, int(text))

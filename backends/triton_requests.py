@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from backends.batching.item import NONE, Item, PaddedTensors, RequestError, bare
+from backends.batching.item import NONE, Item, PaddedTensors, RequestError, bare, conform
 from backends.batching.length_buckets import run_in_buckets
 from backends.batching.run_items import run_items
-from backends.batching.tensor_shapes import conform
 from backends.machine.shared_memory import Share, TooLarge
 from backends.model_config import max_batch_size
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -36,9 +37,10 @@ def run_in_buckets(
     At padded places its outputs may have zeros or empty texts. Where a bucket of an item fails, the
     item is run whole.
     """
+    run_all = partial(run_items, run=run, max_batch_size=max_batch_size, by_rows=by_rows)
     cut = [buckets(item, max_batch_size) for item in items]
     if not any(cut):
-        return run_items(items, run, max_batch_size=max_batch_size, by_rows=by_rows)
+        return run_all(items)
     parts = [
         (index, part)
         for index, (item, some) in enumerate(zip(items, cut, strict=True))
@@ -47,9 +49,7 @@ def run_in_buckets(
     # By length, so that buckets of several items meet; each shorter one is only filled up itself.
     # Those of one item stay in their order, which is this one.
     parts.sort(key=lambda part: -part[1].length)
-    came = run_items(
-        [part for _, part in parts], run, max_batch_size=max_batch_size, by_rows=by_rows
-    )
+    came = run_all([part for _, part in parts])
     answers_of: list[list[Tensors | Exception]] = [[] for _ in items]
     for (index, _), answer in zip(parts, came, strict=True):
         answers_of[index].append(answer)
@@ -58,9 +58,7 @@ def run_in_buckets(
         for item, some, own in zip(items, cut, answers_of, strict=True)
     ]
     again = [index for index, answer in enumerate(joined) if answer is None]
-    whole = run_items(
-        [items[index] for index in again], run, max_batch_size=max_batch_size, by_rows=by_rows
-    )
+    whole = run_all([items[index] for index in again])
     found = dict(zip(again, whole, strict=True))  # an error is that of the whole item
     return [found[index] if one is None else one for index, one in enumerate(joined)]
 
@@ -143,15 +141,13 @@ def _output(
         return wanted
     is_long = name in item.padding.outputs
     rest = arrays[0].shape[AXIS + is_long :]
-    for bucket, array in zip(some, arrays, strict=True):
-        shape = (len(bucket.rows), *[bucket.item.length] * is_long, *rest)
-        if array.shape != shape:
-            raise ValueError(f"output '{name}' has shape {list(array.shape)} in a bucket.")
     count = sum(len(bucket.rows) for bucket in some)
     whole = np.zeros((count, *[item.length] * is_long, *rest), arrays[0].dtype)
     if whole.dtype.hasobject:
         whole.fill("")
     for bucket, array in zip(some, arrays, strict=True):
+        if array.shape != (len(bucket.rows), *[bucket.item.length] * is_long, *rest):
+            raise ValueError(f"output '{name}' has shape {list(array.shape)} in a bucket.")
         place_of = whole[:, : bucket.item.length] if is_long else whole
         place_of[bucket.rows] = array
     return whole

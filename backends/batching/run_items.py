@@ -36,7 +36,10 @@ def run_items(
     answers: list[Tensors | Exception] = [RequestError("the request was not run.")] * len(items)
     if max_batch_size <= 0:
         for index, item in enumerate(items):
-            answers[index] = _alone(item, run)
+            try:
+                answers[index] = _select_outputs(item, run(item.inputs, item.outputs))
+            except Exception as error:
+                answers[index] = bare(error)
         return answers
     rows: dict[int, int] = {}
     for index, item in enumerate(items):
@@ -93,13 +96,6 @@ def groups(items: Sequence[Item], rows: Mapping[int, int], max_batch_size: int) 
                 group.append(indices[place])
             made.append(group)
     return made
-
-
-def _alone(item: Item, run: Run) -> Tensors | Exception:
-    try:
-        return _select_outputs(item, run(item.inputs, item.outputs))
-    except Exception as error:
-        return bare(error)
 
 
 def _together(

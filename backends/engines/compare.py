@@ -8,32 +8,18 @@ from typing import Any
 
 from clients.base import Client, Parameter
 from clients.families.base.family import Family
-from clients.tensors.agreement import (
-    LEAST_COSINE,
-    LEAST_IOU,
-    PROBABILITY,
-    SPREAD,
-    Agreement,
-    compare,
-    tensors,
-    worst_of,
-)
+from clients.tensors.agreement import Agreement, compare, tensors, worst_of
 
 Answer = tuple[Any, Sequence[Mapping[str, Any]]]  # a result, and the outputs of the model's runs
 
 RANKED = ("classification", "text-classification")
-LIMITS = {
-    **dict.fromkeys((*RANKED, "fill-mask"), f"the same first, probabilities within {PROBABILITY}"),
-    "detection": f"the same objects, IoU at least {LEAST_IOU}, scores within {PROBABILITY}",
-    "embedding": f"cosine at least {LEAST_COSINE}",
-    "tensors": f"within {SPREAD} of an output's range",
-}
+FAMILIES = (*RANKED, "fill-mask", "detection", "embedding")
 
 
 def kind(client: Client) -> str:
     """Return how a client's answers are compared: its family, or "tensors"."""
     family = client.keys.family if isinstance(client, Family) else ""
-    return family if family in LIMITS else "tensors"
+    return family if family in FAMILIES else "tensors"
 
 
 def parameters(client: Client) -> dict[str, Any]:

@@ -1,7 +1,13 @@
-"""Select the engine that runs a model best on this machine."""
+"""Select the engine that runs a model best on this machine.
+
+In a process of its own: an engine may crash on a model, and the memory that the comparison needs is
+given back at its end.
+"""
 
 from __future__ import annotations
 
+import json
+import logging
 import math
 import os
 import sys
@@ -9,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -269,3 +275,17 @@ def faster(exact: Run, run: Run, given: Arrays) -> float:
         if number + 1 >= LEAST_TIMES and time.monotonic() > end:
             break
     return best[0] / best[1]
+
+
+def main(folder: str, file: str, *asked: str) -> None:
+    """Print the choice for a model, in JSON; its engine and precision may be asked for."""
+    logging.disable(logging.CRITICAL)
+    try:
+        found = select_engine(Path(folder), Path(file), EnginePreference(*asked))
+    except Trouble as error:
+        sys.exit(str(error))
+    sys.stdout.write(f"{json.dumps(asdict(found))}\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -29,7 +29,7 @@ from backends.model_config import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 SHARES = "SHARED_MEMORY_SHARES"
 """The variable: {"size": bytes in all, "models": {name: [bytes of tensors in one run, bytes to
@@ -84,18 +84,15 @@ class ItemBytes:
     @classmethod
     def of(
         cls,
-        inputs: Iterable[tuple[str, Sequence[int]]],
-        outputs: Iterable[tuple[str, Sequence[int]]],
+        inputs: Sequence[tuple[str, Sequence[int]]],
+        outputs: Sequence[tuple[str, Sequence[int]]],
     ) -> ItemBytes | None:
         """Return it from types and dimensions; None where they vary or are not listed."""
         sizes = []
         for tensors in (inputs, outputs):
-            size = 0
-            for data_type, dims in tensors:
-                if DYNAMIC in dims or data_type not in _BYTES:
-                    return None
-                size += math.prod(dims) * _BYTES[data_type]
-            sizes.append(size)
+            if any(DYNAMIC in dims or its not in _BYTES for its, dims in tensors):
+                return None
+            sizes.append(sum(math.prod(dims) * _BYTES[its] for its, dims in tensors))
         return cls(*sizes) if all(sizes) else None
 
     def region(self, batch: int) -> int:
@@ -145,10 +142,16 @@ class Share:
         size, planned = plan.get("size", 0), plan.get("models", {}).get(config["name"])
         later = is_scarce(size) and planned is None
         share = cls(size, *(share_of(config, size) if later else planned or ()))
-        if share.tensors == 0:
-            raise no_room(config, size)
-        if share.region > BEGINNING:
-            share.held = hold(config, share, environment, later=later)
+        has_room = share.tensors != 0
+        if has_room and share.region > BEGINNING:
+            share.held = hold(share, environment, later=later)
+            has_room = share.held is not None
+        if not has_room:
+            raise ModelConfigError(
+                f"unable to load model '{config['name']}': beside the other models there is "
+                f"no room for it in {size // MIB} MB of shared memory (/dev/shm): start the "
+                "container with more (docker run --shm-size=1g), or serve fewer models."
+            )
         return share
 
     def reserve(self, taken: int, grow: Callable[[int], None]) -> None:
@@ -215,13 +218,11 @@ def item_of(config: Mapping[str, Any]) -> ItemBytes | None:
     return ItemBytes.of(inputs, outputs)
 
 
-def hold(
-    config: Mapping[str, Any], share: Share, environment: Mapping[str, str], *, later: bool
-) -> int:
+def hold(share: Share, environment: Mapping[str, str], *, later: bool) -> int | None:
     """Return an unnamed file by which others count a share, until this process ends.
 
     A model that was loaded later waits for what others have only while they are loaded, or until
-    they are gone. Raises ModelConfigError: they keep what it needs.
+    they are gone. None where they keep what it needs.
     """
     prefix, rest = environment.get(PREFIX, ""), share.region - BEGINNING
     folder, until = find_shared_folder(environment), time.monotonic() + ENDING_S
@@ -234,7 +235,7 @@ def hold(
                 os.ftruncate(opened, rest)
                 return opened
         if time.monotonic() > until:
-            raise no_room(config, share.size)
+            return None
         time.sleep(LOOK_S)
 
 
@@ -248,12 +249,3 @@ def sum_regions(prefix: str) -> int:
                 status = path.stat()
                 sizes[status.st_ino] = status.st_size
     return sum(sizes.values())
-
-
-def no_room(config: Mapping[str, Any], size: int) -> ModelConfigError:
-    """Return the error for a model of which no share is left."""
-    return ModelConfigError(
-        f"unable to load model '{config['name']}': beside the other models there is "
-        f"no room for it in {size // MIB} MB of shared memory (/dev/shm): start the "
-        "container with more (docker run --shm-size=1g), or serve fewer models."
-    )

@@ -1,9 +1,8 @@
 """Triton's `onnxruntime` backend in Python, for a Triton without the native one.
 
 A model's configuration means here what it means to NVIDIA's native backend. On a CPU OpenVINO runs
-the model where it is faster and its answers are the same; see
-`backends.engine_choice`. Triton loads this file by its path and starts one process
-of it for each model instance.
+the model where it is faster and its answers are the same; see `backends.engine_choice`. Triton
+loads this file by its path and starts one process of it for each model instance.
 """
 
 from __future__ import annotations

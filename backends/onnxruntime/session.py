@@ -11,7 +11,6 @@ from backends.machine import allocator
 from backends.machine.cpu_share import usable_cpus
 from backends.model_config import (
     DYNAMIC,
-    NUMPY_TYPES,
     FileSignature,
     FileTensor,
     ModelConfigError,
@@ -41,9 +40,13 @@ by 3 % of an output's range between one thread and two."""
 
 ERROR, FATAL = 3, 4  # ONNX Runtime's numbers of these levels of its log
 
-_OWN_NAMES = {"float32": "float", "float64": "double"}
 DATA_TYPES = {
-    **{f"tensor({_OWN_NAMES.get(name, name)})": its for name, its in NUMPY_TYPES.items()},
+    "tensor(bool)": "TYPE_BOOL",
+    **{f"tensor(uint{bits})": f"TYPE_UINT{bits}" for bits in (8, 16, 32, 64)},
+    **{f"tensor(int{bits})": f"TYPE_INT{bits}" for bits in (8, 16, 32, 64)},
+    "tensor(float16)": "TYPE_FP16",
+    "tensor(float)": "TYPE_FP32",
+    "tensor(double)": "TYPE_FP64",
     "tensor(string)": "TYPE_STRING",
 }
 """ONNX Runtime's names of the element types that Triton's Python backend can carry."""
@@ -245,19 +248,14 @@ def _signature(session: Any) -> FileSignature:
     for kind, nodes in (("input", session.get_inputs()), ("output", session.get_outputs())):
         for node in nodes:
             if node.type not in DATA_TYPES:
-                raise _not_carried(kind, node)
+                is_zipmap = node.type.startswith("seq(map(")
+                its = "sequence of maps (ZipMap)" if is_zipmap else f"{node.type} in the file"
+                others = f"export the model with tensors alone: {', '.join(DATA_TYPES)}"
+                raise ModelConfigError(
+                    f"{kind} '{node.name}' is a {its}, which Triton cannot carry.",
+                    ZIPMAP if is_zipmap else CAST if node.type.startswith("tensor(") else others,
+                )
             # A named dimension, or one without name or size, is dynamic.
             shape = tuple(size if isinstance(size, int) else DYNAMIC for size in node.shape)
             sides[kind].append(FileTensor(node.name, DATA_TYPES[node.type], shape))
     return FileSignature(tuple(sides["input"]), tuple(sides["output"]))
-
-
-def _not_carried(kind: str, node: Any) -> ModelConfigError:
-    """Return the error for a tensor type that Python backends do not support."""
-    what = f"{kind} '{node.name}' is a {node.type} in the file, which Triton cannot carry."
-    if node.type.startswith("seq(map("):
-        what = f"{kind} '{node.name}' is a sequence of maps (ZipMap), which Triton cannot carry."
-        return ModelConfigError(what, ZIPMAP)
-    if node.type.startswith("tensor("):
-        return ModelConfigError(what, CAST)
-    return ModelConfigError(what, f"export the model with tensors alone: {', '.join(DATA_TYPES)}")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from backends.machine.cpu_share import threads_of_an_instance, usable_cpus
-from backends.model_config import count_of, instance_count, parse_bool, read_parameters
+from backends.model_config import ModelConfigError, count_of, instance_count, read_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,6 +21,9 @@ _GRAPH_LEVELS = {
     2: "ORT_DISABLE_ALL",
 }
 """`optimization.graph.level` as the native backend reads it; other numbers are its default, 0."""
+
+_BOOLEANS = {"true": "1", "1": "1", "false": "0", "0": "0"}
+"""What `ParseBoolValue` of Triton's backend library accepts, in any case."""
 
 _SPINNING = ("session.intra_op.allow_spinning", "session.inter_op.allow_spinning")
 
@@ -71,7 +74,12 @@ def session_settings(
     entries = {key: text for key, text in texts.items() if key.startswith("session.")}
     for key in _SPINNING:
         # ONNX Runtime takes any other value for a yes, without a word.
-        entries[key] = "1" if parse_bool(key, entries.get(key, "0")) else "0"
+        text = entries.get(key, "0")
+        if text.strip().lower() not in _BOOLEANS:
+            raise ModelConfigError(
+                f"parameter '{key}' is '{text}', but expected is {' or '.join(_BOOLEANS)}."
+            )
+        entries[key] = _BOOLEANS[text.strip().lower()]
     # Spinning threads are never out of the way of others.
     spinning = entries[_SPINNING[0]] == "1"
     scheduled = any(name in config for name in ("dynamic_batching", "sequence_batching"))

@@ -31,7 +31,6 @@ SUFFIXES = {".py", ".js", ".css", ".html"}
 # Limits that are still exceeded. One that is kept has to be taken out of this list.
 NOT_YET = {
     "lines of clients",
-    "lines of backends",
     "lines of tests",
 }
 

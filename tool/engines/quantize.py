@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from backends.engines.compare import LIMITS, Answer, difference, kind, parameters
+from backends.engines.compare import RANKED, Answer, difference, kind, parameters
 from backends.engines.runs import (
     Arrays,
     RecordedModels,
@@ -26,7 +26,14 @@ from backends.engines.runs import (
 )
 from clients.base import Client, Environment
 from clients.model_files.model_folders import authors_folder, has_versions
-from clients.tensors.agreement import Agreement, says_nothing
+from clients.tensors.agreement import (
+    LEAST_COSINE,
+    LEAST_IOU,
+    PROBABILITY,
+    SPREAD,
+    Agreement,
+    says_nothing,
+)
 from clients.tensors.client import TensorClient
 from container.model_check.samples import Sample, ask, samples_in
 from container.model_check.versions import version_folders
@@ -43,6 +50,12 @@ FEW = 8  # samples, with fewer of which ranges and comparison mean little
 WIDE = 10.0  # limits that the median sample is off by, from which on nothing is written
 SHOWN = 5
 
+LIMITS = {
+    **dict.fromkeys((*RANKED, "fill-mask"), f"the same first, probabilities within {PROBABILITY}"),
+    "detection": f"the same objects, IoU at least {LEAST_IOU}, scores within {PROBABILITY}",
+    "embedding": f"cosine at least {LEAST_COSINE}",
+    "tensors": f"within {SPREAD} of an output's range",
+}
 TEXT = """{model}, version {version}, in int8: {place}
   samples  calibrated on {calibrated_on}, compared on {compared_on}{objects}
   answers  {agree} of {shown} agree: {limits}

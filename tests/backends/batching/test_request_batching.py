@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from backends.batching.item import Item, PaddedTensors, RequestError
+from backends.batching.item import Item, PaddedTensors, RequestError, conform
 from backends.batching.padding import OWN_RUN
 from backends.batching.run_items import groups, pick_rows, pick_rows_above, run_items
-from backends.batching.tensor_shapes import conform
 from backends.model_config import FileTensor
 from tests.support.triton.batching import Array, Doubler, Texts, item, text, values
 

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backends.batching.item import RequestError
-from backends.batching.tensor_shapes import decode_texts
+from backends.batching.item import RequestError, decode_texts
 from backends.machine.cpu_share import (
     cpu_limit,
     threads_of_an_instance,

@@ -17,7 +17,6 @@ import onnx
 import pytest
 from onnx import external_data_helper
 
-from backends.engines.compare import LIMITS
 from backends.onnxruntime.session import OnnxFile, OnnxSession
 from backends.onnxruntime.session_settings import session_settings
 from clients.families.base.family import names
@@ -28,6 +27,7 @@ from tests.support.models.exports import FLOAT, save, scores, tokens
 from tests.tool.scaffold.conftest import Write
 from tool import progress
 from tool.__main__ import main
+from tool.engines.quantize import LIMITS
 from tool.placing import put
 from tool.scaffold.families import FAMILIES
 from tool.scaffold.folder import CHECKED
