@@ -8,11 +8,13 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import tritonclient.grpc as grpc_client
+from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 
 from clients.errors import InferenceError, ModelFailed, ModelUnavailable, TensorsRefused
@@ -200,19 +202,19 @@ class FakeServer:
         self.error: InferenceError | None = None
         self.used: set[str] = set()
 
-    def register(self, name: str, size: int) -> None:
-        assert (FOLDER / name).stat().st_size == size
-        if self.error:
-            raise self.error
-        self.names.append(name)
-
-    def unregister(self, name: str) -> None:
-        if name in self.used:
-            raise ModelFailed("it is currently in use")
-        self.names.remove(name)
-
-    def registered(self) -> list[str]:
-        return list(self.names)
+    def __call__(self, method: str, request: Any, timeout: float) -> Any:
+        assert timeout
+        if method == "SystemSharedMemoryRegister":
+            assert request.key == f"/{request.name}"
+            assert (FOLDER / request.name).stat().st_size == request.byte_size
+            if self.error:
+                raise self.error
+            self.names.append(request.name)
+        elif method == "SystemSharedMemoryUnregister":
+            if request.name in self.used:
+                raise ModelFailed("it is currently in use")
+            self.names.remove(request.name)
+        return SimpleNamespace(regions=list(self.names))
 
 
 class TestRegions:
@@ -309,12 +311,16 @@ class TestRegions:
     def test_triton_forgets_no_region_that_it_is_using(self, triton: triton_process.Triton) -> None:
         """What `sweep` builds on. The model waits for a second request, ten seconds at most."""
         client = Triton(f"127.0.0.1:{triton.ports[0]}")
-        server = client._regions.server
+        server = client._regions._call
         name = f"{NAME}{2**22 + 1}_1"
         x = np.arange(20, dtype=np.float32)[None]
         memory = FOLDER / name
         memory.write_bytes(x.tobytes() + bytes(4096))
-        server.register(name, 4096)
+        request = service_pb2.SystemSharedMemoryRegisterRequest(
+            name=name, key=f"/{name}", byte_size=4096
+        )
+        server("SystemSharedMemoryRegister", request, 10)
+        named = service_pb2.SystemSharedMemoryUnregisterRequest(name=name)
         given = grpc_client.InferInput("x", [1, 20], "FP32")
         wanted = grpc_client.InferRequestedOutput("total")
         where = [(given, x.nbytes, 0), (wanted, 4, x.nbytes)]
@@ -326,10 +332,10 @@ class TestRegions:
                 asked = pool.submit(triton.client.infer, "total", [given], outputs=[wanted])
                 time.sleep(1)
                 with pytest.raises(ModelFailed, match="in use"):
-                    server.unregister(name)
+                    server("SystemSharedMemoryUnregister", named, 10)
                 assert client.infer("total", {"x": x}, timeout=30)["total"].tolist() == [[190]]
                 asked.result(30)
         assert np.frombuffer(memory.read_bytes(), np.float32)[20] == 190
         memory.unlink()
         Regions(server, 0).sweep()
-        assert name not in server.registered()
+        assert name not in Regions(server, 0).registered()
