@@ -110,6 +110,13 @@ def ask(
     )
 
 
+def ask_lines(endpoint: Endpoint, *bodies: dict[str, Any]) -> list[Any]:
+    text = "\n".join(map(json.dumps, bodies))
+    headers = {**KEYS["alice"], "Content-Type": "application/jsonlines"}
+    answer = endpoint.call("/invocations", text, headers=headers)
+    return [json.loads(line) for line in answer.body.splitlines()]
+
+
 def total(answer: Answer) -> float:
     assert answer.status == 200, answer.body
     return float(answer.json["outputs"][0]["data"][0])
@@ -135,12 +142,10 @@ def test_a_sequence_is_named_in_the_body(endpoint: Endpoint, model: str, identit
     assert '"sequence_start": true' in ended.json["error"]["hint"]
 
 
-def test_a_sequence_is_named_in_the_query(endpoint: Endpoint) -> None:
+def test_a_session_begins_goes_on_and_ends(endpoint: Endpoint) -> None:
+    # A sequence may be named in the query too.
     assert total(ask(endpoint, tensors(1), query="?sequence_id=8&sequence_start=true")) == 1
     assert total(ask(endpoint, tensors(2, sequence_id=8, **END))) == 3
-
-
-def test_a_session_begins_goes_on_and_ends(endpoint: Endpoint) -> None:
     begun = ask(endpoint, tensors(10), X_Amzn_SageMaker_Session_Id="NEW_SESSION")
     assert total(begun) == 10
     stated = begun.headers["X-Amzn-SageMaker-New-Session-Id"]
@@ -270,12 +275,7 @@ def test_a_sequence_where_there_can_be_none_is_400(endpoint: Endpoint) -> None:
 def test_lines_of_one_sequence_are_run_in_order(endpoint: Endpoint) -> None:
     lines = [tensors(n, sequence_id=13, sequence_start=n == 1, sequence_end=n == 60)
              for n in range(1, 61)]  # fmt: skip
-    answer = endpoint.call(
-        "/invocations",
-        "\n".join(map(json.dumps, lines)),
-        headers={**KEYS["alice"], "Content-Type": "application/jsonlines"},
-    )
-    sums = [json.loads(line)["outputs"][0]["data"][0] for line in answer.body.splitlines()]
+    sums = [line["outputs"][0]["data"][0] for line in ask_lines(endpoint, *lines)]
     assert sums == [n * (n + 1) / 2 for n in range(1, 61)]
 
 
@@ -379,12 +379,7 @@ def test_else_they_come_in_a_list(endpoint: Endpoint) -> None:
     assert ask(endpoint, down(0)).json == {"modelname": "down", "result": []}
     several = {**down(2), "payload": [{"number": [2]}, {"number": [1]}]}
     assert ask(endpoint, several).json["result"] == [[2, 1], [1]]
-    lines = endpoint.call(
-        "/invocations",
-        "\n".join(map(json.dumps, (down(2), countdown(1)))),
-        headers={**KEYS["alice"], "Content-Type": LINES},
-    )
-    first, second = map(json.loads, lines.body.splitlines())
+    first, second = ask_lines(endpoint, down(2), countdown(1))
     assert (first["status"], first["result"]) == (200, [2, 1])
     assert (second["status"], second["result"]) == (200, [outputs(1)])
 

@@ -26,7 +26,7 @@ from tests.conftest import (
     picture,
     wait_for,
 )
-from tests.support.models.exports import scores
+from tests.support.models.onnx_models import scores
 from tool.__main__ import main
 
 pytestmark = pytest.mark.slow

@@ -23,7 +23,7 @@ from clients.families.base.family import names
 from clients.testing import OnnxModels, answer, clients_in
 from tests.conftest import PROJECT
 from tests.support.models import onnx_models
-from tests.support.models.exports import FLOAT, save, scores, tokens
+from tests.support.models.onnx_models import FLOAT, save, scores, tokens
 from tests.tool.scaffold.conftest import Write
 from tool import progress
 from tool.__main__ import main

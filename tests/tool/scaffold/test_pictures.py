@@ -15,7 +15,7 @@ from onnx import TensorProto
 from PIL import Image
 
 from clients.testing import OnnxModels, answer, clients_in
-from tests.support.models.exports import scores, tables
+from tests.support.models.onnx_models import scores, tables
 from tests.tool.scaffold.conftest import Write
 from tool.__main__ import main
 
