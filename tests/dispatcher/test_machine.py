@@ -230,8 +230,6 @@ def test_a_small_container_on_a_large_machine(
         "dispatcher_memory_limit_bytes": 4 * 2**30,
         "dispatcher_memory_available_bytes": 2**30 + 2**28,
     }
-    machine.write_text("MemTotal: 67108864 kB\nMemAvailable: 1024 kB\n")
-    assert shown(machine, group)["dispatcher_memory_available_bytes"] == 2**20, "the machine's"
 
 
 def test_the_room_of_run_dir_and_the_waiting_jobs_are_shown(tmp_path: Path) -> None:

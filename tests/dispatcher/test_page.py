@@ -95,15 +95,7 @@ def test_nothing_but_its_own_files_is_served(tmp_path: Path, path: str) -> None:
     assert (answer.json or {})["error"]["code"] == "not_found"
 
 
-def test_it_knows_the_largest_body_and_whether_a_key_is_needed(tmp_path: Path, keys: Path) -> None:
-    text = visitor(tmp_path, MODEL_SERVER_MAX_BODY_MB="7").get("/").text
-    assert '<meta name="max-body" content="7340032">' in text
-    assert '<meta name="needs-key" content="false">' in text
-    text = visitor(tmp_path, API_KEYS_FILE=str(keys), PAGE="on").get("/").text
-    assert '<meta name="needs-key" content="true">' in text
-
-
-def test_where_keys_are_needed_it_is_off_unless_the_setting_says_on(
+def test_where_keys_are_needed_it_is_off_unless_the_setting_says_on_and_it_knows_of_them(
     tmp_path: Path, keys: Path
 ) -> None:
     off, client = visitor(tmp_path, PAGE="off"), visitor(tmp_path, API_KEYS_FILE=str(keys))
@@ -111,6 +103,10 @@ def test_where_keys_are_needed_it_is_off_unless_the_setting_says_on(
         assert off.get(path).status_code == 404
         assert client.get(path).status_code == 401
         assert client.get(path, headers={"x-api-key": "secret"}).status_code == 404
+    text = visitor(tmp_path, MODEL_SERVER_MAX_BODY_MB="7").get("/").text
+    assert '<meta name="max-body" content="7340032">' in text
+    assert '<meta name="needs-key" content="false">' in text
     client = visitor(tmp_path, API_KEYS_FILE=str(keys), PAGE="on")
+    assert '<meta name="needs-key" content="true">' in client.get("/").text
     assert {client.get(path).status_code for path in ("/", "/docs", "/page/page.js")} == {200}
     assert {client.get(path).status_code for path in ("/models", "/openapi.json")} == {401}

@@ -168,6 +168,8 @@ def test_pages_of_models(client: FlaskClient, server: FakeTriton) -> None:
 
 
 def test_health_says_what_ping_says(client: FlaskClient, server: FakeTriton) -> None:
+    for ping in (client.get("/ping"), client.post("/ping")):
+        assert (ping.status_code, ping.data) == (200, b"")
     health = client.get("/health")
     assert health.status_code == 200
     assert (health.json or {})["ready"] is True
@@ -181,12 +183,6 @@ def test_health_says_what_ping_says(client: FlaskClient, server: FakeTriton) -> 
     assert one["state"] == "NOT LOADED"
     assert "Triton's log has the reason" in one["reason"]
     assert_error(client.get("/ping"), 503, "not_ready", "Triton's log has the reason")
-
-
-@pytest.mark.parametrize("method", ["GET", "POST"])
-def test_ping_is_200_and_empty_when_all_is_ready(client: FlaskClient, method: str) -> None:
-    response = client.open("/ping", method=method)
-    assert (response.status_code, response.data) == (200, b"")
 
 
 def test_ping_names_triton_or_the_required_model_and_the_reason(
@@ -223,10 +219,13 @@ def test_a_model_without_a_client_is_not_unknown_while_triton_is_silent(
     assert response.headers["Retry-After"]
 
 
-def test_lists_lines_and_several_models_are_refused_without_asking_a_silent_triton(
+def test_lists_lines_and_several_without_clients_are_refused_without_asking_a_silent_triton(
     client: FlaskClient, server: FakeTriton, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server.states, server.ready = LATER, False
+    server.states = LATER  # as it loads another
+    response = client.post("/models/double/invoke", json={"payload": {"numbers": [2]}})
+    assert (response.json or {})["result"] == [4.0], "it has a client"
+    server.ready = False
     client.get("/ping")
     monkeypatch.setattr(server, "models", lambda timeout: pytest.fail("it was asked"))
     listed = ask(client, modelname="plain", payload=[{}, {}])
@@ -236,11 +235,3 @@ def test_lists_lines_and_several_models_are_refused_without_asking_a_silent_trit
     several = ask(client, modelname=["plain", "other"], payload={}).json or {}
     each = [json.loads(lines.data), *several["results"].values()]
     assert [one["error"]["code"] for one in each] == ["model_unavailable"] * 3
-
-
-def test_a_model_with_a_client_is_asked_while_triton_loads_another(
-    client: FlaskClient, server: FakeTriton
-) -> None:
-    server.states = LATER
-    response = client.post("/models/double/invoke", json={"payload": {"numbers": [2]}})
-    assert (response.json or {})["result"] == [4.0]

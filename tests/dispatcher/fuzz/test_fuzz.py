@@ -63,9 +63,8 @@ class Errors(logging.Handler):
     """Raises where something is logged as an error: nothing a caller sends may be one."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info:
-            raise AssertionError(record.getMessage()) from record.exc_info[1]  # type: ignore[misc]
-        raise AssertionError(record.getMessage())
+        cause = record.exc_info[1] if record.exc_info else None
+        raise AssertionError(record.getMessage()) from cause
 
 
 @pytest.fixture(autouse=True, scope="module")

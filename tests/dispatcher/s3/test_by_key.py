@@ -263,20 +263,17 @@ def place(key: str, bucket: str = BUCKET) -> dict[str, str]:
     return {"s3_key": key, "s3_uri": f"s3://{bucket}/{key}"}
 
 
+DEFAULT = "results/colour/latest/pictures/images/red.png.json"
+
+
+@pytest.mark.parametrize(
+    ("output", "name"), [({"s3_key": "results/one.json"}, "results/one.json"), ({}, DEFAULT)]
+)
 def test_an_answer_is_stored_where_the_request_says(
-    client: FlaskClient, pictures: S3Server
+    client: FlaskClient, pictures: S3Server, output: Any, name: str
 ) -> None:
-    body = {**ONE, "output": {"s3_key": "results/one.json"}}
-    answer = client.post("/infer/colour", json=body).json
-    assert answer == {**STORED, "output": place("results/one.json")}
-    assert read(pictures, "results/one.json") == STORED
-
-
-def test_the_default_name_has_the_key_and_the_model(
-    client: FlaskClient, pictures: S3Server
-) -> None:
-    answer = client.post("/infer/colour", json={**ONE, "output": {}}).json
-    name = "results/colour/latest/pictures/images/red.png.json"
+    """The default name has the key and the model."""
+    answer = client.post("/infer/colour", json={**ONE, "output": output}).json
     assert answer == {**STORED, "output": place(name)}
     assert read(pictures, name) == STORED
 
