@@ -99,3 +99,12 @@ def is_ready(port: int, process: subprocess.Popen[bytes]) -> bool:
             return bool(answer.status == 200)
     except OSError:
         return False
+
+
+def judged(folder: Path, test: dict[str, Any], *rules: Path) -> str:
+    """Return what `promtool test rules` says against a test; empty where it agrees."""
+    file = folder / "judged.test.yml"
+    tests = {"rule_files": [str(one) for one in rules], "evaluation_interval": "15s"}
+    file.write_text(yaml.safe_dump({**tests, "tests": [test]}))
+    done = promtool("test", "rules", file)
+    return done.stdout + done.stderr if done.returncode else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from itertools import combinations
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 from tests.conftest import PROJECT
 from tests.deploy.observe.test_alerts import RULES
 from tests.support.dashboards import Json, dashboards, filled, queries
-from tests.support.prometheus import JOB, OBSERVE, needs_prometheus, promtool
+from tests.support.prometheus import JOB, OBSERVE, judged, needs_prometheus
 
 DASHBOARDS = dashboards()
 EXPRESSIONS = [*(query for _, _, query in queries()), *(rule["expr"] for rule in RULES)]
@@ -78,24 +77,12 @@ def test_a_model_costs_what_the_run_book_s_example_says(tmp_path: Path) -> None:
         given.append(f'dispatcher_requests_total{{{labels},status="200"}} 0+{answers}x60')
     (expression,) = [one for _, title, one in queries() if title.startswith("A million answers")]
     rounded = f"round({filled(expression.replace('$price', price), '', '1m')}, 0.01)"
-    test = {
-        "interval": "1m",
-        "input_series": [
-            dict(zip(("series", "values"), one.split(" "), strict=True)) for one in given
-        ],
-        "promql_expr_test": [
-            {
-                "expr": f"{rounded} * 100",
-                "eval_time": "60m",
-                "exp_samples": [
-                    {"labels": f'{{model="{model}"}}', "value": round(100 * float(cost))}
-                    for model, _, _, cost in rows
-                ],
-            }
-        ],
-    }
-    file = tmp_path / "cost.test.yml"
-    file.write_text(json.dumps({"rule_files": [], "tests": [test]}))
-    done = promtool("test", "rules", file)
+    costs = [
+        {"labels": f'{{model="{model}"}}', "value": round(100 * float(cost))}
+        for model, _, _, cost in rows
+    ]
+    asked = {"expr": f"{rounded} * 100", "eval_time": "60m", "exp_samples": costs}
+    series = [dict(zip(("series", "values"), one.split(" "), strict=True)) for one in given]
+    test = {"interval": "1m", "input_series": series, "promql_expr_test": [asked]}
     assert len(rows) == 3
-    assert not done.returncode, done.stdout + done.stderr
+    assert not judged(tmp_path, test)

@@ -9,20 +9,11 @@ import pytest
 import yaml
 
 from tests.deploy.test_chart import Render
-from tests.support.prometheus import needs_prometheus, promtool
+from tests.support.prometheus import judged, needs_prometheus, promtool
 
 pytestmark = needs_prometheus
 JOB = 'job="triton-dispatcher",namespace="default"'
 ALERTS = "prometheusRule.enabled=true"
-
-
-def judged(folder: Path, test: dict[str, Any], *rules: Path) -> str:
-    """Return what `promtool test rules` says against a test; empty where it agrees."""
-    file = folder / "judged.test.yml"
-    tests = {"rule_files": [str(one) for one in rules], "evaluation_interval": "15s"}
-    file.write_text(yaml.safe_dump({**tests, "tests": [test]}))
-    done = promtool("test", "rules", file)
-    return done.stdout + done.stderr if done.returncode else ""
 
 
 @pytest.fixture
