@@ -53,6 +53,8 @@ def test_a_model_is_loaded_under_an_opaque_name_when_first_asked(small: Emulated
     assert came["variables"]["SAGEMAKER_MULTI_MODEL"] == "true"
     small.invoke(TargetModel="a.tar.gz")
     assert small.lines.count("loaded a.tar.gz as") == 1
+    with pytest.raises(ClientError, match="missing a target model header"):
+        small.invoke()
 
 
 def test_another_model_is_unloaded_where_the_container_answers_507(small: Emulated) -> None:
@@ -83,8 +85,3 @@ def test_what_cannot_be_loaded_says_why(
         small.invoke(TargetModel=name)
     assert caught.value.response["Error"]["Code"] == code
     small.invoke(TargetModel="a.tar.gz")  # the others are served as before
-
-
-def test_a_call_without_a_model_is_refused(small: Emulated) -> None:
-    with pytest.raises(ClientError, match="missing a target model header"):
-        small.invoke()

@@ -52,20 +52,20 @@ def test_a_container_gets_what_boto3_sends(service: Emulated) -> None:
     assert answer["ContentType"] == "application/json"
     assert answer["InvokedProductionVariant"] == "AllTraffic"
     assert "CustomAttributes" not in answer  # only what the container itself sets
-
-
-def test_custom_attributes_come_back_where_the_container_sets_them(service: Emulated) -> None:
     body, answer = service.invoke(b"abc", CustomAttributes="upper")
     assert (body, answer["CustomAttributes"]) == (b"ABC", "done")
     assert "ContentType" not in answer
 
 
+@pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize(("status", "side"), [(400, "client"), (507, "server"), (302, "server")])
 def test_an_error_of_the_container_is_a_model_error(
-    service: Emulated, status: int, side: str
+    service: Emulated, status: int, side: str, *, streamed: bool
 ) -> None:
+    runtime = service.runtime
+    call = runtime.invoke_endpoint_with_response_stream if streamed else runtime.invoke_endpoint
     with pytest.raises(ClientError) as caught:
-        service.invoke(CustomAttributes=f"status={status}")
+        call(EndpointName="mine", Body=b"x", CustomAttributes=f"status={status}")
     error: Any = caught.value.response
     assert type(caught.value).__name__ == "ModelError"
     assert error["ResponseMetadata"]["HTTPStatusCode"] == 424
@@ -110,11 +110,6 @@ def test_what_the_service_refuses_does_not_reach_the_container(
     assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 400
 
 
-def test_a_body_of_4_mb_is_taken(service: Emulated) -> None:
-    body, _ = service.invoke(bytes(4 * 2**20))
-    assert json.loads(body)["size"] == 4 * 2**20
-
-
 def test_an_answer_is_streamed_as_it_comes(service: Emulated) -> None:
     answer = service.runtime.invoke_endpoint_with_response_stream(
         EndpointName="mine", Body=b"x", Accept="text/z", CustomAttributes="parts=3"
@@ -140,14 +135,6 @@ def test_a_stream_that_breaks_off_is_a_model_stream_error(service: Emulated) -> 
     answer["Body"].close()
 
 
-def test_an_error_before_the_stream_is_a_model_error(service: Emulated) -> None:
-    with pytest.raises(ClientError, match="the reason") as caught:
-        service.runtime.invoke_endpoint_with_response_stream(
-            EndpointName="mine", Body=b"x", CustomAttributes="status=500"
-        )
-    assert caught.value.response["OriginalStatusCode"] == 500
-
-
 def test_waiters_find_the_endpoint_in_service(service: Emulated) -> None:
     sagemaker = service.client("sagemaker")
     sagemaker.get_waiter("endpoint_in_service").wait(EndpointName="mine")
@@ -159,8 +146,14 @@ def test_waiters_find_the_endpoint_in_service(service: Emulated) -> None:
         service.runtime.invoke_endpoint_async(EndpointName="mine", InputLocation="s3://a/b")
 
 
-def test_the_line_for_boto3_is_all_that_it_needs(service: Emulated) -> None:
-    line = next(one for one in service.lines.splitlines() if "InService: boto3" in one)
+def test_the_terminal_shows_what_happens_and_all_that_boto3_needs(service: Emulated) -> None:
+    service.invoke(bytes(4 * 2**20))  # as much as is taken
+    lines = service.lines
+    assert "AllTraffic | the container starts" in lines
+    assert "AllTraffic: InService after" in lines
+    assert "InvokeEndpoint 200 in" in lines
+    assert "\x1b" not in lines  # it is no terminal
+    line = next(one for one in lines.splitlines() if "InService: boto3" in one)
     made, _, rest = line.partition("InService: ")[2].partition(".invoke_endpoint")
     names = ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_CONFIG_FILE")
     with pytest.MonkeyPatch.context() as patch:
@@ -169,12 +162,3 @@ def test_the_line_for_boto3_is_all_that_it_needs(service: Emulated) -> None:
         client = eval(made, {"boto3": boto3})  # our own text
     assert client.meta.endpoint_url == f"http://127.0.0.1:{service.port}"
     assert f"AWS_REGION={client.meta.region_name}" in rest
-
-
-def test_the_terminal_shows_what_happens(service: Emulated) -> None:
-    service.invoke()
-    lines = service.lines
-    assert "AllTraffic | the container starts" in lines
-    assert "AllTraffic: InService after" in lines
-    assert "InvokeEndpoint 200 in" in lines
-    assert "\x1b" not in lines  # it is no terminal
