@@ -53,8 +53,8 @@ DATA_TYPES = {
 
 ZIPMAP = (
     "convert the model again with skl2onnx.to_onnx(model, X, options={'zipmap': False}), or with "
-    "zipmap=False in onnxmltools; of another file, such as CatBoost's, take the node ZipMap off by "
-    "the package onnx, and make its input an output: the probabilities are a tensor then"
+    "zipmap=False in onnxmltools; of any file, such as CatBoost's, `dispatcher new-model` cuts it "
+    "off: the probabilities are a tensor then"
 )
 CAST = (
     "export the model with inputs and outputs of float32 or float16; behind the one, and before "

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast
+import shlex
 import shutil
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -40,6 +44,7 @@ class ModelSource:
     file: Path  # of ONNX
     opened: onnxruntime.OnnxFile  # the same, opened by ONNX Runtime
     given: tuple[str, ...] = ()  # the labels that the author names
+    without_maps: bytes = b""  # the content of the file that is served, where a ZipMap was cut off
 
     @cached_property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -111,7 +116,10 @@ class ModelSource:
         They are copies: what is written into one of two hard links is in the other, too.
         """
         folder.mkdir(parents=True)
-        shutil.copyfile(self.file, folder / "model.onnx")
+        if self.without_maps:
+            (folder / "model.onnx").write_bytes(self.without_maps)
+        else:
+            shutil.copyfile(self.file, folder / "model.onnx")
         for path in self.weights():
             shutil.copyfile(path, folder / path.name)
 
@@ -152,11 +160,51 @@ def open_model(given: Path) -> ModelSource:
     with file.open("rb") as start:
         if start.read(len(LFS)) == LFS:
             raise Trouble(f"{file} is a pointer of Git LFS, not the model; run `git lfs pull`")
+    content = b""
     try:
-        return ModelSource(file, onnxruntime.OnnxFile(file))
+        try:
+            model = onnxruntime.OnnxFile(file)
+        except ModelConfigError as error:
+            if error.fix != onnxruntime.ZIPMAP:
+                raise
+            content = cut_zipmaps(file)
+            with TemporaryDirectory(prefix="dispatcher-") as folder:
+                (Path(folder) / "model.onnx").write_bytes(content)
+                model = onnxruntime.OnnxFile(Path(folder) / "model.onnx")
+            model.path = file  # the other is gone by now
     except ModelConfigError as error:
         fix = f"; {error.fix}" if error.fix else ""
         raise Trouble(f"{error.what.removesuffix('.')}{fix}") from error
+    return ModelSource(file, model, without_maps=content)
+
+
+def cut_zipmaps(file: Path) -> bytes:
+    """Return a model whose probabilities are a tensor, where the file makes a map of each row."""
+    try:
+        onnx: Any = import_module("onnx")
+    except ImportError as error:
+        raise Trouble(
+            f"{file} makes maps of its probabilities (ZipMap), which new-model cuts off with the "
+            "package onnx, which is not installed; run "
+            f"`{shlex.join([sys.executable, '-m', 'pip', 'install', 'onnx'])}`"
+        ) from error
+    model = onnx.load(file, load_external_data=False)
+    for node in [one for one in model.graph.node if one.op_type == "ZipMap"]:
+        names = [name for one in node.attribute for name in (*one.strings, *one.ints)]
+        model.graph.node.remove(node)
+        for output in model.graph.output:
+            if output.name == node.output[0]:
+                output.CopyFrom(
+                    onnx.helper.make_tensor_value_info(
+                        node.input[0], onnx.TensorProto.FLOAT, [None, len(names)]
+                    )
+                )
+        shown = ", ".join(one.decode() if isinstance(one, bytes) else str(one) for one in names)
+        sys.stdout.write(
+            f"cut the ZipMap off: `{node.input[0]}` has a column for each class: {shown}\n"
+        )
+    content: bytes = model.SerializeToString()
+    return content
 
 
 def file_of(given: Path) -> Path:

@@ -189,6 +189,33 @@ def maps_of(name: str, keys: int) -> ValueInfoProto:
     return helper.make_value_info(name, helper.make_sequence_type_proto(row))
 
 
+def mapped_classes(file: Path) -> None:
+    """x [n, 2] -> label [n], and a map of 3 probabilities for each row, as skl2onnx has it"""
+    labels, domain = ["cup", "fork", "größe"], "ai.onnx.ml"
+    nodes = [
+        helper.make_node(
+            "LinearClassifier",
+            ["x"],
+            ["label", "scores"],
+            domain=domain,
+            classlabels_strings=labels,
+            coefficients=[1.0, -1.0, 0.5, 2.0, -3.0, 0.25],
+            intercepts=[0.0, 0.5, -0.5],
+            post_transform="LOGISTIC",
+        ),
+        helper.make_node("Normalizer", ["scores"], ["probabilities"], domain=domain, norm="L1"),
+        helper.make_node(
+            "ZipMap",
+            ["probabilities"],
+            ["output_probability"],
+            domain=domain,
+            classlabels_strings=labels,
+        ),
+    ]
+    outputs = [("label", STRING, ["n"]), maps_of("output_probability", STRING)]
+    save(file, nodes, [("x", FLOAT, ["n", 2])], outputs)
+
+
 def bfloat16(file: Path) -> None:
     nodes = [helper.make_node("Cast", ["x"], ["y"], to=FLOAT)]
     save(file, nodes, [("x", TensorProto.BFLOAT16, ["n"])], [("y", FLOAT, ["n"])])

@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import external_data_helper
+from onnxruntime import InferenceSession
 
 from backends.onnxruntime.session import OnnxFile, OnnxSession
 from backends.onnxruntime.session_settings import session_settings
@@ -89,6 +90,25 @@ def test_the_tests_that_are_written_pass_and_can_fail(write: Write, tmp_path: Pa
     scores(MINE / "new" / "1" / "model.onnx", ("n", 3, 24, 16), 6)  # one class more than labels
     text = outcome(MINE / "code" / "tests")
     assert "2 failed, 1 skipped" in text, text
+
+
+def test_maps_of_probabilities_are_cut_off(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The right values are those of the file as it was, which Triton cannot carry."""
+    file = tmp_path / "a.onnx"
+    onnx_models.mapped_classes(file)
+    with monkeypatch.context() as lacking:
+        lacking.setitem(sys.modules, "onnx", None)
+        assert f"run `{sys.executable} -m pip install onnx`" in write(file, code=2)
+    assert "`probabilities` has a column for each class: cup, fork, größe\n" in write(file)
+    given = {"x": np.random.default_rng(0).normal(size=(4, 2)).astype(np.float32)}
+    label, maps = InferenceSession(file).run(None, given)
+    found = OnnxModels(MINE).infer("new", given, timeout=9)
+    assert [one.decode() for one in found["label"].flat] == label.tolist()
+    assert found["probabilities"].tolist() == [list(row.values()) for row in maps]
+    assert found["probabilities"].sum(1) == pytest.approx(1)
+    assert main(["check", "mine"]) == 0
 
 
 @pytest.mark.slow
@@ -195,7 +215,6 @@ def test_nothing_is_overwritten(
             lambda file: file.write_text("version https://git-lfs.github.com/spec/v1"),
             "run `git lfs pull`",
         ),
-        (onnx_models.zipmap, "(ZipMap), which Triton cannot carry; convert the model again with"),
     ],
 )
 def test_a_file_that_is_no_model_is_refused(
