@@ -38,19 +38,21 @@ class TestThreads:
     ) -> None:
         assert threads_of_an_instance(instances, cpus) == threads
 
-    @pytest.mark.parametrize("given", [{}, {"intra_op_thread_count": "0"}])
-    def test_the_default_is_a_share_that_does_not_spin(self, given: dict[str, str]) -> None:
+    @pytest.mark.parametrize(
+        ("given", "threads", "spins"),
+        [
+            ({}, 8, "0"),
+            ({"intra_op_thread_count": "0"}, 8, "0"),
+            ({"intra_op_thread_count": "3"}, 3, "0"),
+            ({"session__intra_op__allow_spinning": "1"}, 8, "1"),
+        ],
+    )
+    def test_the_default_is_a_share_that_does_not_spin(
+        self, given: dict[str, str], threads: int, spins: str
+    ) -> None:
         settings = session_settings(cpu_config(2, **given), cpus=16)
-        assert settings.intra_op_threads == 8
-        assert settings.session_entries["session.intra_op.allow_spinning"] == "0"
-
-    def test_a_given_number_counts(self) -> None:
-        settings = session_settings(cpu_config(2, intra_op_thread_count="3"), cpus=8)
-        assert settings.intra_op_threads == 3
-
-    def test_spinning_can_be_asked_for(self) -> None:
-        settings = session_settings(cpu_config(2, session__intra_op__allow_spinning="1"), cpus=8)
-        assert settings.session_entries["session.intra_op.allow_spinning"] == "1"
+        assert settings.intra_op_threads == threads
+        assert settings.session_entries["session.intra_op.allow_spinning"] == spins
 
     def test_affinity_limits_the_cpus(self, tmp_path: Path) -> None:
         assert usable_cpus(tmp_path, tmp_path / "none") == len(os.sched_getaffinity(0))
@@ -131,20 +133,19 @@ class TestSessionSettings:
         with pytest.raises(ModelConfigError, match=said):
             session_settings(cpu_config(**{key: text}), cpus=1)
 
-    def test_those_that_no_other_engine_knows_are_named(self) -> None:
-        given = cpu_config(session__set_denormal_as_zero="1")
-        assert own_settings(given) == "session.set_denormal_as_zero"
-
     @pytest.mark.parametrize(
         ("given", "key"),
         [
+            (cpu_config(session__set_denormal_as_zero="1"), "session.set_denormal_as_zero"),
             ({"optimization": {"graph": {"level": 1}}}, "optimization.graph.level"),
             ({"model_operations": {"op_library_filename": ["x.so"]}}, "op_library_filename"),
             ({"optimization": {"graph": {"level": 0}}}, ""),
             ({"dynamic_batching": {}}, ""),
         ],
     )
-    def test_so_are_those_beside_the_parameters(self, given: dict[str, Any], key: str) -> None:
+    def test_those_that_no_other_engine_knows_are_named(
+        self, given: dict[str, Any], key: str
+    ) -> None:
         assert own_settings({**cpu_config(2, intra_op_thread_count="2"), **given}) == key
 
     def test_onnx_runtime_gets_them(self) -> None:

@@ -25,6 +25,7 @@ from backends.engine_choice import (
     F32,
     ONNXRUNTIME,
     OPENVINO,
+    EngineChoice,
     EnginePreference,
 )
 from backends.engines import selection
@@ -50,7 +51,7 @@ def in_bf16(array: Array) -> Array:
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
 
 
-def classifier(folder: Path, logits: Array, *, by_light: float = 0.0) -> Path:
+def classifier(folder: Path, logits: Array, *, by_light: float = 0.0) -> None:
     """Write a model with these logits, of which the first is larger the lighter a picture is."""
     file = folder / "1" / "model.onnx"
     matrix = np.zeros((3, 4), np.float32)
@@ -70,7 +71,12 @@ def classifier(folder: Path, logits: Array, *, by_light: float = 0.0) -> Path:
     toml = 'family = "classification"\nlabels = "labels.txt"\nsoftmax = true\n'
     (folder / "dispatch.toml").write_text(toml)
     (folder / "labels.txt").write_text("a\nb\nc\nd\n")
-    return file
+
+
+def choose(folder: Path, engine: str = AUTO, precision: str = EXACT) -> EngineChoice:
+    """Return the choice for the model in a folder."""
+    file = folder / "1" / "model.onnx"
+    return selection.select_engine(folder, file, EnginePreference(engine, precision))
 
 
 @pytest.fixture
@@ -97,8 +103,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_bf16_is_taken_where_callers_see_the_same(tmp_path: Path, asked: list[str]) -> None:
-    file = classifier(tmp_path, CLEAR)
-    found = selection.select_engine(tmp_path, file, EnginePreference(precision=AUTO))
+    classifier(tmp_path, CLEAR)
+    found = choose(tmp_path, precision=AUTO)
     assert (found.engine, found.precision, found.speedup) == (OPENVINO, BF16, 2.4)
     assert found.reason == ""
     assert found.signature is not None
@@ -107,9 +113,8 @@ def test_bf16_is_taken_where_callers_see_the_same(tmp_path: Path, asked: list[st
 
 def test_not_where_another_class_is_first(tmp_path: Path, asked: list[str]) -> None:
     """The logits differ by a thousandth of their spread alone."""
-    found = selection.select_engine(
-        tmp_path, classifier(tmp_path, TIE), EnginePreference(precision=AUTO)
-    )
+    classifier(tmp_path, TIE)
+    found = choose(tmp_path, precision=AUTO)
     assert (found.engine, found.precision, found.speedup) == (OPENVINO, F32, 1.2)
     assert found.reason == "OpenVINO in bf16 has other answers: the first is 0:a, not 1:b"
     assert asked == [BF16, F32]
@@ -117,23 +122,21 @@ def test_not_where_another_class_is_first(tmp_path: Path, asked: list[str]) -> N
 
 def test_samples_are_tried_beside_the_example(tmp_path: Path, asked: list[str]) -> None:
     """The first class wins on every picture but a black one."""
-    file = classifier(tmp_path, TIE, by_light=9.0)
-    assert (
-        selection.select_engine(tmp_path, file, EnginePreference(precision=AUTO)).precision == BF16
-    )
+    classifier(tmp_path, TIE, by_light=9.0)
+    assert choose(tmp_path, precision=AUTO).precision == BF16
     (tmp_path / "samples").mkdir()
     Image.new("RGB", (8, 8)).save(tmp_path / "samples" / "black.png")
-    found = selection.select_engine(tmp_path, file, EnginePreference(precision=AUTO))
+    found = choose(tmp_path, precision=AUTO)
     assert found.precision == F32
     assert "the first is 0:a, not 1:b" in found.reason
 
 
 def test_a_sample_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    file = classifier(tmp_path, CLEAR)
+    classifier(tmp_path, CLEAR)
     (tmp_path / "samples").mkdir()
     (tmp_path / "samples" / "letter.png").write_text("no picture")
     with pytest.raises(Trouble, match=r"refuses the sample letter\.png"):
-        selection.select_engine(tmp_path, file, EnginePreference(precision=AUTO))
+        choose(tmp_path, precision=AUTO)
 
 
 @pytest.mark.parametrize(
@@ -147,9 +150,8 @@ def test_otherwise_there_is_f32_alone(
     processor: str,
 ) -> None:
     monkeypatch.setattr(engine_choice, "processor", lambda: processor)
-    found = selection.select_engine(
-        tmp_path, classifier(tmp_path, CLEAR), EnginePreference(precision=precision)
-    )
+    classifier(tmp_path, CLEAR)
+    found = choose(tmp_path, precision=precision)
     said = "this processor has no bf16" if precision == AUTO else ""
     assert (found.engine, found.precision, found.reason) == (OPENVINO, F32, said)
     assert asked == [F32]
@@ -160,8 +162,8 @@ def test_where_samples_show_nothing_no_precision_is_taken_for_them(
 ) -> None:
     nothing = Agreement(passes=True, worst="there is no object", difference=0.0, shows="")
     monkeypatch.setattr(selection, "difference", lambda *_: nothing)
-    wish = EnginePreference(precision=AUTO)
-    found = selection.select_engine(tmp_path, classifier(tmp_path, CLEAR), wish)
+    classifier(tmp_path, CLEAR)
+    found = choose(tmp_path, precision=AUTO)
     assert (found.engine, found.precision) == (OPENVINO, F32)
     said = "OpenVINO in bf16 was not compared: no compared sample has an object; put others into"
     assert found.reason.startswith(said)
@@ -176,9 +178,7 @@ def test_the_slower_engine_is_taken_only_where_it_is_pinned(
 ) -> None:
     openvino_models.two_layers(tmp_path / "1" / "model.onnx")
     monkeypatch.setattr(selection, "faster", lambda *_: speed)
-    found = selection.select_engine(
-        tmp_path, tmp_path / "1" / "model.onnx", EnginePreference(engine)
-    )
+    found = choose(tmp_path, engine)
     assert found.engine == expected
     said = "OpenVINO in f32 is 0.96 times as fast" if expected == ONNXRUNTIME else ""
     assert found.reason == said
@@ -217,9 +217,7 @@ def test_onnx_runtime_keeps_what_openvino_cannot_run(
     tmp_path: Path, write: Callable[[Path], None], reason: str, engine: str
 ) -> None:
     write(tmp_path / "1" / "model.onnx")
-    found = selection.select_engine(
-        tmp_path, tmp_path / "1" / "model.onnx", EnginePreference(engine)
-    )
+    found = choose(tmp_path, engine)
     assert (found.engine, found.precision) == (ONNXRUNTIME, F32)
     assert found.reason.startswith(reason)
 
@@ -234,9 +232,7 @@ def test_whole_numbers_of_more_than_32_bits_keep_a_model_at_onnx_runtime(
     sides = [("x", number, ["n", 2])], [("y", number, ["n", 2])]
     thousand = np.array(1000, np.int64 if bits == 64 else np.int32)
     onnx_models.save(tmp_path / "1" / "model.onnx", nodes, *sides, thousand=thousand)
-    found = selection.select_engine(
-        tmp_path, tmp_path / "1" / "model.onnx", EnginePreference(OPENVINO)
-    )
+    found = choose(tmp_path, OPENVINO)
     assert found.engine == (ONNXRUNTIME if bits == 64 else OPENVINO)
     assert ("OpenVINO in f32 has other answers: `y`" in found.reason) == (bits == 64)
 
@@ -244,9 +240,7 @@ def test_whole_numbers_of_more_than_32_bits_keep_a_model_at_onnx_runtime(
 def test_numbers_of_words_do_not(tmp_path: Path) -> None:
     """There is no word of such a number, and no answer to be compared."""
     onnx_models.lookup(tmp_path / "1" / "model.onnx")
-    found = selection.select_engine(
-        tmp_path, tmp_path / "1" / "model.onnx", EnginePreference(OPENVINO)
-    )
+    found = choose(tmp_path, OPENVINO)
     assert (found.engine, found.reason) == (OPENVINO, "")
 
 
@@ -254,9 +248,7 @@ def test_double_precision_stays_at_onnx_runtime(tmp_path: Path) -> None:
     nodes = [helper.make_node("Neg", ["x"], ["y"])]
     sides = [("x", TensorProto.DOUBLE, ["n"])], [("y", TensorProto.DOUBLE, ["n"])]
     onnx_models.save(tmp_path / "1" / "model.onnx", nodes, *sides)
-    found = selection.select_engine(
-        tmp_path, tmp_path / "1" / "model.onnx", EnginePreference(OPENVINO)
-    )
+    found = choose(tmp_path, OPENVINO)
     assert found.engine == ONNXRUNTIME
     assert found.reason.startswith("it has tensors in double precision")
 
@@ -287,7 +279,7 @@ def test_an_engine_that_answers_otherwise_is_not_taken(
     onnx_models.save(file, nodes, *sides, zero=np.float32(0)[...], numbers=Y)
     monkeypatch.setattr(selection, "openvino_run", lambda *_: lambda _: {"y": answer})
     monkeypatch.setattr(selection, "faster", lambda *_: 9.0)
-    found = selection.select_engine(tmp_path, file, EnginePreference(OPENVINO))
+    found = choose(tmp_path, OPENVINO)
     assert found.engine == ONNXRUNTIME
     assert found.reason == f"OpenVINO in f32 has other answers: `y` {reason}"
 

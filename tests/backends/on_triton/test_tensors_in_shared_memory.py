@@ -119,26 +119,6 @@ class TestOnTriton:
             np.testing.assert_array_equal(answer["y"], y[y[:, 1] > least])
 
     @pytest.mark.parametrize(
-        "above",
-        [
-            '{"free": {"y": [3, 1]}}',
-            '{"free": {"y": [-1, 1]}}',
-            '{"free": {"y": [0, -1]}}',
-            '{"free": {"y": [0, 1%s]}}' % ("0" * 400),
-            '{"free": {"y": 0}}',
-            '{"free": 0}',
-            "[0]",
-            "{",
-        ],
-    )
-    def test_columns_that_there_are_not_are_refused(
-        self, triton: triton_process.Triton, above: str
-    ) -> None:
-        with pytest.raises(InferenceServerException, match="rows") as caught:
-            triton.client.infer("free", [three_rows()], parameters={"rows_above": above})
-        assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
-
-    @pytest.mark.parametrize(
         "asked", [{"rows_above": '{"other": {"y": [0, 100]}}'}, {"rows": '{"other": {"y": [1]}}'}]
     )
     def test_rows_of_another_model_are_no_matter(
@@ -149,22 +129,30 @@ class TestOnTriton:
         np.testing.assert_array_equal(answer.as_numpy("y"), X[:3] + 1)
 
     @pytest.mark.parametrize(
-        "rows",
+        ("parameter", "said"),
         [
-            '{"free": {"y": [3]}}',
-            '{"free": {"y": [-1]}}',
-            '{"free": {"y": ["0"]}}',
-            '{"free": {"y": 0}}',
-            '{"free": [0]}',
-            "[0]",
-            "{",
+            *(
+                ("rows_above", one)
+                for one in ("[3, 1]", "[-1, 1]", "[0, -1]", f"[0, 1{'0' * 400}]", "0")
+            ),
+            *(("rows", one) for one in ("[3]", "[-1]", '["0"]', "0")),
         ],
     )
     def test_rows_that_there_are_not_are_refused(
-        self, triton: triton_process.Triton, rows: str
+        self, triton: triton_process.Triton, parameter: str, said: str
     ) -> None:
+        self.refuse(triton, parameter, f'{{"free": {{"y": {said}}}}}')
+
+    @pytest.mark.parametrize("parameter", ["rows_above", "rows"])
+    @pytest.mark.parametrize("text", ['{"free": 0}', '{"free": [0]}', "[0]", "{"])
+    def test_what_says_nothing_of_outputs_is_refused(
+        self, triton: triton_process.Triton, parameter: str, text: str
+    ) -> None:
+        self.refuse(triton, parameter, text)
+
+    def refuse(self, triton: triton_process.Triton, parameter: str, text: str) -> None:
         with pytest.raises(InferenceServerException, match="rows") as caught:
-            triton.client.infer("free", [three_rows()], parameters={"rows": rows})
+            triton.client.infer("free", [three_rows()], parameters={parameter: text})
         assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
 
     def test_what_is_wrong_with_a_request_is_told_as_by_grpc(
