@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 class Others:
     """The clients of other models, which a class asks by `Client.ask`.
 
-    `find` returns the client of a model or alias, and loads the model where need be, until a
-    deadline on the clock of `time.monotonic()`; it raises UnknownModel, ModelUnavailable and so on.
-    It is set when all clients were made, since they are made with this.
+    `find` returns the client of a model or alias, and loads the model until a deadline by
+    `time.monotonic()`; it raises UnknownModel, ModelUnavailable and so on. It is set when all
+    clients were made, since they are made with this.
     """
 
     find: Callable[[str, float], Client] = field(init=False)

@@ -152,13 +152,13 @@ class Bert(Work):
     def finish(
         self, output: npt.NDArray[Any] | Mapping[int, npt.NDArray[Any]], kept: Any
     ) -> list[Any]:
-        from clients.families.fill_mask import most_likely
+        from clients.tensors.scores import likeliest
 
         text, places = kept
         before, after = text.split("[MASK]")
         return [
-            {"token": self.tokenizer.filled(before, token, after), "score": score}
-            for token, score in most_likely(output[places[0]], 5)
+            {"token": self.tokenizer.filled(before, token, after), "score": round(score, 6)}
+            for token, score in likeliest(output[places[0]], 5)
         ]
 
     @staticmethod

@@ -36,7 +36,7 @@ from clients.images.boxes import (
     yolov5_candidates,
     yolov8_candidates,
 )
-from clients.images.drawing import Box, as_object, draw_boxes, without_box
+from clients.images.drawing import Box, as_object, draw_boxes
 from clients.images.pictures import EXAMPLE, room
 from clients.images.resizing import Letterbox
 from clients.triton.server import Hints, Signature, Tensors, TensorSpec
@@ -181,7 +181,9 @@ class Detection(Family[DetectionKeys, DetectorPlan]):
         """Return the answer's rows for one picture; `output` is as the layout has it."""
         settings = self.request.parameters
         classes, scores, corners = self.found(output, plan)
-        corners = right_way_round(corners)
+        if (corners[:, 2:] < corners[:, :2] - PIXEL).any():
+            raise not_this_head(INSIDE_OUT)
+        corners[:, 2:] = np.maximum(corners[:, :2], corners[:, 2:])
         found = [
             Box(x1, y1, x2, y2, self.labels[kind], round(min(float(score), 1.0), 4), int(kind))
             for kind, score, (x1, y1, x2, y2) in zip(
@@ -244,7 +246,7 @@ class Detection(Family[DetectionKeys, DetectorPlan]):
 
     def draw(self, payload: Payload, result: Any, media_type: str) -> bytes:
         if self.request.parameters["format"] == "objects":
-            boxes = [Box(**one["box"], **without_box(one)) for one in result]
+            boxes = [Box(**one.pop("box"), **one) for one in map(dict, result)]
         else:
             boxes = [
                 Box(x1, y1, x2, y2, self.labels[kind], score, kind)
@@ -252,13 +254,3 @@ class Detection(Family[DetectionKeys, DetectorPlan]):
             ]
         with room.kept():
             return draw_boxes(self.picture(payload), boxes, media_type, self.request.time_left)
-
-
-def right_way_round(corners: Array) -> Array:
-    """Return the corners of boxes, with no right side left of the left side.
-
-    Raises ModelFailed: a box is inside out by more than a pixel.
-    """
-    if (corners[:, 2:] < corners[:, :2] - PIXEL).any():
-        raise not_this_head(INSIDE_OUT)
-    return np.concatenate([corners[:, :2], np.maximum(corners[:, :2], corners[:, 2:])], axis=1)

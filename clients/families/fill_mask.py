@@ -48,7 +48,7 @@ class FillMask(TextFamily[TextKeys]):
     def check_output(self, spec: TensorSpec, sizes: tuple[int, ...]) -> None:
         if len(sizes) != 2:
             raise self.misfit(f"{show_spec(spec)} has no score per token and word")
-        if 0 < sizes[1] < self.tokenizer.size:
+        if 0 < sizes[1] < self.tokenizer.backend.get_vocab_size():
             words = self.tokenizer.backend.get_vocab()
             word = max(words, key=words.__getitem__)
             raise self.not_loaded(
@@ -105,13 +105,8 @@ class FillMask(TextFamily[TextKeys]):
             before, after = mask.join(parts[:place]), mask.join(parts[place:])
             answers.append(
                 [
-                    {"token": self.tokenizer.filled(before, token, after), "score": score}
-                    for token, score in most_likely(row, self.request.parameters["top_k"])
+                    {"token": self.tokenizer.filled(before, token, after), "score": round(score, 6)}
+                    for token, score in likeliest(row, self.request.parameters["top_k"])
                 ]
             )
         return answers[0] if len(answers) == 1 else answers
-
-
-def most_likely(logits: npt.NDArray[np.float32], count: int) -> list[tuple[int, float]]:
-    """Return the likeliest tokens of [vocabulary] and their probabilities, likeliest first."""
-    return [(token, round(score, 6)) for token, score in likeliest(logits, count)]

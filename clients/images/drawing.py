@@ -35,10 +35,6 @@ def as_object(box: Box) -> dict[str, Any]:
     return {"label": box.label, "index": box.index, "score": box.score, "box": corners}
 
 
-def without_box(one: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in one.items() if name != "box"}
-
-
 def draw_boxes(
     picture: Picture, boxes: Iterable[Box], media_type: str, look: Callable[[], object]
 ) -> bytes:

@@ -50,9 +50,7 @@ EXPECTED_BYTES = (
 # A file that begins so and has none of the bytes of TAKEN_OUT was a picture once: every picture has
 # zeros in its header.
 BEGAN_AS_PICTURE = re.compile(rb"\xff\xd8\xff.{8}|RIFF|BM|GIF8[79]a", re.DOTALL)
-CHANGED_PNG = re.compile(
-    rb"\x89PNG(?!\r\n\x1a\n).{4}", re.DOTALL
-)  # the signature is made to show this
+CHANGED_PNG = re.compile(rb"\x89PNG(?!\r\n\x1a\n).{4}", re.DOTALL)  # made to show this
 TAKEN_OUT = re.compile(rb"[\r\n\0]")
 LINE_ENDS_TAKEN_OUT = (
     "its line ends were taken out or changed, as by curl --data or -d: send it with "
@@ -159,7 +157,10 @@ def check_header(data: bytes, name: str, max_pixels: int, expected: str) -> Head
             f"`{name}` is not a picture: {len(data)} bytes that begin with {data[:8]!r}",
             hint=LINE_ENDS_TAKEN_OUT,
         )
-    header = header_of_plain_jpeg(data) or header_of(open_picture(data, name, expected))
+    header = header_of_plain_jpeg(data)
+    if header is None:
+        picture = open_picture(data, name, expected)
+        header = Header(picture.format or "", picture.mode, picture.size, picture)
     width, height = header.size
     if width * height > max_pixels:
         raise too_large(name, f"{width}×{height}", max_pixels)
@@ -189,10 +190,6 @@ def bytes_per_pixel(header: Header, data: bytes) -> float:
     if header.format in JPEG and scans(data) > 1:
         return 16 if header.mode == "CMYK" else 10
     return 17 if header.format == "WEBP" else 7.5
-
-
-def header_of(picture: Image.Image) -> Header:
-    return Header(picture.format or "", picture.mode, picture.size, picture)
 
 
 class Room:

@@ -35,8 +35,7 @@ DEFAULT_MAX_BATCH_SIZE = 4
 DEFAULTED = ("onnxruntime", "pytorch", "onnxruntime_onnx", "pytorch_libtorch")
 
 
-Fault = tuple[str, Field, str, str]
-"""The key, its place in the text, what is wrong, and how to mend it."""
+Fault = tuple[str, Field, str, str]  # the key, its place, what is wrong, and how to mend it
 
 
 @dataclass(frozen=True)

@@ -104,15 +104,12 @@ def file_source(path: Path) -> Source:
 
 def model_source(path: Path) -> Source:
     """Return the source for a model with a `dispatch.toml`."""
-    mark, model = mark_files(model_files(path)), path.parent.name
-    return Source(str(path), mark, lambda: [client_class(path)], foreign=False, model=model)
-
-
-def model_files(path: Path) -> Iterator[Path]:
-    """Yield the files below the folder of a `dispatch.toml`, but for those of versions."""
+    files: list[Path] = []
     for folder, inner, names in os.walk(path.parent, followlinks=True):
-        inner[:] = [name for name in inner if not name.isdigit()]
-        yield from (Path(folder, name) for name in names if not name.isdigit())  # a broken link
+        inner[:] = [name for name in inner if not name.isdigit()]  # but for those of versions
+        files += (Path(folder, name) for name in names if not name.isdigit())  # a broken link
+    mark, model = mark_files(files), path.parent.name
+    return Source(str(path), mark, lambda: [client_class(path)], foreign=False, model=model)
 
 
 def mark_files(files: Iterable[Path]) -> Mark:

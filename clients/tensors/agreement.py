@@ -128,7 +128,10 @@ def same_first(expected: Mapping[Any, float], got: Mapping[Any, float]) -> Agree
         least = min(side.values())
         scores = np.array([side.get(name, least) for name in names])
         inside = min(least, *side.values()) >= 0 and max(side.values()) <= 1
-        sides.append(scores if inside else softmax(scores))
+        if not inside:  # logits
+            shares = np.exp(scores - scores.max())
+            scores = shares / shares.sum()
+        sides.append(scores)
     gaps = np.abs(sides[0] - sides[1])
     at, gap = int(gaps.argmax()), float(gaps.max())
     # Of classes with equal scores the first in the answer, as a caller sees it.
@@ -139,11 +142,6 @@ def same_first(expected: Mapping[Any, float], got: Mapping[Any, float]) -> Agree
     probabilities = f"{sides[1][at]:.4f}, not {sides[0][at]:.4f}"
     worst = f"the probability of {names[at]!r} differs by {gap:.2g} ({probabilities})"
     return Agreement(gap <= PROBABILITY, worst, gap / PROBABILITY, str(first))
-
-
-def softmax(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    shares = np.exp(logits - logits.max())
-    return np.asarray(shares / shares.sum())
 
 
 # Objects

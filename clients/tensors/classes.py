@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -60,13 +59,7 @@ def labels_at(path: Path) -> Sequence[bytes]:
     Carriage returns of Windows are removed; Triton itself keeps them.
     """
     try:
-        changed = path.stat().st_mtime_ns
-        return _labels(path, changed)
+        lines = strip_mark(path.read_bytes()).removesuffix(b"\n").split(b"\n")
     except (OSError, UnicodeDecodeError):
         return ()
-
-
-@lru_cache(maxsize=64)
-def _labels(path: Path, changed: int) -> Sequence[bytes]:  # noqa: ARG001  a part of the key
-    lines = strip_mark(path.read_bytes()).removesuffix(b"\n").split(b"\n")
     return [line.removesuffix(b"\r") for line in lines]

@@ -38,20 +38,12 @@ def class_text(score: float, rest: str) -> str | NotFinite:
 def best(scores: npt.NDArray[Any], count: int) -> list[tuple[int, float]]:
     """Return index and score of the best of [classes], best first; of equals the first."""
     numbers = floats(scores)
-    if count < numbers.size:
-        places = not_behind(numbers, numbers, count)
-    else:
-        places = np.arange(numbers.size)
+    places = np.arange(numbers.size)
+    if count < numbers.size:  # not less than the best `count`
+        last = -np.partition(-numbers, count - 1)[count - 1]
+        places = np.flatnonzero(~(numbers < last))
     places = places[np.argsort(-numbers[places], kind="stable")][:count]
     return list(zip(places.tolist(), scores[places].tolist(), strict=True))
-
-
-def not_behind(
-    numbers: npt.NDArray[Any], some: npt.NDArray[Any], count: int
-) -> npt.NDArray[np.intp]:
-    """Return the indices of numbers not less than the best `count` of `some`."""
-    last = -np.partition(-some, count - 1)[count - 1]
-    return np.flatnonzero(~(numbers < last))
 
 
 def likeliest(logits: npt.NDArray[Any], count: int) -> list[tuple[int, float]]:

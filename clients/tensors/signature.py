@@ -31,7 +31,6 @@ DTYPES: Mapping[str, type[np.generic]] = {
 }
 DATATYPES = {np.dtype(dtype): name for name, dtype in DTYPES.items()}
 
-
 # What takes hardly a byte of a request: the other sizes of a tensor without numbers, where a model
 # that sums over its axis of size 0 makes an array of all of them; and texts, which may be empty.
 MOST_SMALL = 2**20

@@ -68,11 +68,6 @@ class Tokenizer:
     from_left: bool = False  # whether texts are padded on the left
     longest: int = 0  # the most tokens of a text; 0 if the tokenizer states no limit
 
-    @property
-    def size(self) -> int:
-        """The number of tokens."""
-        return int(self.backend.get_vocab_size())
-
     def id(self, token: str) -> int | None:
         """Return a token's id; `None` if it is no token."""
         found: int | None = self.backend.token_to_id(token)

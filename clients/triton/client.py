@@ -1,9 +1,4 @@
-"""Triton over gRPC: inference, control and probe in one object.
-
-connection.py     the channels, and the errors of all calls
-inference.py      runs models
-this file         lists, loads and unloads models; whether they still answer
-"""
+"""Triton over gRPC: lists, loads and unloads models, and tells whether they still answer."""
 
 from __future__ import annotations
 
@@ -171,12 +166,12 @@ class Triton(TritonInference, ModelServer):
         request = infer_request(model, "", inputs, (), {DEADLINE: LONG_AGO})
         try:
             channel.runs.infer(request, timeout)
-        except (grpc.RpcError, ValueError) as error:
+        except (grpc.RpcError, ValueError, DeadlineExceeded) as error:
             if channel.abandoned:
                 raise ModelFailed(channel.abandoned) from error
             if isinstance(error, ValueError):
                 raise
-            known = translate_error(error)
+            known = error if isinstance(error, DeadlineExceeded) else translate_error(error)
             if not isinstance(known, TensorsRefused):
                 raise self._explained(known, model, "", timeout) from error
 

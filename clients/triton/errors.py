@@ -84,7 +84,7 @@ STUB_DIED = re.compile(r"Stub process '[^']*' is not healthy\.?")
 DIED = "the process of the model died before it answered"
 
 NO_ID = "[request id: <id_unknown>] "
-FIX = " To mend it: "  # as in backends/model_config.py
+FIX = " To mend it: "  # between reason and fix, as in backends/model_config.py
 
 CHECK_SAYS_MORE = "`dispatcher check` on the model's folder may say more"
 LOG_SAYS_WHY = "Triton's log has the reason; `dispatcher check` on the model's folder may name it"
@@ -131,12 +131,17 @@ def http_error(status: int, body: bytes, version: str) -> InferenceError:
 
 
 def inference_error(
-    error: grpc.RpcError | ValueError, signature: Signature, inputs: Collection[str]
+    error: grpc.RpcError | ValueError | DeadlineExceeded,
+    signature: Signature,
+    inputs: Collection[str],
+    abandoned: str,
 ) -> InferenceError:
-    """Return the contract's error for a run that failed."""
+    """Return the contract's error for a run that failed, or whose channel was `abandoned`."""
+    if abandoned:
+        return ModelFailed(abandoned)
     if isinstance(error, ValueError):
         return ModelFailed(f"the model's answer cannot be read: {error}")
-    known = translate_error(error)
+    known = error if isinstance(error, DeadlineExceeded) else translate_error(error)
     own_backend = signature.ensemble or signature.backend in BACKENDS
     if isinstance(known, TooLargeAtOnce) and not own_backend:
         return ModelFailed(known.message)
@@ -150,7 +155,7 @@ def inference_error(
 def load_error(error: InferenceError, reasons: Collection[str]) -> InferenceError:
     """Return why a model could not be loaded."""
     known = next(filter(None, reasons), "")
-    reason, fix = reason_and_fix(known or error.message.replace(DIED, DIED_LOADING))
+    reason, _, fix = (known or error.message.replace(DIED, DIED_LOADING)).partition(FIX)
     kind = TooLargeAtOnce if NO_ROOM in reason else ModelFailed
     return kind(reason, hint=fix or (CHECK_SAYS_MORE if known else LOG_SAYS_WHY))
 
@@ -158,19 +163,13 @@ def load_error(error: InferenceError, reasons: Collection[str]) -> InferenceErro
 def not_ready(model: str, states: Collection[ModelState]) -> ModelUnavailable:
     """Return the error for a model of which no version is ready."""
     reasons = sorted({state.why for state in states if state.why})
-    why, fix = reason_and_fix("".join(f": {reason}" for reason in reasons))
+    why, _, fix = "".join(f": {reason}" for reason in reasons).partition(FIX)
     if reasons == [UNLOADED]:
         fix = f"POST /load_model/{model} loads it"
     return ModelUnavailable(
         f"the model {model!r} is not ready{why}",
         hint=fix or "GET /health shows every model's state; Triton's log has the reason",
     )
-
-
-def reason_and_fix(text: str) -> tuple[str, str]:
-    """Split the line that the container's backends write into reason and fix."""
-    reason, _, fix = text.partition(FIX)
-    return reason, fix
 
 
 def first_line(text: object) -> str:

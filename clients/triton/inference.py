@@ -71,7 +71,6 @@ CACHED = (
 # Triton ends a stream with a status where an error has one, as of a single answer.
 WITH_STATUS = (("triton_grpc_error", "true"),)
 
-
 LISTING_TRIES = 5
 
 MOST_RUNS = 1000  # of which the sizes of the answers are remembered
@@ -211,10 +210,10 @@ class TritonInference(Inference):
             arrays = run(None) if sequenced else self._through_memory(inputs, key, run)
             if key not in self._sizes and self._regions.limit:
                 self._remember_sizes(key, arrays, hints)
-        except (grpc.RpcError, ValueError) as error:
+        except (grpc.RpcError, ValueError, DeadlineExceeded) as error:
             # Not kept in a variable here: the error has this frame, which has the tensors.
             raise self._failure(
-                self._cause(error, channel, signature, inputs),
+                inference_error(error, signature, inputs, channel.abandoned),
                 model,
                 version,
                 timeout,
@@ -266,7 +265,10 @@ class TritonInference(Inference):
 
         def explained(error: grpc.RpcError | ValueError) -> InferenceError:
             return self._failure(
-                self._cause(error, channel, signature, inputs), model, version, timeout
+                inference_error(error, signature, inputs, channel.abandoned),
+                model,
+                version,
+                timeout,
             )
 
         return TritonStream(call, signature, explained, partial(self._note_answer, model, channel))
@@ -285,17 +287,6 @@ class TritonInference(Inference):
         if begins and isinstance(cause, DeadlineExceeded):
             return no_slot(model, timeout)
         return self._noted(model, self._explained(cause, model, version, timeout, late=late))
-
-    def _cause(
-        self,
-        error: grpc.RpcError | ValueError,
-        channel: ModelChannel,
-        signature: Signature,
-        inputs: Tensors,
-    ) -> InferenceError:
-        if channel.abandoned:
-            return ModelFailed(channel.abandoned)
-        return inference_error(error, signature, inputs)
 
     def _channel(self, model: str) -> ModelChannel:
         """Return the channel on which a model is asked.

@@ -27,13 +27,11 @@ from clients.errors import (
     DeadlineExceeded,
     InferenceError,
     ModelBusy,
-    ModelFailed,
     ModelUnavailable,
     TensorsRefused,
 )
 from clients.request import SequencePart, Stream, trace_headers
 from clients.tensors.elements import binary_data
-from clients.triton.errors import first_line
 from clients.triton.server import Answer, Hints, Scalar, Signature, Tensors
 from clients.triton.shared_memory import Arrays, Layout, Region
 
@@ -153,9 +151,7 @@ def infer_request(
             region.write(layout.inputs[name], array)
             set_place(tensor, region, array.nbytes, layout.inputs[name])
         else:
-            request.raw_input_contents.append(
-                text_bytes(name, array) if dtype == "BYTES" else array.tobytes()
-            )
+            request.raw_input_contents.append(bytes_of(name, array))
     for name in outputs:
         wanted = request.outputs.add(name=name)
         if layout and region and name in layout.outputs:
@@ -181,8 +177,8 @@ def set_place(tensor: Any, region: Region, size: int, place: int) -> None:
         tensor.parameters["shared_memory_offset"].int64_param = place
 
 
-def text_bytes(name: str, array: npt.NDArray[np.generic]) -> bytes:
-    """Return an input of texts for Triton: for each its length, then its bytes."""
+def bytes_of(name: str, array: npt.NDArray[np.generic]) -> bytes:
+    """Return an input for Triton; of texts each has its length in front."""
     try:
         return binary_data(array)
     except ValueError as error:
@@ -245,18 +241,6 @@ def in_order(arrays: Arrays, wanted: Sequence[str], signature: Signature) -> Arr
     return ordered
 
 
-class StillRunning(grpc.RpcError):  # type: ignore[misc]  # it has no types
-    """The time of a run is over, and it goes on."""
-
-    def code(self) -> grpc.StatusCode:
-        """Return gRPC's status for that."""
-        return grpc.StatusCode.DEADLINE_EXCEEDED
-
-    def details(self) -> str:
-        """Return nothing: the status says it all."""
-        return ""
-
-
 class Runs:
     """Runs models; a run whose time is over is not cancelled."""
 
@@ -272,7 +256,8 @@ class Runs:
         """Run a model; return Triton's answer.
 
         Raises:
-            grpc.RpcError: Triton has refused it, or the time is over.
+            grpc.RpcError: Triton has refused it.
+            DeadlineExceeded: the time is over.
             ValueError: the channel is closed.
             ModelUnavailable: there is no room for the thread in which gRPC waits for answers.
 
@@ -290,7 +275,7 @@ class Runs:
                 with self._lock:
                     self._late[request.model_name] += 1
                 call.add_done_callback(partial(self._note_end, request.model_name))
-                raise StillRunning
+                raise DeadlineExceeded("")  # which goes on
             error = call.exception()
             if error is None:
                 return call.result()
@@ -335,10 +320,7 @@ class TritonStream(Stream[Arrays]):
 
     def __next__(self) -> Arrays:
         try:
-            came = next(self._call)
-            if came.error_message:  # of a Triton that does not know `WITH_STATUS`
-                raise ModelFailed(first_line(came.error_message))
-            answer = came.infer_response
+            answer = next(self._call).infer_response
             arrays = {
                 output.name: array_of(answer, number)
                 for number, output in enumerate(answer.outputs)

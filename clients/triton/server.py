@@ -35,43 +35,32 @@ class Padding:
 
     Only for a model that answers a row the same whatever else is in its batch, as a text model does
     that is given an attention mask.
-
-    Args:
-        inputs: for each input, the whole number that fills up its rows along axis 1. All of these
-            inputs have the same length there. A row that ends in these numbers in all of these
-            inputs may be run without them.
-        outputs: the outputs that are as long as these inputs along axis 1. They come back in the
-            length that was sent; values behind the end of a row are undefined. Do not ask for an
-            output whose shape depends on this length in another way.
-
     """
 
+    # For each input, the whole number that fills up its rows along axis 1. All of these inputs have
+    # the same length there. A row that ends in these numbers in all of them may be run without.
     inputs: Mapping[str, int]
+    # The outputs that are as long as these inputs along axis 1. They come back in the length that
+    # was sent; values behind the end of a row are undefined. Do not ask for an output whose shape
+    # depends on this length in another way.
     outputs: Sequence[str]
 
 
 @dataclass(frozen=True)
 class Hints:
-    """What a backend may skip or combine. Backends that do not know a hint ignore it.
+    """What a backend may skip or combine. Backends that do not know a hint ignore it."""
 
-    Args:
-        rows: the rows wanted of some outputs, by number, ascending, each once. All axes but the
-            last count as one, the batch included: of [2, 9, 30522], row 9 is the first row of the
-            second text. `Client.infer` returns these rows alone, whatever the backend does: the
-            container's own backends copy no others, and with `padding` OpenVINO computes no others
-            for most models with a vocabulary (docs/performance.md).
-        above: for some outputs a column of the last axis and a number, 0 or more:
-            `{"output": (4, 0.5)}`. The container's own backends return only rows with more in that
-            column: [batch, most rows of an item, columns], in order, filled up with rows of zeros.
-            Other backends return all rows, so check the column again.
-        padding: how rows may be made longer or shorter, so that requests of unequal lengths share a
-            run, and short rows of one request run by themselves. About thirty padded places cost as
-            much as reading the weights once more.
-
-    """
-
+    # The rows wanted of some outputs, by number, ascending, each once. All axes but the last count
+    # as one, the batch included: of [2, 9, 30522], row 9 is the first row of the second text.
+    # `Client.infer` returns these alone, whatever the backend does: the container's own copy no
+    # others, and with `padding` OpenVINO computes no others for most models with a vocabulary.
     rows: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    # For some outputs a column of the last axis and a number, 0 or more: `{"output": (4, 0.5)}`.
+    # The container's own backends return only rows with more there: [batch, most rows of an item,
+    # columns], in order, filled up with rows of zeros. Others return all: check it again.
     above: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+    # So that requests of unequal lengths share a run, and short rows of one run by themselves:
+    # about thirty padded places cost as much as reading the weights once more.
     padding: Padding | None = None
 
 

@@ -12,7 +12,6 @@ import logging
 import math
 import mmap
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -100,12 +99,9 @@ def affordable(memory: int, folder: Path = FOLDER) -> int:
     return min(MOST, int(size * PART)) if size >= AMPLE else 0
 
 
-def free_bytes(folder: Path = FOLDER) -> int:
+def free_bytes() -> int:
     """Return the free bytes of shared memory."""
-    try:
-        status = os.statvfs(folder)
-    except OSError:
-        return sys.maxsize
+    status = os.statvfs(FOLDER)
     return status.f_bavail * status.f_frsize
 
 

@@ -30,7 +30,6 @@ ROOMS = {
 SUFFIXES = {".py", ".js", ".css", ".html"}
 # Limits that are still exceeded. One that is kept has to be taken out of this list.
 NOT_YET = {
-    "lines of clients",
     "lines of tests",
 }
 

@@ -37,11 +37,7 @@ P = TypeVar("P")
 
 LABELS = "labels.txt"
 MOST_EXAMPLE = 100_000  # bytes of a picture
-PUT_LINES = "put a file of that name beside config.pbtxt, with a name in each line"
-LINES_UNREAD: dict[type[Exception], tuple[str, str]] = {
-    UnicodeDecodeError: ("is no UTF-8", "save it as UTF-8"),
-    IsADirectoryError: ("is a folder", "name a file, with a name in each line"),
-}
+PUT_LINES = "put a file of that name beside config.pbtxt, UTF-8, with a name in each line"
 
 
 class Family(Client, Generic[K, P]):
@@ -196,10 +192,8 @@ class Family(Client, Generic[K, P]):
             # Not `splitlines`: a name may hold characters that it takes for line ends.
             return text_of(path).rstrip("\n").split("\n")
         except (OSError, ValueError) as error:
-            what, fix = LINES_UNREAD.get(
-                type(error), (f"cannot be read ({type(error).__name__})", PUT_LINES)
-            )
-            raise self.mistake(name, f"is {path.name}, which {what}", fix) from error
+            what = f"is {path.name}, which cannot be read ({type(error).__name__})"
+            raise self.mistake(name, what, PUT_LINES) from error
 
     def count_labels(self, labels: Sequence[str], classes: int, where: str) -> None:
         """Raise ClientDisabled unless there is one label for each class of the model, or none."""

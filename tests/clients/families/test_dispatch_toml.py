@@ -261,10 +261,12 @@ def test_labels_that_cannot_be_read_are_told_why(bench: Bench) -> None:
     """Letters of Windows, and a folder in place of the file."""
     bench.set_up('family = "classification"\nlabels = "labels.txt"', PICTURES)
     (bench.folder / "labels.txt").write_bytes("a\nschön\nc".encode("latin-1"))
-    assert "labels.txt, which is no UTF-8; save it as UTF-8" in bench.registry().broken["m"]
+    said = bench.registry().broken["m"]
+    assert "labels.txt, which cannot be read (UnicodeDecodeError)" in said
+    assert "put a file of that name beside config.pbtxt, UTF-8" in said
     (bench.folder / "labels.txt").unlink()
     (bench.folder / "labels.txt").mkdir()
-    assert "labels.txt, which is a folder; name a file" in bench.registry().broken["m"]
+    assert "which cannot be read (IsADirectoryError)" in bench.registry().broken["m"]
     (bench.folder / "labels.txt").rmdir()
     assert "put a file of that name beside config.pbtxt" in bench.registry().broken["m"]
 
