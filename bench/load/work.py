@@ -152,7 +152,7 @@ class Bert(Work):
     def finish(
         self, output: npt.NDArray[Any] | Mapping[int, npt.NDArray[Any]], kept: Any
     ) -> list[Any]:
-        from clients.tensors.scores import likeliest
+        from clients.families.fill_mask import likeliest
 
         text, places = kept
         before, after = text.split("[MASK]")
