@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from clients.environment import Others
 from clients.errors import (
     AskFailed,
     BadParameter,
@@ -26,7 +25,7 @@ from clients.request import Request
 from clients.tensors.nested import copy_deeply
 
 if TYPE_CHECKING:
-    from clients.base import Client, Payload
+    from clients.base import Client, Others, Payload
 
 DEEPEST = 5  # models in a chain, the caller's own included
 MOST_RESULTS = 1000  # of one payload, from a client that gives any number of them

@@ -1,17 +1,4 @@
-"""The contract for the author of a client: a class with one method.
-
-The smallest whole client:
-
-    from clients.base import Client
-
-    class Double(Client):
-        modelname = "double"
-        example = {"numbers": [1, 2]}
-
-        def inference(self, payload):
-            numbers = self.numbers(payload, "numbers")
-            return self.infer({"INPUT": numbers[None]})["OUTPUT"][0].tolist()
-"""
+"""The contract for the author of a client: a class with one method; see docs/adding-a-model.md."""
 
 from __future__ import annotations
 
@@ -19,14 +6,15 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from clients.asking import ask
-from clients.environment import Environment
 from clients.errors import BadPayload, InferenceError, UnknownModel, UnsupportedMedia, place_error
 from clients.images.pictures import (
     EXPECTED,
@@ -40,13 +28,44 @@ from clients.parameters import FORMAT, Parameter
 from clients.request import Media, Request, current, values_of
 from clients.tensors.nested import as_numbers
 from clients.tensors.quoting import brief, encodable
-from clients.triton.server import NO_HINTS, Hints, Padding, Scalar, Signature, Tensors, pick_rows
+from clients.triton.server import (
+    NO_HINTS,
+    Hints,
+    Inference,
+    Padding,
+    Scalar,
+    Signature,
+    Tensors,
+    pick_rows,
+)
 
 # What the author of a client imports from here.
 __all__ = ["FORMAT", "Client", "Environment", "Hints", "Padding", "Parameter", "Payload"]
 
 Payload = Mapping[str, Any]
 T = TypeVar("T")
+
+
+@dataclass
+class Others:
+    """The clients of other models, which a class asks by `Client.ask`.
+
+    `find` returns the client of a model or alias, and loads the model until a deadline by
+    `time.monotonic()`; it raises UnknownModel, ModelUnavailable and so on. It is set when all
+    clients were made, since they are made with this.
+    """
+
+    find: Callable[[str, float], Client] = field(init=False)
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What every client is made with."""
+
+    server: Inference  # runs the models
+    model_repository: Path  # with one folder per model
+    max_pixels: int = 50_000_000  # of the largest picture that is decoded
+    others: Others = field(default_factory=Others, kw_only=True)
 
 
 class Client(ABC):

@@ -190,10 +190,6 @@ class SequencePart:
     # The models that were asked for it, with the seconds for which each keeps a sequence
     asked: dict[str, float] = field(default_factory=dict)
 
-    def starts(self, model: str) -> bool:
-        """Whether the next run of a model is the first one of the sequence."""
-        return self.start and model not in self.asked
-
 
 class Stream(Iterator[T]):
     """The answers of a model that gives any number of them to one request."""

@@ -1,16 +1,4 @@
-"""For the tests of authors: ask a class as the endpoint does, without Triton.
-
-from clients.base import Environment
-from clients.testing import OnnxModels, answer, clients_in
-
-(Double,) = clients_in("code/clients/double.py")
-assert answer(Double, {"numbers": [1, 2.5]}, OnnxModels(".")) == [2.0, 5.0]
-
-What the class asks other models by `ask` is answered by the classes and the files `dispatch.toml`
-in the same folder, as `dispatcher check` has it, or by what the test names:
-
-answer(Closer, payload, models, others={"resnet": lambda payload, parameters: ["cup"]})
-"""
+"""For the tests of authors: ask a class as the endpoint does, without Triton; docs/classes.md."""
 
 from __future__ import annotations
 

@@ -1,17 +1,15 @@
 """Finds what a model's configuration asks of a GPU.
 
-Without a GPU Triton 2.51 refuses KIND_GPU, lists of GPUs and engines of TensorRT; accelerators, the
-options of CUDA and secondary devices it passes over in silence.
+Without a GPU Triton 2.51 refuses KIND_GPU, lists of GPUs and engines of TensorRT.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from clients.model_files.config_text import Field, Message, line_of, read_if_right
+from clients.model_files.config_text import Field, line_of, read_if_right
 from clients.model_files.files import text_of
 
 CONFIG = "config.pbtxt"
@@ -27,7 +25,6 @@ class Rule:
     values: tuple[str, ...] = ()  # those values that ask for a GPU; none means all
 
 
-IGNORED = Rule("has no effect, for this machine has no GPU", "leave it out")
 TENSORRT = Rule(
     "is for TensorRT, whose engines run only on a GPU of the kind that they were built for, in the "
     "TensorRT backend, which NVIDIA's image of Triton has",
@@ -47,11 +44,6 @@ RULES = {
         "names GPUs, but this machine has none; Triton refuses that",
         "leave it out, with KIND_AUTO, which takes every GPU, else the CPU",
     ),
-    "instance_group.secondary_devices": IGNORED,
-    "optimization.cuda": IGNORED,
-    "optimization.input_pinned_memory": IGNORED,
-    "optimization.output_pinned_memory": IGNORED,
-    "optimization.execution_accelerators.gpu_execution_accelerator": IGNORED,
 }
 
 
@@ -82,7 +74,9 @@ def gpu_settings(text: str) -> list[GpuSetting]:
     found = {  # by their places: `[0, 1]` is two fields at one place
         field.start: GpuSetting(key, field, line_of(text, field), rule)
         for key, rule in RULES.items()
-        for field in fields_at(message, key)
+        for outer, _, name in [key.rpartition(".")]
+        for one in (message.messages(outer) if outer else [message])
+        for field in one.all(name)
         if not rule.values or field.value in rule.values
     }
     return [found[start] for start in sorted(found)]
@@ -93,13 +87,3 @@ def gpu_settings_of(folder: Path) -> list[GpuSetting]:
     with suppress(OSError, UnicodeDecodeError):  # there is none, or Triton says what is wrong
         return gpu_settings(text_of(folder / CONFIG))
     return []
-
-
-def fields_at(message: Message, key: str) -> Iterator[Field]:
-    """Yield the fields with a key such as `instance_group.kind`."""
-    name, _, rest = key.partition(".")
-    if not rest:
-        yield from message.all(name)
-        return
-    for inner in message.messages(name):
-        yield from fields_at(inner, rest)

@@ -16,10 +16,6 @@ OFF = (
     "shapes; write `input` with `dims` and `max_batch_size`, of which one size varies at most (a "
     "batch of 1 does not)"
 )
-KEPT = (
-    "Triton goes on answering from its response cache what it has kept of the same version, also "
-    "of other files: give changed files a new version number"
-)
 
 
 def asks_for_cache(message: Message) -> bool:
@@ -45,8 +41,6 @@ def without_mixing_cache(text: str) -> str:
 
 
 def cache_warning(folder: Path) -> str:
-    """Return what an operator should know of a model's cache; empty where it has none."""
+    """Return why a model has no cache though it asks for one; else an empty text."""
     message = read_folder(folder)
-    if not asks_for_cache(message):
-        return ""
-    return OFF if mixes_shapes(message) else KEPT
+    return OFF if asks_for_cache(message) and mixes_shapes(message) else ""

@@ -136,7 +136,9 @@ class TensorClient(Client):
 
     def inference(self, payload: Payload) -> Any:
         result = self.run(payload)
-        return result.body() if isinstance(result, TensorResult) else bodies(result)
+        if isinstance(result, TensorResult):
+            return result.body()
+        return (one.body() for one in result)
 
     def run(self, payload: Payload) -> TensorResult | Iterator[TensorResult]:
         """Run the model on a V2 body, or on the bytes of a NumPy file in `npy`.
@@ -186,9 +188,3 @@ class TensorClient(Client):
                 hint=f"POST its /generate_stream, or /infer/{self._model}",
             )
         return (result(answer) for answer in self.stream(inputs, outputs=outputs))
-
-
-def bodies(results: Iterator[TensorResult]) -> Iterator[dict[str, Any]]:
-    """Yield the V2 bodies of a decoupled model's answers."""
-    for one in results:
-        yield one.body()

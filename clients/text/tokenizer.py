@@ -16,7 +16,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -185,12 +184,9 @@ def fields_from(folder: Path, kept: Path) -> dict[str, Any]:
     fields = read(folder)
     with suppress(OSError):  # where that is possible
         kept.parent.mkdir(exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", dir=kept.parent, delete=False, encoding="utf-8"
-        ) as made:
-            json.dump(fields, made)
-        Path(made.name).chmod(0o644)  # a container may run as another user
-        Path(made.name).rename(kept)  # whole, or not there
+        part = kept.with_suffix(f".{os.getpid()}")
+        part.write_text(json.dumps(fields), encoding="utf-8")
+        part.rename(kept)  # whole, or not there
     return fields
 
 

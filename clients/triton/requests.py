@@ -121,7 +121,7 @@ def sequence_parameters(
         )
     parameters: dict[str, int | str | bool] = {
         "sequence_id": triton_identity(part, model, signature),
-        "sequence_start": part.starts(model),
+        "sequence_start": part.start and model not in part.asked,
         "sequence_end": part.end,
     }
     part.asked[model] = signature.idle_s

@@ -90,11 +90,6 @@ class TextFamily(Family[K, TextPlan]):
         """Return the error for a tokenizer that cannot be used."""
         return self.mistake("tokenizer", f'is "{self.keys.tokenizer}", {what}', fix)
 
-    @property
-    def most_tokens(self) -> int:
-        """The most tokens of a text, unless the model's tensors say less."""
-        return self.keys.max_tokens or self.tokenizer.longest
-
     def fit(self, signature: Signature) -> TextPlan:
         known = [spec for spec in signature.inputs if spec.name in PARTS]
         strange = [s for s in signature.inputs if s not in known and not s.optional]
@@ -109,7 +104,7 @@ class TextFamily(Family[K, TextPlan]):
         output = self.tensor(signature.outputs, "output")
         single = len(known[0].shape) == 1
         self.check_output(output, output.shape if single else output.shape[1:])
-        longest = self.most_tokens
+        longest = self.keys.max_tokens or self.tokenizer.longest
         length = max(sizes[0], 0)
         if self.keys.max_tokens and 0 < length < self.keys.max_tokens:
             raise self.mistake(
@@ -147,7 +142,7 @@ class TextFamily(Family[K, TextPlan]):
 
     def check_tensors(self, inputs: Tensors) -> None:
         """Refuse tensors longer than any text, for which Triton would take much memory."""
-        longest = self.most_tokens
+        longest = self.keys.max_tokens or self.tokenizer.longest
         sizes = {name: sum(inputs[name].shape[-1:]) for name in PARTS if name in inputs}
         for name, size in sizes.items():
             if size > longest:

@@ -44,17 +44,6 @@ def test_a_refused_engine_of_tensorrt_says_what_is_missing_with_a_gpu_as_well(
     assert "KIND_GPU" not in caught.value.hint
 
 
-def test_a_model_with_a_cache_keeps_the_answers_of_its_version_and_says_so(
-    hosting: Hosting, elsewhere: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Triton 2.51 finds an answer by model and version, whatever was loaded since."""
-    (elsewhere / "config.pbtxt").write_text(f"{CACHE} input {{ dims: [ 3 ] }}")
-    with caplog.at_level(logging.WARNING):
-        hosting.load("kept", str(elsewhere))
-    assert "kept: Triton goes on answering from its response cache" in caplog.text
-    assert "new version number" in caplog.text
-
-
 # Bytes say the shape where one size varies, the batch included.
 @pytest.mark.parametrize(
     ("text", "keeps"),
