@@ -22,7 +22,6 @@ from tests.conftest import PROJECT
 from tests.support.fake_triton import FakeTriton
 from tests.support.own_clients import ask, served
 from tests.tool.test_invoke import Noting, noting
-from tests.tool.test_tool import program
 from tool.__main__ import main
 from tool.commands.new_client import contents
 
@@ -121,12 +120,16 @@ def test_the_entry_point_is_of_the_group_that_is_looked_at() -> None:
     assert group == ENTRY_POINTS
 
 
-def test_the_finding_is_what_check_says(tmp_path: Path) -> None:
-    program("new-client", "double", folder=tmp_path)
+def test_the_finding_is_what_check_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["new-client", "double"]) == 0
     config = tmp_path / "double" / "config.pbtxt"
     config.write_text(config.read_text().replace("max_batch_size", "max_batchsize"))
-    done = program("check", folder=tmp_path)
-    assert done.stdout.splitlines()[0] in SECTION
+    capsys.readouterr()
+    assert main(["check"]) == 1
+    assert capsys.readouterr().out.splitlines()[0] in SECTION
 
 
 def test_every_command_works(
