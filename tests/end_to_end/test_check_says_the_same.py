@@ -16,28 +16,11 @@ from typing import Any
 import pytest
 
 from tests.conftest import PROJECT, Endpoint, running, wait_for
-from tests.support.check import write_classes
 from tests.support.mistakes import MISTAKES
 from tests.support.mistakes.mistake import config, write_mistake, write_right
 
 pytestmark = pytest.mark.slow
 
-CLASSIFIER = """backend: "onnxruntime"
-max_batch_size: 8
-instance_group { count: 1 }
-parameters { key: "engine" value { string_value: "onnxruntime" } }
-"""
-# A `dispatch.toml` beside a classifier of pictures, and words of what is said of it.
-IN_TOML = {
-    "family": (
-        'family = "clasification"',
-        '`family` is "clasification"; did you mean `classification`?',
-    ),
-    "example": (
-        'family = "classification"\nexample = { image = "x" }',
-        "the client of 'example' fails on its own example: `img` is missing; the payload has",
-    ),
-}
 IN_FOLDER = {one.name: one for one in MISTAKES if one.name in {"misspelt", "lfs", "other_dims"}}
 RIGHT_CLASS = """
 from clients.base import Client
@@ -83,14 +66,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     pinned(write_right(root, "right"))
     for mistake in IN_FOLDER.values():
         write_mistake(root, mistake)
-    for name, (toml, _) in IN_TOML.items():
-        write_classes(root / name / "1", 3)
-        for file, text in (
-            ("config.pbtxt", CLASSIFIER),
-            ("labels.txt", "a\nb\nc\n"),
-            ("dispatch.toml", toml),
-        ):
-            (root / name / file).write_text(text)
     classes = root / "code" / "clients"
     classes.mkdir(parents=True)
     (classes / "works.py").write_text(RIGHT_CLASS)
@@ -111,13 +86,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         yield Place(root, endpoint, found)
 
 
-@pytest.mark.parametrize("name", [*IN_TOML, *IN_FOLDER])
+@pytest.mark.parametrize("name", IN_FOLDER)
 def test_a_mistake_in_a_model_is_told_alike(place: Place, name: str) -> None:
-    words = IN_TOML[name][1] if name in IN_TOML else IN_FOLDER[name].words
     one = place.checked(name)[0]
     message = one["message"]
     assert one["level"] == "error"
-    assert words in f"`{one['key']}` {message}"
+    assert IN_FOLDER[name].words in f"`{one['key']}` {message}"
     place.logs(message)
     posted = json.dumps({"model_name": f"{name}_posted", "url": str(place.root / name)})
     answer = place.endpoint.call("/models", posted)
