@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -19,14 +20,16 @@ from dispatcher.settings import SettingError, read_settings
 from tests.conftest import PROJECT, free_ports
 
 
+def run_python(code: str) -> str:
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True).stdout
+
+
 def test_nobody_else_is_given_ports_that_a_run_of_the_tests_has() -> None:
     ours = {*free_ports(4), *free_ports(4)}
     assert len(ours) == 8
     other = "from tests.conftest import free_ports; print(*free_ports(4))"
-    came = subprocess.run(
-        [sys.executable, "-c", other], cwd=PROJECT, capture_output=True, text=True, check=True
-    )
-    theirs = {int(port) for port in came.stdout.split()}
+    theirs = {int(port) for port in run_python(other).split()}
     assert len(theirs) == 4
     assert not ours & theirs
 
@@ -100,34 +103,29 @@ def test_a_temporary_folder_that_nginx_cannot_have_is_named(
 ) -> None:
     (tmp_path / name).mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / name))
-    with pytest.raises(
-        SettingError, match=f"the temporary folder is '.*{name}.*'; set RUN_DIR to an"
-    ):
+    said = f"the temporary folder is '.*{name}.*'; set RUN_DIR to an"
+    with pytest.raises(SettingError, match=said):
         make_run_folder(None).__enter__()
     assert not list((tmp_path / name).iterdir())
 
 
 def test_a_folder_that_cannot_be_made_is_named(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     tmp_path = tmp_path_factory.mktemp("f")  # RUN_DIR has at most 80 letters
     (tmp_path / "file").touch()
     with pytest.raises(SettingError, match=r"RUN_DIR is '.*/file/run': Not a directory; name"):
         make_run_folder(tmp_path / "file" / "run").__enter__()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
-    with pytest.raises(SettingError, match="No such file or directory; set RUN_DIR"):
-        make_run_folder(None).__enter__()
-    serve = subprocess.run(
-        [sys.executable, "-m", "container"],
-        cwd=PROJECT,
-        env={**os.environ, "RUN_DIR": "/proc/nothing"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert serve.returncode == 2
-    assert serve.stderr.startswith("serve: RUN_DIR is '/proc/nothing': ")
-    assert len(serve.stderr.splitlines()) == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+        with pytest.raises(SettingError, match="No such file or directory; set RUN_DIR"):
+            make_run_folder(None).__enter__()
+    monkeypatch.setenv("RUN_DIR", "/proc/nothing")
+    assert serving.main([]) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("serve: RUN_DIR is '/proc/nothing': ")
 
 
 def test_a_disk_that_is_full_at_the_start_is_told_in_one_line(
@@ -135,11 +133,7 @@ def test_a_disk_that_is_full_at_the_start_is_told_in_one_line(
 ) -> None:
     """The kernel's answer is a fake: not everybody may make a file system of their own."""
     full = OSError(errno.ENOSPC, "No space left on device", "/wheel/stub", None, "/run/stub")
-
-    def run(*_: object) -> int:
-        raise full
-
-    monkeypatch.setattr(serving, "run", run)
+    monkeypatch.setattr(serving, "run", Mock(side_effect=full))
     monkeypatch.setenv("RUN_DIR", str(tmp_path / "run"))
     assert serving.main([]) == 1
     (line,) = capfd.readouterr().err.splitlines()
@@ -166,7 +160,4 @@ def test_too_few_open_files_are_told_at_the_start(hard: int, told: bool) -> None
         "import resource; from container.checks import raise_file_limit\n"
         f"resource.setrlimit(resource.RLIMIT_NOFILE, ({hard}, {hard})); raise_file_limit(print)"
     )
-    said = subprocess.run(
-        [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True
-    )
-    assert ("a process may have only 64 open files" in said.stdout) == told
+    assert ("a process may have only 64 open files" in run_python(code)) == told
