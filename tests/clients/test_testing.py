@@ -109,11 +109,6 @@ def test_a_version_is_a_text(models: OnnxModels) -> None:
         models.infer("numbers", given, version=1, timeout=9)  # type: ignore[arg-type]
 
 
-def test_numbers_of_another_type_are_refused(models: OnnxModels) -> None:
-    with pytest.raises(TensorsRefused, match=r"wants FP32 \[-1, 2\]; you sent FP64 \[1, 2\]"):
-        models.infer("numbers", {"x": np.ones((1, 2), np.float64)}, timeout=9)
-
-
 def test_classes_come_as_triton_writes_them_without_labels(models: OnnxModels) -> None:
     given = {"x": np.array([[1, 3], [2.5, -1]], np.float32)}
     best = models.infer("numbers", given, classes={"y": 1}, timeout=9)["y"]

@@ -98,20 +98,17 @@ def test_examples_of_a_file_are_texts_where_the_model_takes_those(bench: Bench) 
         ('examples = ["../m/a.png"]', "`examples` has '../m/a.png', which cannot be read"),
         ('examples = ["large.png"]', "a file of 100,001 bytes; take one of at most 100,000"),
         ('examples = ["a.png"]\nexample = { img = "eA==" }', "is there beside `example`"),
+        ('examples = ["a.png"]', "has 'a.png'; write tables, as in `example`"),
     ],
 )
 def test_a_mistake_in_the_examples_of_a_file_is_named(bench: Bench, toml: str, words: str) -> None:
-    bench.set_up(f'family = "classification"\n{toml}', PICTURES)
+    family = "tensors" if "tables" in words else "classification"
+    bench.set_up(f'family = "{family}"\n{toml}', PICTURES)
     (bench.folder / "a.png").write_bytes(base64.b64decode(png(plain(4, 4, [1, 2, 3]))["img"]))
     (bench.folder / "large.png").write_bytes(bytes(100_001))
     reason = bench.registry().broken["m"]
     assert words in reason
     assert reason.startswith(f"{bench.folder / 'dispatch.toml'}: `examples` ")
-
-
-def test_plain_tensors_have_no_texts_or_pictures_as_examples(bench: Bench) -> None:
-    bench.set_up('examples = ["a.png"]', PICTURES)
-    assert "`examples` has 'a.png'; write tables, as in `example`" in bench.registry().broken["m"]
 
 
 def test_the_models_find_something_in_the_family_s_picture(models: None) -> None:

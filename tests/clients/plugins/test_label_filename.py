@@ -13,30 +13,30 @@ CONFIG = 'output [ { name: "y" data_type: TYPE_FP32 dims: [ 3 ] label_filename: 
 PIXELS = np.zeros((8, 8, 3))
 
 
-def answered(bench: Bench, toml: str = 'family = "classification"') -> list[str]:
+def answered(bench: Bench, toml: str) -> list[str]:
     bench.set_up(toml, PICTURES)  # labels.txt has a, b and c
     (bench.folder / "animals.txt").write_text("ant\nbee\ncow\n")
     bench.answers(lambda tensors: {"y": np.array([[1, 3, 2]], np.float32)})
     return [text.rpartition(":")[2] for text in bench.ask(picture(PIXELS))]
 
 
-def test_it_serves_as_labels(bench: Bench) -> None:
-    bench.folder.mkdir()
-    (bench.folder / "config.pbtxt").write_text(CONFIG)
-    assert answered(bench) == ["bee", "cow", "ant"]
+OTHER = 'output { name: "z" label_filename: "b.txt" }'
 
 
-def test_the_key_of_dispatch_toml_comes_first(bench: Bench) -> None:
-    bench.folder.mkdir()
-    (bench.folder / "config.pbtxt").write_text(CONFIG)
-    assert answered(bench, 'family = "classification"\nlabels = "labels.txt"') == ["b", "c", "a"]
-
-
-@pytest.mark.parametrize("config", ["", "output {", 'output { name: "y" }'])
-def test_without_it_labels_txt_is_read(bench: Bench, config: str) -> None:
+@pytest.mark.parametrize(
+    ("config", "key", "expected"),
+    [
+        (CONFIG, "", ["bee", "cow", "ant"]),
+        (CONFIG, 'labels = "labels.txt"', ["b", "c", "a"]),  # the key comes first
+        (CONFIG + OTHER, 'output = "y"', ["bee", "cow", "ant"]),
+        # Without it labels.txt is read.
+        *((config, "", ["b", "c", "a"]) for config in ("", "output {", 'output { name: "y" }')),
+    ],
+)
+def test_it_serves_as_labels(bench: Bench, config: str, key: str, expected: list[str]) -> None:
     bench.folder.mkdir()
     (bench.folder / "config.pbtxt").write_text(config)
-    assert answered(bench) == ["b", "c", "a"]
+    assert answered(bench, f'family = "classification"\n{key}') == expected
 
 
 @pytest.mark.parametrize(
@@ -47,10 +47,7 @@ def test_without_it_labels_txt_is_read(bench: Bench, config: str) -> None:
             ["../x.txt", "label_filename", "in the model's folder"],
         ),
         (CONFIG.replace("animals", "no"), ["`labels` is no.txt", "a name in each"]),
-        (
-            CONFIG + 'output { name: "z" label_filename: "b.txt" }',
-            ["`labels` is missing", '"animals.txt", "b.txt"'],
-        ),
+        (CONFIG + OTHER, ["`labels` is missing", '"animals.txt", "b.txt"']),
     ],
 )
 def test_a_mistake_is_one_sentence(bench: Bench, config: str, words: list[str]) -> None:
@@ -61,10 +58,3 @@ def test_a_mistake_is_one_sentence(bench: Bench, config: str, words: list[str]) 
     reason = bench.registry().broken["m"]
     for word in words:
         assert word in reason
-
-
-def test_the_key_for_the_output_chooses_among_several(bench: Bench) -> None:
-    bench.folder.mkdir()
-    several = CONFIG + 'output { name: "z" label_filename: "b.txt" }'
-    (bench.folder / "config.pbtxt").write_text(several)
-    assert answered(bench, 'family = "classification"\noutput = "y"') == ["bee", "cow", "ant"]
