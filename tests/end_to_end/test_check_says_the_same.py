@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import PROJECT, Endpoint, running, wait_for
-from tests.support.mistakes import MISTAKES
-from tests.support.mistakes.mistake import config, write_mistake, write_right
+from tests.support.mistakes import MISTAKES, config, write_mistake, write_right
 
 pytestmark = pytest.mark.slow
 

@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 from tritonclient.utils import InferenceServerException
 
-from tests.support.mistakes import MISTAKES
-from tests.support.mistakes.accepted import TAKEN
-from tests.support.mistakes.mistake import write_mistake, write_right
+from tests.support.mistakes import MISTAKES, TAKEN, write_mistake, write_right
 from tests.support.triton import process as triton_process
 
 

@@ -12,7 +12,7 @@ from dispatcher.errors import BadModel
 from dispatcher.models.model_files import Explainer, check_findings
 from tests.conftest import wait_for
 from tests.support.loading import Hosting
-from tests.support.mistakes.mistake import config, write_right
+from tests.support.mistakes import config, write_right
 
 
 @pytest.mark.parametrize(

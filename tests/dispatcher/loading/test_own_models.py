@@ -17,8 +17,7 @@ from clients.triton.configuration import rename_config
 from dispatcher.errors import BadModel
 from dispatcher.models.control import ModelControl
 from tests.support.loading import Hosting
-from tests.support.mistakes.accepted import DEADLY
-from tests.support.mistakes.mistake import write_mistake
+from tests.support.mistakes import DEADLY, write_mistake
 
 
 def model_at(folder: Path, toml: str = "") -> Path:

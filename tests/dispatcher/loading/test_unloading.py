@@ -9,8 +9,7 @@ import pytest
 from clients.errors import DeadlineExceeded, InferenceError, ModelUnavailable, TooLargeAtOnce
 from dispatcher.errors import AlreadyLoaded, BadModel, OutOfMemory
 from tests.support.loading import Hosting
-from tests.support.mistakes.accepted import DEADLY
-from tests.support.mistakes.mistake import Mistake, write_mistake
+from tests.support.mistakes import DEADLY, Mistake, write_mistake
 
 
 @pytest.mark.parametrize("again", ["load", "unload"])

@@ -15,8 +15,7 @@ from clients.model_files.model_folders import authors_folder, link, models_in
 from clients.triton.client import Triton
 from container.repository.compose import compose
 from dispatcher.models.links import keep_listable
-from tests.support.mistakes.accepted import DEADLY
-from tests.support.mistakes.mistake import write_mistake
+from tests.support.mistakes import DEADLY, write_mistake
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from dispatcher.settings import read_settings
 from tests.conftest import PROJECT
 from tests.support.application import make_app, quiet
 from tests.support.fake_triton import FakeTriton
-from tests.support.mistakes.mistake import config, parameter, write_right
+from tests.support.mistakes import config, parameter, write_right
 from tool.engines.command import describe_choice
 
 BF16 = EngineChoice(OPENVINO, "bf16", "", 1.93, "the cosine is 0.99981")

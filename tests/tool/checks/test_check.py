@@ -11,9 +11,11 @@ import pytest
 from container.model_check.model import check_loading
 from tests.conftest import PROJECT
 from tests.support.check import Check
-from tests.support.mistakes import MISTAKES
-from tests.support.mistakes.accepted import DEADLY, TAKEN, WARNED
-from tests.support.mistakes.mistake import (
+from tests.support.mistakes import (
+    DEADLY,
+    MISTAKES,
+    TAKEN,
+    WARNED,
     Mistake,
     config,
     ensemble,

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.check import Check, write_class, write_classes
 from tests.support.family_bench import tokenizer_at
-from tests.support.mistakes.mistake import write_right
+from tests.support.mistakes import write_right
 from tests.support.models import onnx_models
 from tool.commands.new_client import TEMPLATE
 

@@ -11,7 +11,7 @@ from onnxruntime import InferenceSession
 
 from clients.model_files import gpu_config
 from tests.support.check import Check
-from tests.support.mistakes.mistake import parameter, write_right
+from tests.support.mistakes import parameter, write_right
 from tests.support.models import onnx_models, onnx_repository
 
 

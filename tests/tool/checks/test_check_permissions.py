@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.check import Check, write_class
-from tests.support.mistakes.mistake import write_right
+from tests.support.mistakes import write_right
 from tool.__main__ import main
 
 NOBODY = 65534
