@@ -135,7 +135,7 @@ def test_a_wrong_configuration_is_shown_and_mended(dev: Dev) -> None:
         lambda: file.write_text(good.replace("max_batch_size", "max_batchsize")),
         "dev: changed: small/config.pbtxt",
         "dev: the model 'small' cannot be loaded: config.pbtxt:3 cannot be read",
-        "write `name: value` in each line",
+        "write `max_batch_size` for `max_batchsize`",
     )
     dev.after(lambda: file.write_text(good.replace(": 8", ": 4")), "dev: ready again")
     model = dev.endpoint.call("/v2/models/small/config").json
