@@ -180,7 +180,7 @@ def blame(
         payloads = payloads[position : position + 1]
     if not isinstance(error, BadParameter):
         senders = [find_sender(one, given) for one in payloads]
-        where = None if None in senders else senders[0]
+        where = senders[0] if senders and None not in senders else None
     if where is not None:
         return with_message(
             error, f"{asked!r:.100}, which {by!r:.100} asks: {error.message}", where
