@@ -14,16 +14,13 @@ from tests.support.family_bench import PICTURES, Bench, bench, picture, plain, t
 __all__ = ["bench"]  # the fixture
 
 
-def test_an_alias_cannot_be_had_twice(bench: Bench) -> None:
+def test_an_alias_cannot_be_had_twice_or_be_the_model_s_name(bench: Bench) -> None:
     bench.set_up('aliases = ["other"]', PICTURES)
     (bench.repository / "z").mkdir()
     (bench.repository / "z" / "dispatch.toml").write_text('aliases = ["other"]')
     registry = bench.registry()
     assert set(registry.clients) == {"m"}
     assert "'other' belongs to" in registry.broken["z"]
-
-
-def test_a_model_needs_no_alias_of_its_own_name(bench: Bench) -> None:
     bench.set_up('aliases = ["m"]', PICTURES)
     assert "'m' is its own name; leave it out" in bench.registry().broken["m"]
 
