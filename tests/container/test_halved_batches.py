@@ -7,16 +7,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
-from backends.machine.shared_memory import (
-    MIB,
-)
+from backends.machine.shared_memory import MIB
 from clients.base import Client, Environment, Payload
 from clients.errors import TooLargeAtOnce
 from clients.plugins.registry import Registry
-from clients.triton.errors import TRANSLATION
 from dispatcher.codecs.metadata import Metadata
 from dispatcher.execution.model_lookup import ModelLookup
 from dispatcher.execution.prepared import prepare
@@ -67,10 +63,6 @@ def test_a_payload_that_has_no_room_by_itself_is_named() -> None:
     with pytest.raises(TooLargeAtOnce) as caught:
         result(halving(), [{"n": 0}, {"n": 1, "large": 1}])
     assert caught.value.message == "payload[1]: too large"
-
-
-def test_what_the_backends_refuse_is_told_by_its_status_alone() -> None:
-    assert TRANSLATION[grpc.StatusCode.UNIMPLEMENTED] is TooLargeAtOnce
 
 
 # Python imports this at its start: `serve` finds 64 MiB of /dev/shm free.

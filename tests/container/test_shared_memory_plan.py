@@ -9,10 +9,7 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from backends.machine.shared_memory import (
-    MIB,
-    Share,
-)
+from backends.machine.shared_memory import MIB, Share
 from backends.model_config import ModelConfigError
 from clients.model_files.config_text import NotProtobufText, read
 from container.repository.compose import compose

@@ -68,20 +68,16 @@ def test_backends_laid_out_beforehand_are_used_where_they_fit(
     assert f"--backend-directory={tmp_path / 'backends'}" in found.options
 
 
-def test_without_any_it_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(Trouble, match="nvidia-pytriton"):
-        find_triton(tmp_path / "none", "", tmp_path)
-
-
-def test_without_libpython_it_says_what_to_install(
+def test_what_is_missing_is_said_with_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing(name: str) -> None:
         raise OSError(name)
 
+    with monkeypatch.context() as patch:
+        patch.setattr(importlib.util, "find_spec", lambda name: None)
+        with pytest.raises(Trouble, match="nvidia-pytriton"):
+            find_triton(tmp_path / "none", "", tmp_path)
     monkeypatch.setattr(triton.sysconfig, "get_config_var", lambda name: str(tmp_path))
     monkeypatch.setattr(triton.ctypes, "CDLL", missing)
     with pytest.raises(Trouble, match="apt-get install libpython3"):

@@ -162,35 +162,26 @@ def test_a_load_that_takes_too_long_is_ended(
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("line", "ends"),
     [
-        b"I1127 03:00:00 7 model_lifecycle.cc:839] \"successfully loaded 'slow'\"",
-        b"E1127 03:00:00 7 model_lifecycle.cc:642] \"failed to load 'slow' version 1: Internal\"",
+        (b"I1127 03:00:00 7 model_lifecycle.cc:839] \"successfully loaded 'slow'\"", True),
+        (b"E1127 03:00:00 7 model_lifecycle.cc:642] \"failed to load 'slow' version 1: I\"", True),
+        (b"a label: \"successfully loaded 'slow'\"", False),
+        (b"I1127 03:00:00 7 model.py:12] \"successfully loaded 'slow'\"", False),
+        (b'I1127 03:00:00 7 model.py:12] "loading: other:1"', False),
     ],
 )
-def test_what_is_loaded_is_left_alone(
-    tmp_path: Path, loader: subprocess.Popen[bytes], line: bytes
+def test_what_is_loaded_is_left_alone_whatever_a_model_says(
+    tmp_path: Path, loader: subprocess.Popen[bytes], line: bytes, ends: bool
 ) -> None:
+    """What the model itself says ends and begins no load."""
     stage, now = Stage(tmp_path, loader.pid, "slow_0"), time.monotonic()
     assert stage.loads.in_words() == "slow (for 0 s)"
     stage.loads(line)
-    assert not stage.loads.in_words()
-    stage.call.write_text(f"{WAITS} {loader.pid:#x} 0x7f00 0x0")
-    for later in (1, 10, 1000):
-        stage.loads.look(now + later)
-    assert loader.poll() is None
-    assert not stage.said
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"a label: \"successfully loaded 'slow'\"",
-        b"I1127 03:00:00 7 model.py:12] \"successfully loaded 'slow'\"",
-        b'I1127 03:00:00 7 model.py:12] "loading: other:1"',
-    ],
-)
-def test_what_a_model_says_ends_and_begins_no_load(tmp_path: Path, line: bytes) -> None:
-    stage = Stage(tmp_path, os.getpid(), "slow_0")
-    stage.loads(line)
-    assert stage.loads.in_words() == "slow (for 0 s)"
+    assert stage.loads.in_words() == ("" if ends else "slow (for 0 s)")
+    if ends:
+        stage.call.write_text(f"{WAITS} {loader.pid:#x} 0x7f00 0x0")
+        for later in (1, 10, 1000):
+            stage.loads.look(now + later)
+        assert loader.poll() is None
+        assert not stage.said

@@ -60,25 +60,16 @@ def test_what_would_break_the_container_is_refused(option: str, words: str) -> N
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("variable", "value", "words"),
-    [
-        ("TRITON_OPTIONS", "--id='house", "as in a shell"),
-        ("MODEL_DIR_USE", "above", "beside, instead, ignore"),
-    ],
-)
 def test_a_bad_value_stops_the_start_with_a_sentence(
-    variable: str,
-    value: str,
-    words: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv(variable, value)
+    monkeypatch.setenv("TRITON_OPTIONS", "--id='house")
+    monkeypatch.setenv("MODEL_DIR_USE", "above")
     assert main([]) == 2
     printed = capsys.readouterr().err
-    assert printed.startswith(f"serve: {variable}")
-    assert words in printed
+    assert printed.startswith("serve: ")
+    for words in ("TRITON_OPTIONS", "as in a shell", "MODEL_DIR_USE", "beside, instead, ignore"):
+        assert words in printed
 
 
 def test_an_option_that_triton_lacks_is_refused_with_the_nearest(tmp_path: Path) -> None:

@@ -11,9 +11,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from clients.errors import (
-    UnknownModel,
-)
+from clients.errors import UnknownModel
 from clients.triton.configuration import rename_config
 from dispatcher.errors import AlreadyLoaded, BadModel, OutOfMemory
 from dispatcher.models.load_unload import ModelLoader

@@ -10,9 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 import dispatcher.models.repository
-from clients.errors import (
-    UnknownModel,
-)
+from clients.errors import UnknownModel
 from clients.triton.configuration import rename_config
 from dispatcher.errors import BadModel
 from dispatcher.models.control import ModelControl
