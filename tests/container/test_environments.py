@@ -21,6 +21,7 @@ import pytest
 
 from tests.conftest import Endpoint, descendants, running, wait_for
 from tests.support.chaos import find
+from tests.support.programs import find_python, write_program
 from tool.__main__ import main
 
 pytestmark = pytest.mark.slow  # each makes environments, and some packages are fetched
@@ -78,10 +79,8 @@ def pack(environment: Path, archive: Path) -> None:
 
 def fake(folder: Path, answer: str) -> None:
     """Make an environment whose Python only says what it is."""
-    (folder / "bin").mkdir(parents=True)
+    write_program(folder / "bin" / "python3", f"echo {answer}")
     (folder / "bin" / "activate").touch()
-    (folder / "bin" / "python3").write_text(f"#!/bin/sh\necho {answer}\n")
-    (folder / "bin" / "python3").chmod(0o755)
 
 
 @pytest.fixture(scope="module")
@@ -177,15 +176,6 @@ def test_what_triton_unpacked_is_removed_where_it_is_killed(served: Endpoint) ->
     wait_for(lambda: served.call("/infer/packed", body).status == 200, 60, "it answers again")
 
 
-def other_python() -> str:
-    """Return another Python that Triton has a stub for; skip where there is none."""
-    pyenv = sorted(Path.home().glob(f".pyenv/versions/{OTHER}.*/bin/python3"))
-    found = str(pyenv[0]) if pyenv else shutil.which(f"python{OTHER}")
-    if found is None:
-        pytest.skip(f"there is no Python {OTHER} on this machine")
-    return found
-
-
 def pack_with_interpreter(environment: Path, program: Path, archive: Path) -> None:
     """Pack an environment with its interpreter and library, as conda-pack does."""
     base, packages = program.resolve().parents[1], f"lib/python{OTHER}"
@@ -208,7 +198,7 @@ def pack_with_interpreter(environment: Path, program: Path, archive: Path) -> No
 
 
 def test_the_environment_may_have_another_python(tmp_path: Path) -> None:
-    environment, program = tmp_path / "env", other_python()
+    environment, program = tmp_path / "env", find_python(OTHER)
     subprocess.run([program, "-m", "venv", environment], check=True)
     pip = [environment / "bin" / "python", "-m", "pip", "install", "-q", "numpy==1.26.4"]
     if subprocess.run(pip, check=False).returncode:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import PROJECT
+from tests.support.programs import write_program
 
 REGISTRY = "123456789012.registry.example"
 DOCKER = 'echo "docker $*" >> "$NOTES"; [ "$1" != login ] || cat >> "$NOTES"'
@@ -23,9 +24,8 @@ esac
 
 def push(folder: Path, *arguments: str, absent: bool = False) -> tuple[int, str, list[str]]:
     """Return the exit code, what it printed, and what the two programs were asked."""
-    for name, lines in (("docker", DOCKER), ("aws", AWS)):
-        (folder / name).write_text(f"#!/bin/sh\n{lines}\n")
-        (folder / name).chmod(0o755)
+    write_program(folder / "docker", DOCKER)
+    write_program(folder / "aws", AWS)
     notes = folder / "notes"
     done = subprocess.run(
         [PROJECT / "container" / "image" / "push-image", *arguments],

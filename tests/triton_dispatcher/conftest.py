@@ -46,6 +46,16 @@ class Installed:
             check=False,
         )
 
+    def pip(self, command: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        """Run uv's pip, which takes a tenth of the time, for this environment."""
+        uv = Path(sys.executable).with_name("uv")
+        return subprocess.run(
+            [uv, "pip", command, "--quiet", "--python", self.python, *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
     def script(self, text: str, folder: Path, **variables: str) -> str:
         """Run a script from a folder, which must succeed; return what it prints."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -55,24 +65,31 @@ class Installed:
         return str(done.stdout)
 
 
-@pytest.fixture(scope="session")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel."""
-    folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder]
+def make_environment(folder: Path, python: str = sys.executable) -> Installed:
+    """Make an environment in which nothing is installed."""
+    subprocess.run([python, "-m", "venv", "--without-pip", folder], check=True)
+    return Installed(folder)
+
+
+def build(folder: Path, target: str = "wheel") -> Path:
+    """Build the wheel, or one of another kind."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", folder]
     subprocess.run(command, cwd=PROJECT, check=True, capture_output=True)
     (found,) = folder.glob("*.whl")
     return found
 
 
 @pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="session")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     """Install the wheel alone; what it needs is found in the packages of these tests."""
-    folder = tmp_path_factory.mktemp("environment") / "venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-    made = Installed(folder)
-    pip = [sys.executable, "-m", "pip", "--python", made.python, "install", "--quiet"]
-    subprocess.run([*pip, "--no-deps", "--no-index", "--no-compile", wheel], check=True)
+    made = make_environment(tmp_path_factory.mktemp("environment") / "venv")
+    done = made.pip("install", "--no-deps", "--no-index", wheel)
+    assert done.returncode == 0, done.stderr
     # A path in a `.pth` file is searched last, and `.pth` files in it are not read.
     (made.packages / "zz-of-the-tests.pth").write_text(sysconfig.get_path("purelib"))
     return made

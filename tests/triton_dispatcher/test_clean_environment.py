@@ -10,35 +10,18 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Endpoint, free_ports, stop, wait_until_announced
-from tests.triton_dispatcher.conftest import Installed
+from tests.support.programs import find_python
+from tests.triton_dispatcher.conftest import Installed, make_environment
 
 pytestmark = pytest.mark.slow
 
-UV = Path(sys.executable).with_name("uv")
 ABSENT = ("cv2", "flask", "grpc", "gunicorn", "pytriton", "transformers", "tritonclient", "boto3")
-
-
-def version_of(python: str) -> str:
-    """Return the version of a Python; empty where it cannot be run."""
-    code = "import sys; print('%d.%d' % sys.version_info[:2])"
-    try:
-        done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
-    except OSError:
-        return ""
-    return done.stdout.strip()
 
 
 def install(folder: Path, version: str, *packages: str | Path) -> Installed:
     """Make an environment with a version of Python, or skip where it is not on this machine."""
-    pythons = [sys.executable, f"python{version}"]
-    pythons += map(str, Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
-    python = next((one for one in pythons if version_of(one) == version), None)
-    if python is None:
-        pytest.skip(f"there is no Python {version} on this machine")
-    subprocess.run([python, "-m", "venv", "--without-pip", folder], check=True)
-    made = Installed(folder)
-    command = [UV, "pip", "install", "--quiet", "--python", made.python, *packages]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    made = make_environment(folder, find_python(version))
+    done = made.pip("install", *packages)
     assert done.returncode == 0, done.stderr
     return made
 
@@ -104,10 +87,10 @@ def test_all_that_the_extras_ask_for_can_be_had_elsewhere(
 ) -> None:
     """As wheels, so that nothing has to be compiled."""
     (tmp_path / "wanted.in").write_text(f"triton-dispatcher[tool,serve] @ {wheel.as_uri()}\n")
-    command = [UV, "pip", "compile", "--quiet", "--only-binary=:all:", "wanted.in"]
-    options = [f"--python-platform={system}", "--python-version=3.12"]
+    uv = Path(sys.executable).with_name("uv")
+    options = ["--only-binary=:all:", f"--python-platform={system}", "--python-version=3.12"]
     done = subprocess.run(
-        [*command, *options],
+        [uv, "pip", "compile", "--quiet", "wanted.in", *options],
         cwd=tmp_path,
         env={**os.environ, "MACOSX_DEPLOYMENT_TARGET": "14.0"},  # for the wheels of ONNX Runtime
         capture_output=True,

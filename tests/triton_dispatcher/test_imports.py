@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -29,6 +28,7 @@ assert ours.BadPayload is theirs.BadPayload
 import dispatcher.settings, triton_dispatcher.dispatcher.settings
 assert dispatcher.settings.Settings is triton_dispatcher.dispatcher.settings.Settings
 loaded = {{id(one): one for one in sys.modules.values()}}.values()
+assert not {heavy!r} & {{name.partition(".")[0] for name in sys.modules}}
 files = [one.__file__ for one in loaded if "/clients/" in (getattr(one, "__file__", 0) or "")]
 assert len(files) > 10 and len(set(files)) == len(files), "a file was loaded twice"
 for missing in ("clients.nothing", "triton_dispatcher.clients.nothing", "clients.base.nothing"):
@@ -44,28 +44,29 @@ print(triton_dispatcher.__version__, clients.base.__file__)
 FIRST = ["", "import clients.base", "import triton_dispatcher.clients.base", "import clients"]
 
 
+def same(first: str) -> str:
+    """Return a script that asks for modules by both names, after a first import."""
+    return SAME.format(first=first, heavy=HEAVY)
+
+
 @pytest.mark.parametrize("first", FIRST)
 def test_a_module_exists_once_by_both_names(
     installed: Installed, tmp_path: Path, first: str
 ) -> None:
-    version, file = installed.script(SAME.format(first=first), tmp_path).split()
+    """And the contract loads neither OpenCV nor the server."""
+    version, file = installed.script(same(first), tmp_path).split()
     assert version == VERSION
     root = installed.packages / "triton_dispatcher"
     assert Path(file) == root / "clients" / "base.py"
     # In the processes of the server the folder itself is on the path, as it is in the image.
-    said = installed.script(SAME.format(first=first), tmp_path, PYTHONPATH=str(root))
+    said = installed.script(same(first), tmp_path, PYTHONPATH=str(root))
     assert said.split()[1] == file
 
 
 def test_a_module_exists_once_in_a_checkout() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SAME.format(first="import triton_dispatcher.clients.base")],
-        cwd=PROJECT,
-        env={},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    script = same("import triton_dispatcher.clients.base")
+    here = Installed(Path(sys.executable).parents[1])
+    done = here.run(Path(sys.executable).name, "-c", script, cwd=PROJECT)
     assert done.stdout.split() == [VERSION, str(PROJECT / "clients" / "base.py")]
 
 
@@ -164,15 +165,3 @@ def test_nothing_is_loaded_before_it_is_asked_for(installed: Installed, tmp_path
     )
     assert "triton_dispatcher" in here
     assert not {"pathlib", "typing", "re", "importlib.util", "clients"} & (here - without)
-
-
-@pytest.mark.parametrize("name", ["clients", "triton_dispatcher.clients"])
-def test_the_contract_loads_neither_opencv_nor_the_server(
-    installed: Installed, tmp_path: Path, name: str
-) -> None:
-    said = installed.script(
-        f"import sys, {name}.base, {name}.testing, {name}.errors\n"
-        f"print(*{{one.partition('.')[0] for one in sys.modules}} & {HEAVY!r})",
-        tmp_path,
-    )
-    assert said == "\n"

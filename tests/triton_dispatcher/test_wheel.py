@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 import tomllib
 import zipfile
 from email import message_from_string
@@ -18,7 +17,7 @@ from clients.plugins.discovery import ENTRY_POINTS
 from container.image.distribution import record
 from dispatcher.version import VERSION
 from tests.conftest import PROJECT
-from tests.triton_dispatcher.conftest import Installed
+from tests.triton_dispatcher.conftest import Installed, build, make_environment
 
 REQUIREMENTS = PROJECT / "container" / "image" / "requirements"
 CODE = ("backends", "clients", "container", "dispatcher", "tool", "weights")
@@ -139,31 +138,20 @@ def plug_in(folder: Path, wanted: str) -> Path:
     return path
 
 
-def uv(made: Installed, command: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run uv's pip, which takes a tenth of the time, for an environment."""
-    return subprocess.run(
-        [Path(sys.executable).with_name("uv"), "pip", command, "--python", made.python, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 @pytest.fixture
 def empty(tmp_path: Path) -> Installed:
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
-    return Installed(tmp_path / "venv")
+    return make_environment(tmp_path / "venv")
 
 
 @pytest.mark.slow
 def test_the_class_of_a_package_is_found(installed: Installed, tmp_path: Path) -> None:
     """By its entry point, as `docs/classes.md` says."""
-    added = uv(installed, "install", "--no-deps", plug_in(tmp_path, "triton-dispatcher"))
+    added = installed.pip("install", "--no-deps", plug_in(tmp_path, "triton-dispatcher"))
     assert added.returncode == 0, added.stderr
     try:
         done = installed.run("dispatcher", "models", cwd=tmp_path)
     finally:
-        uv(installed, "uninstall", "double-for-dispatcher")
+        installed.pip("uninstall", "double-for-dispatcher")
     (line,) = (line for line in done.stdout.splitlines() if line.startswith("twice"))
     assert "Twice" in line
     assert "the entry point 'twice' of double-for-dispatcher" in line
@@ -177,18 +165,16 @@ def test_a_package_asks_for_a_version_of_the_contract(empty: Installed, tmp_path
     record(empty.packages)
     for code, wanted in ((1, f">={later},<99"), (0, f">={now},<{later}")):
         package = plug_in(tmp_path, f"triton-dispatcher{wanted}")
-        done = uv(empty, "install", "--no-index", package)
+        done = empty.pip("install", "--no-index", package)
         assert done.returncode == code, done.stderr
         assert code == 0 or f"triton-dispatcher{wanted}" in done.stderr
-    assert uv(empty, "uninstall", "triton-dispatcher").returncode == 0
+    assert empty.pip("uninstall", "triton-dispatcher").returncode == 0
     assert not list(empty.packages.glob("triton_dispatcher*"))
 
 
 @pytest.mark.slow
 def test_an_editable_installation_is_the_checkout(empty: Installed, tmp_path: Path) -> None:
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel:editable", "-d", tmp_path]
-    subprocess.run(build, cwd=PROJECT, check=True, capture_output=True)
-    done = uv(empty, "install", "--no-deps", *tmp_path.glob("*.whl"))
+    done = empty.pip("install", "--no-deps", build(tmp_path, "wheel:editable"))
     assert done.returncode == 0, done.stderr
     assert not list(empty.packages.glob("triton_dispatcher/*"))
     said = empty.script(

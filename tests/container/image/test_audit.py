@@ -16,6 +16,7 @@ import pytest
 from container.image import audit
 from container.image.audit import ACCEPTED, read_accepted
 from tests.conftest import PROJECT, free_ports
+from tests.support.programs import write_program
 
 LOCKS = PROJECT / "container" / "image" / "requirements"
 TODAY = dt.date(2026, 6, 1)
@@ -177,8 +178,7 @@ def test_the_system_of_an_image(
     said: str,
 ) -> None:
     """With a stand-in for `docker`; tests/end_to_end/test_image.py asks the real one."""
-    (tmp_path / "docker").write_text(f"#!/bin/sh\n{script}\n")
-    (tmp_path / "docker").chmod(0o755)
+    write_program(tmp_path / "docker", script)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert audit.main(["--image", "mine"]) == code
     out, err = capsys.readouterr()

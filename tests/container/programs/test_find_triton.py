@@ -15,21 +15,15 @@ from container.programs import find_triton as triton
 from container.programs.find_triton import find_triton
 from container.trouble import Trouble
 from tests.conftest import PROJECT
-
-
-def program(path: Path) -> Path:
-    path.parent.mkdir(parents=True)
-    path.write_text("#!/bin/sh\n")
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    return path
+from tests.support.programs import write_program
 
 
 def test_nvidia_s_image_comes_first_with_its_own_backends_then_path(tmp_path: Path) -> None:
     """A folder laid out as /opt/tritonserver is in that image."""
     home = tmp_path / "opt" / "tritonserver"
-    server = program(home / "bin" / "tritonserver")
+    server = write_program(home / "bin" / "tritonserver")
     (home / "backends" / "onnxruntime").mkdir(parents=True)
-    other = program(tmp_path / "bin" / "tritonserver")
+    other = write_program(tmp_path / "bin" / "tritonserver")
     found = find_triton(home, str(other.parent), tmp_path)
     assert found.executable == server
     assert found.options == (f"--backend-directory={home / 'backends'}",)
@@ -106,7 +100,6 @@ def test_what_is_installed_makes_the_locale_of_text_models_where_it_is_missing(
     if not Path("/usr/share/i18n/locales/en_US").is_file():
         pytest.skip("the package `locales` is not installed; this test installs none")
     programs, calls = tmp_path / "programs", tmp_path / "calls"
-    programs.mkdir()
     for name, does in {
         "locale": f"echo '{known}'",
         "localedef": f'echo "$@" >>{calls}; {fails}',
@@ -114,8 +107,7 @@ def test_what_is_installed_makes_the_locale_of_text_models_where_it_is_missing(
         "sudo": 'exec "$@"',
         "nginx": "",
     }.items():
-        (programs / name).write_text(f"#!/bin/sh\n{does}\n")
-        (programs / name).chmod(0o755)
+        write_program(programs / name, does)
     done = subprocess.run(
         [PROJECT / "container" / "image" / "install", venv],
         env={"PATH": f"{programs}:{os.defpath}", "PYTHON": sys.executable},

@@ -26,6 +26,7 @@ from container.trouble import Trouble
 from dispatcher.settings import read_settings
 from tests.conftest import PROJECT, free_ports, wait_for
 from tests.support.front import NGINX
+from tests.support.programs import write_program
 
 
 def listens(folder: Path, environment: dict[str, str]) -> list[str]:
@@ -151,9 +152,8 @@ def test_all_refusals_that_have_a_code_are_counted() -> None:
 def test_open_grpc_needs_an_nginx_with_http_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str, usable: bool
 ) -> None:
-    executable = tmp_path / "nginx"
-    executable.write_text(f'#!/bin/sh\necho "configure arguments: {options}" >&2\n')
-    executable.chmod(0o755)
+    said = f'echo "configure arguments: {options}" >&2'
+    executable = write_program(tmp_path / "nginx", said)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     assert find_nginx(read_settings({})) == str(executable)
     settings = read_settings({"TRITON_PUBLIC_GRPC_PORT": "9001"})

@@ -20,6 +20,7 @@ from container.programs.triton_options import (
 from container.serving import main
 from dispatcher.settings import SettingError, read_settings
 from tests.conftest import PROJECT
+from tests.support.programs import write_program
 
 NAMES = [(name, why) for why, names in REFUSED.items() for name in names]
 
@@ -103,9 +104,7 @@ def test_shared_memory_is_allowed_where_triton_knows_the_option(
     line: str, ours: bool, expected: list[str], tmp_path: Path
 ) -> None:
     """From 26.04 on Triton refuses it otherwise; a release before that ends at the option."""
-    program = tmp_path / "tritonserver"
-    program.write_text(f"#!/bin/sh\necho '{line}'\n")
-    program.chmod(0o755)
+    program = write_program(tmp_path / "tritonserver", f"echo '{line}'")
     assert newer_options(TritonProgram("any", program, has_our_backends=ours)) == expected
 
 
