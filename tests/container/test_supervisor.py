@@ -18,32 +18,29 @@ from tests.support.fake_machine import CONT, INT, KILL, QUIT, TERM, Script, supe
 
 @pytest.mark.parametrize("number", [TERM, INT, QUIT, Signals.SIGHUP])
 def test_a_signal_stops_all_in_reverse_order_and_exits_0(number: Signals) -> None:
-    script = Script(signals={5: [number]})
-    out = supervise(script)
+    out = supervise(Script(signals={5: [number]}))
     assert out.code == 0
-    assert script.spawned == ["Triton", "gunicorn", "NGINX"]
-    asked = [(pid, n) for _, pid, n in script.sent if pid > 0]
+    assert out.script.spawned == ["Triton", "gunicorn", "NGINX"]
+    asked = [(pid, n) for _, pid, n in out.script.sent if pid > 0]
     assert asked == [(3, QUIT), (2, TERM), (1, TERM)]
     for pid in (1, 2, 3):  # a program that is stopped hears the signal all the same
-        at = script.sent.index(next(s for s in script.sent if s[1] == pid))
-        assert script.sent[at + 1][1:] == (-pid, CONT)
+        at = out.script.sent.index(next(s for s in out.script.sent if s[1] == pid))
+        assert out.script.sent[at + 1][1:] == (-pid, CONT)
     assert out.announced == [1, 2, 3], "asked until it is settled, then no more"
     assert f"{number.name}: finishing what is in flight, then stopping" in out.said
     assert [told["stopping"] for told in out.told][-2:] == [False, True]
 
 
 def test_each_is_asked_only_when_the_one_before_it_has_ended() -> None:
-    script = Script(signals={5: [TERM]}, stopping=3)
-    supervise(script)
-    assert [time for time, pid, _ in script.sent if pid > 0] == [5, 8, 11]
+    out = supervise(Script(signals={5: [TERM]}, stopping=3))
+    assert [time for time, pid, _ in out.script.sent if pid > 0] == [5, 8, 11]
 
 
 def test_what_still_runs_when_the_time_is_up_is_killed_and_said() -> None:
     """The clock starts at the signal, not at the program whose turn it is."""
-    script = Script(signals={5: [TERM]}, stopping=1000)
-    out = supervise(script)
+    out = supervise(Script(signals={5: [TERM]}, stopping=1000))
     assert out.code != 0
-    assert [(t, pid) for t, pid, n in script.sent if n == KILL][:3] == [
+    assert [(t, pid) for t, pid, n in out.script.sent if n == KILL][:3] == [
         (30, -1),
         (30, -2),
         (30, -3),
@@ -53,26 +50,24 @@ def test_what_still_runs_when_the_time_is_up_is_killed_and_said() -> None:
 
 def test_one_that_has_nothing_more_to_do_is_not_waited_for() -> None:
     """NGINX has answered everybody: what gunicorn still does is for nobody."""
-    script = Script(signals={5: [TERM]}, slow={2: 1000})
-    out = supervise(script, stop_within=3)
+    out = supervise(Script(signals={5: [TERM]}, slow={2: 1000}), stop_within=3)
     assert out.code == 0
-    assert (10, -2, KILL) in script.sent
-    assert [pid for _, pid, _ in script.sent if pid > 0] == [3, 2, 1]
+    assert (10, -2, KILL) in out.script.sent
+    assert [pid for _, pid, _ in out.script.sent if pid > 0] == [3, 2, 1]
 
 
 def test_one_that_has_done_its_work_and_does_not_end_is_killed_soon() -> None:
     """Triton has unloaded its last model and hangs: nothing is lost, so that went well."""
-    script = Script(signals={5: [TERM]}, slow={1: 1000}, done_from=10)
-    out = supervise(script)
+    out = supervise(Script(signals={5: [TERM]}, slow={1: 1000}, done_from=10))
     assert out.code == 0
-    assert [(t, pid) for t, pid, _ in script.sent if pid > 0][-1] == (7, 1)
-    assert next((t, pid) for t, pid, n in script.sent if (pid, n) == (-1, KILL)) == (12, -1)
+    assert [(t, pid) for t, pid, _ in out.script.sent if pid > 0][-1] == (7, 1)
+    assert next((t, pid) for t, pid, n in out.script.sent if (pid, n) == (-1, KILL)) == (12, -1)
     assert not any("killing" in line for line in out.said)
-    script = Script(signals={50: [TERM]}, done_from=10)  # before it was asked to end
-    out = supervise(script)
+    # It is done before it was asked to end.
+    out = supervise(Script(signals={50: [TERM]}, done_from=10))
     assert out.code == 0
-    assert script.spawned == ["Triton", "gunicorn", "NGINX"]
-    assert [n for _, pid, n in script.sent if pid == -1 and n == KILL] == [KILL], "at its end"
+    assert out.script.spawned == ["Triton", "gunicorn", "NGINX"]
+    assert [n for _, pid, n in out.script.sent if pid == -1 and n == KILL] == [KILL], "at its end"
 
 
 def test_what_a_process_has_started_is_seen_until_it_is_gone() -> None:
@@ -104,11 +99,10 @@ def test_whether_a_program_listens_is_known_at_once() -> None:
 
 def test_what_is_not_answered_in_time_is_answered_for_gunicorn_by_nginx() -> None:
     """Which ends as soon as it has; nothing went wrong in the container itself."""
-    script = Script(signals={5: [TERM]}, slow={3: 20})
-    out = supervise(script, answers_within=18)
+    out = supervise(Script(signals={5: [TERM]}, slow={3: 20}), answers_within=18)
     assert out.code == 0
-    assert (24, -2, KILL) in script.sent
-    assert [(t, pid) for t, pid, _ in script.sent if pid > 0] == [(5, 3), (25, 1)]
+    assert (24, -2, KILL) in out.script.sent
+    assert [(t, pid) for t, pid, _ in out.script.sent if pid > 0] == [(5, 3), (25, 1)]
     assert "NGINX has not stopped in time; killing gunicorn" in out.said
 
 
@@ -125,9 +119,8 @@ def test_one_that_is_just_being_started_is_asked_until_it_ends() -> None:
 
 
 def test_a_second_signal_stops_at_once() -> None:
-    script = Script(signals={5: [TERM], 7: [INT]}, stopping=1000)
-    supervise(script)
-    assert min(t for t, _, n in script.sent if n == KILL) == 7
+    out = supervise(Script(signals={5: [TERM], 7: [INT]}, stopping=1000))
+    assert min(t for t, _, n in out.script.sent if n == KILL) == 7
     out = supervise(Script(signals={5: [TERM, TERM]}, stopping=3))  # the same wish, sent twice
     assert out.code == 0
     assert not any("at once" in line for line in out.said)
@@ -143,7 +136,6 @@ def test_the_first_signal_after_it_began_to_stop_by_itself_is_no_second_one() ->
 
 
 def test_a_crash_while_stopping_is_not_exit_code_0() -> None:
-    script = Script(signals={5: [TERM]}, deaths={6: [(1, -11)]}, stopping=3)
-    out = supervise(script)
+    out = supervise(Script(signals={5: [TERM]}, deaths={6: [(1, -11)]}, stopping=3))
     assert out.code == 139
     assert "Triton died while stopping (SIGSEGV)" in out.said

@@ -21,11 +21,10 @@ from tests.support.fake_machine import KILL, QUIT, TERM, Script, supervise
 
 @pytest.mark.parametrize("pid", [1, 2, 3])
 def test_a_program_that_dies_is_started_anew_by_itself(pid: int) -> None:
-    script = Script(deaths={4: [(pid, -9)]}, signals={9: [TERM]}, lingering=1)
-    out = supervise(script)
+    out = supervise(Script(deaths={4: [(pid, -9)]}, signals={9: [TERM]}, lingering=1))
     name = ["Triton", "gunicorn", "NGINX"][pid - 1]
     assert out.code == 0
-    assert script.spawned == ["Triton", "gunicorn", "NGINX", name]
+    assert out.script.spawned == ["Triton", "gunicorn", "NGINX", name]
     assert f"{name} is ready again after 1.0 s" in out.said
     died = f"{name} died (SIGKILL): restart 1 of at most 2 within 600 s"
     assert out.levels.pop(died) == "error", "which an operator has to look at"
@@ -43,11 +42,10 @@ def test_a_program_that_dies_is_started_anew_by_itself(pid: int) -> None:
 def test_what_a_dead_program_leaves_behind_is_gone_or_given_up_before_the_next_start(
     lingering: int, cleaned: int
 ) -> None:
-    script = Script(deaths={4: [(1, -9)]}, signals={20: [TERM]}, lingering=lingering)
-    out = supervise(script)
-    assert (4, -1, KILL) in script.sent
+    out = supervise(Script(deaths={4: [(1, -9)]}, signals={20: [TERM]}, lingering=lingering))
+    assert (4, -1, KILL) in out.script.sent
     assert out.cleaned == [cleaned]
-    assert script.spawned_at[-1] == (cleaned + 1, "Triton")
+    assert out.script.spawned_at[-1] == (cleaned + 1, "Triton")
 
 
 def test_what_cannot_be_killed_ends_the_container() -> None:
@@ -70,22 +68,20 @@ def test_what_cannot_be_killed_ends_the_container() -> None:
 def test_every_restart_waits_longer_and_too_many_end_the_container() -> None:
     """0.5 s, 1 s, 2 s, 4 s and 8 s, in steps of the script's whole seconds."""
     deaths = {at: [(pid, -9)] for at, pid in zip(range(20, 300, 20), range(4, 20), strict=False)}
-    script = Script(deaths={4: [(1, -9)], **deaths})
-    out = supervise(script, restarts=6)
+    out = supervise(Script(deaths={4: [(1, -9)], **deaths}), restarts=6)
     assert out.code == 137
-    starts = [at for at, name in script.spawned_at if name == "Triton"]
+    starts = [at for at, name in out.script.spawned_at if name == "Triton"]
     died = [4, 20, 40, 60, 80, 100]
     assert [s - d for s, d in zip(starts[1:], died, strict=True)] == [1, 1, 2, 4, 8, 8]
     assert "Triton died (SIGKILL) after 6 restarts within 600 s: stopping the others" in out.said
-    assert [pid for _, pid, n in script.sent if pid > 0] == [3, 2]
+    assert [pid for _, pid, n in out.script.sent if pid > 0] == [3, 2]
 
 
 def test_restarts_of_long_ago_do_not_count() -> None:
     deaths = {4: [(1, -9)], 10: [(4, -9)], 700: [(5, -9)], 710: [(6, -9)]}
-    script = Script(deaths=deaths, signals={720: [TERM]})
-    out = supervise(script, restarts=2)
+    out = supervise(Script(deaths=deaths, signals={720: [TERM]}), restarts=2)
     assert out.code == 0
-    assert script.spawned.count("Triton") == 5
+    assert out.script.spawned.count("Triton") == 5
 
 
 @pytest.mark.parametrize(("died", "expected"), [(3, 3), (-9, 137), (0, 1)])
@@ -93,8 +89,7 @@ def test_the_exit_code_of_a_death_that_ends_the_container_is_never_0(
     died: int, expected: int
 ) -> None:
     """Of one that dies before it ever worked, and of one that dies too often."""
-    script = Script(faults={"gunicorn": range(100)}, deaths={4: [(2, died)]})
-    out = supervise(script)
+    out = supervise(Script(faults={"gunicorn": range(100)}, deaths={4: [(2, died)]}))
     assert out.code == expected
     assert f"gunicorn died ({in_words(died)}): stopping the others" in out.said
     assert out.announced == []
@@ -110,8 +105,7 @@ def test_deaths_by_a_signal_without_a_name_and_of_orphans() -> None:
 
 
 def test_the_first_death_decides() -> None:
-    script = Script(deaths={4: [(1, 3), (2, 7)]})
-    out = supervise(script, restarts=0)
+    out = supervise(Script(deaths={4: [(1, 3), (2, 7)]}), restarts=0)
     assert out.code == 3
     assert len([line for line in out.said if "stopping the others" in line]) == 1
 
@@ -120,29 +114,26 @@ def test_the_first_death_decides() -> None:
 
 
 def test_a_fault_that_stays_is_mended_by_a_new_start() -> None:
-    script = Script(faults={"Triton": range(20, 33)}, signals={50: [TERM]})
-    out = supervise(script)
+    out = supervise(Script(faults={"Triton": range(20, 33)}, signals={50: [TERM]}))
     assert out.code == 0
-    assert (30, -1, KILL) in script.sent
+    assert (30, -1, KILL) in out.script.sent
     assert "Triton fails its probe: it does not answer; killing it" in out.said
-    assert script.spawned_at[3:] == [(32, "Triton")]
+    assert out.script.spawned_at[3:] == [(32, "Triton")]
     assert "Triton is ready again after 1.0 s" in out.said
 
 
 def test_a_fault_that_passes_is_left_alone() -> None:
     faults = {"gunicorn": range(20, 29), "NGINX": range(30, 39)}
-    script = Script(faults=faults, signals={50: [TERM]})
-    supervise(script)
-    assert script.spawned == ["Triton", "gunicorn", "NGINX"]
+    out = supervise(Script(faults=faults, signals={50: [TERM]}))
+    assert out.script.spawned == ["Triton", "gunicorn", "NGINX"]
 
 
 def test_one_that_is_stopped_is_one_that_hangs() -> None:
     """The master of gunicorn or NGINX is not missed by anyone, until a worker dies."""
-    script = Script(stops={20: 2}, signals={50: [TERM]})
-    out = supervise(script)
+    out = supervise(Script(stops={20: 2}, signals={50: [TERM]}))
     assert out.code == 0
     assert "gunicorn fails its probe: it is stopped; killing it" in out.said
-    assert script.spawned[3:] == ["gunicorn"]
+    assert out.script.spawned[3:] == ["gunicorn"]
 
 
 def test_a_program_that_is_never_ready_ends_the_start() -> None:
@@ -155,19 +146,17 @@ def test_a_program_that_is_never_ready_ends_the_start() -> None:
 
 
 def test_one_that_is_never_ready_again_is_killed_and_started_once_more() -> None:
-    script = Script(deaths={4: [(1, -9)]}, faults={"Triton": range(5, 1000)})
-    out = supervise(script, restarts=2)
+    out = supervise(Script(deaths={4: [(1, -9)]}, faults={"Triton": range(5, 1000)}), restarts=2)
     assert out.code == 137
-    assert script.spawned.count("Triton") == 3
+    assert out.script.spawned.count("Triton") == 3
     assert any("is not ready after 61 s: it does not answer; killing it" in s for s in out.said)
 
 
 def test_a_probe_that_does_not_return_is_a_fault() -> None:
-    script = Script(blind_from=50, signals={90: [TERM]})
-    out = supervise(script)
+    out = supervise(Script(blind_from=50, signals={90: [TERM]}))
     text = "NGINX fails its probe: its probe does not return; killing it"
     assert text in out.said
-    assert min(t for t, _, n in script.sent if n == KILL) == 81  # 50 + 20 + 10, and more
+    assert min(t for t, _, n in out.script.sent if n == KILL) == 81  # 50 + 20 + 10, and more
 
 
 def test_a_probe_that_raises_is_a_fault() -> None:
@@ -251,10 +240,9 @@ def test_a_signal_during_a_restart_ends_all_in_order_and_exits_0(at: int) -> Non
     """And one that comes with the kill of a program that hangs."""
     hanging = Script(faults={"Triton": range(20, 33)}, signals={30: [TERM]})
     assert supervise(hanging).code == 0
-    script = Script(deaths={4: [(1, -9)]}, signals={at: [TERM]}, lingering=4)
-    out = supervise(script)
+    out = supervise(Script(deaths={4: [(1, -9)]}, signals={at: [TERM]}, lingering=4))
     assert out.code == 0
-    assert [pid for _, pid, n in script.sent if pid > 0][:2] == [3, 2]
+    assert [pid for _, pid, n in out.script.sent if pid > 0][:2] == [3, 2]
 
 
 def test_nothing_is_left_when_the_supervisor_itself_fails() -> None:

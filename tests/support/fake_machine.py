@@ -95,6 +95,7 @@ class Script:
 
 @dataclass
 class Outcome:
+    script: Script
     code: int
     said: list[str]
     told: list[Mapping[str, Any]]
@@ -111,8 +112,7 @@ def supervise(
     answers_within: float = math.inf,
     start_timeout: float = 60,
 ) -> Outcome:
-    out = Outcome(-1, [], [], [], [], {})
-
+    out = Outcome(script, -1, [], [], [], [], {})
     programs = [
         Program(
             "Triton",

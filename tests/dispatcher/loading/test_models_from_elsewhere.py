@@ -172,10 +172,11 @@ def test_who_waits_for_another_one_to_unload_a_model_does_not_wait_for_ever(
     assert hosting.listed() == ["one"]
 
 
-@pytest.mark.parametrize("name", ["README.md", "around"])
-def test_what_is_no_folder_in_the_repository_is_no_model(hosting: Hosting, name: str) -> None:
+@pytest.mark.parametrize("name", ["README.md", "around", "own"])
+def test_what_was_not_loaded_into_the_repository_is_no_model(hosting: Hosting, name: str) -> None:
     (hosting.repository / "README.md").touch()
     (hosting.repository / "around").symlink_to("around")
+    (hosting.repository / "own").mkdir()
     with pytest.raises(UnknownModel):
         hosting.unload(name)
     with pytest.raises(BadModel, match="of its own"):
@@ -216,13 +217,9 @@ def test_a_model_that_goes_meanwhile_is_not_called_the_repository_s_own(
     hosting: Hosting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hosting.load("one", hosting.url)
-    with monkeypatch.context() as patch:
-        patch.setattr(hosting, "is_loaded", hosting.remove)
-        with pytest.raises(AlreadyLoaded):
-            hosting.load("one", hosting.url)
-    (hosting.repository / "own").mkdir()
-    with pytest.raises(BadModel, match="of its own"):
-        hosting.load("own", hosting.url)
+    monkeypatch.setattr(hosting, "is_loaded", hosting.remove)
+    with pytest.raises(AlreadyLoaded):
+        hosting.load("one", hosting.url)
 
 
 def test_no_name_leads_to_a_folder_elsewhere(hosting: Hosting) -> None:

@@ -25,16 +25,14 @@ def elsewhere(tmp_path: Path, hosting: Hosting, monkeypatch: pytest.MonkeyPatch)
     return folder
 
 
-def test_a_refused_one_is_answered_with_the_fix(hosting: Hosting, elsewhere: Path) -> None:
+def test_a_refused_one_is_answered_with_the_fix(
+    hosting: Hosting, elsewhere: Path, tmp_path: Path
+) -> None:
+    """With a GPU as well, of an engine for TensorRT."""
     hosting.server.refuse_to_load = "has kind KIND_GPU but no GPUs are available"
     with pytest.raises(BadModel, match="no GPUs are available") as caught:
         hosting.load("card", str(elsewhere))
     assert "write KIND_AUTO" in caught.value.hint
-
-
-def test_a_refused_engine_of_tensorrt_says_what_is_missing_with_a_gpu_as_well(
-    hosting: Hosting, elsewhere: Path, tmp_path: Path
-) -> None:
     (tmp_path / "dev" / "nvidia0").mkdir(parents=True)
     (elsewhere / "config.pbtxt").write_text('platform: "tensorrt_plan" ' + GPU)
     hosting.server.refuse_to_load = "unable to find backend library for backend 'tensorrt'"

@@ -14,7 +14,6 @@ from backends.engine_choice import (
     ONNXRUNTIME,
     OPENVINO,
     EngineChoice,
-    choice_for_onnxruntime,
     hide,
     show,
 )
@@ -139,33 +138,14 @@ def test_the_note_of_a_model_goes_with_it(tmp_path: Path) -> None:
     hide(show(BF16, None, "first", "1"))
 
 
-# What a configuration decides by itself
-
-
-def configured(**texts: str) -> dict[str, Any]:
-    return {"parameters": {key: {"string_value": text} for key, text in texts.items()}}
-
-
-@pytest.mark.parametrize(
-    ("texts", "reason"),
-    [
-        ({"engine": "onnxruntime", "precision": "auto"}, "as its configuration says"),
-        ({"session.x": "1", "NUM_STREAMS": "many"}, "which alone knows session.x"),
-    ],
-)
-def test_some_models_stay_on_onnx_runtime_untried(
-    tmp_path: Path, texts: dict[str, str], reason: str
-) -> None:
-    found = choice_for_onnxruntime(configured(**texts), tmp_path, tmp_path / "none", {})
-    assert found == EngineChoice("onnxruntime", "f32", reason)
-
-
 def test_the_tool_says_what_a_backend_will_say(tmp_path: Path) -> None:
-    pinned, named, other = (write_right(tmp_path, name) for name in "abc")
+    pinned, own, named, other = (write_right(tmp_path, name) for name in "abcd")
     parameter("engine", "onnxruntime")(pinned)
+    parameter("session.x", "1")(own)
     parameter("precision", "bf16")(named)
     (other / "config.pbtxt").write_text("backend: openvino")
     assert describe_choice(pinned, {}) == "run by ONNX Runtime in f32 (as its configuration says)"
+    assert describe_choice(own, {}) == "run by ONNX Runtime in f32 (which alone knows session.x)"
     assert describe_choice(named, {}).startswith(
         "parameter 'precision' is 'bf16', but expected is one of"
     )

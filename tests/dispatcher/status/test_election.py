@@ -105,15 +105,6 @@ def test_the_next_worker_takes_over_with_what_was_known(follower: Prober) -> Non
     assert readiness(follower).restart_helps(), "it answered in the worker before"
 
 
-def test_one_that_is_about_to_end_leaves_the_lock_to_another(tmp_path: Path) -> None:
-    stage = Stage(run_dir=tmp_path)
-    stage.prober.leaving = lambda: True
-    assert not stage.prober.is_elected()
-    with elected(tmp_path) as holder:
-        assert holder.poll() is None
-        assert not stage.prober.is_elected()
-
-
 def test_each_worker_lets_fail_what_it_has_asked_of_a_dead_process(follower: Prober) -> None:
     assert follower.run_dir
     writer = StatusWriter(follower.run_dir / READINESS)

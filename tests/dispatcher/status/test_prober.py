@@ -15,6 +15,7 @@ from clients.base import Environment
 from clients.errors import (
     BadPayload,
     DeadlineExceeded,
+    InferenceError,
     ModelBusy,
     ModelFailed,
     ModelUnavailable,
@@ -70,15 +71,17 @@ def test_a_model_that_does_not_hear_the_knock_is_asked_its_example(stage: Stage)
     assert stage.readiness.reasons() == []
 
 
-def test_one_whose_queue_is_full_is_busy_where_it_answers_others(stage: Stage) -> None:
-    """That is told by what it answered since the look before."""
-    stage.server.models_run["echo"] = ModelBusy("Exceeds maximum queue size")
+@pytest.mark.parametrize("error", [ModelBusy("its queue is full"), DeadlineExceeded("no answer")])
+def test_one_that_answers_others_is_busy(stage: Stage, error: InferenceError) -> None:
+    """By its answers since the look before, whichever worker they came through."""
+    stage.server.models_run["echo"] = error
     stage.server.counts["echo"] = itertools.chain([5, 5], itertools.repeat(6))
     for reasons in (1, 0, 1):
         stage.look()
         assert len(stage.readiness.reasons()) == reasons
-    assert "Exceeds maximum queue size" in stage.readiness.reasons()[0]
-    assert not stage.is_stuck("echo"), "what it waits for may be another's"
+    assert error.message in stage.readiness.reasons()[0]
+    waits_for_others = isinstance(error, ModelBusy)
+    assert stage.is_stuck("echo") != waits_for_others
 
 
 @pytest.mark.parametrize("what", ["a request failed", "Triton was started anew", "it is disabled"])

@@ -109,15 +109,3 @@ def test_no_room_to_publish_hurts_nobody(tmp_path: Path, monkeypatch: pytest.Mon
     stage.round()
     assert stage.readiness.reasons() == []
     assert failing(stage, DeadlineExceeded("it hangs"))
-
-
-@pytest.mark.parametrize(("counts", "well"), [([7, 7], False), ([7, 8], True)])
-def test_one_that_is_busy_is_told_from_one_that_hangs(
-    stage: Stage, counts: list[int], well: bool
-) -> None:
-    """By its answers to others, whichever worker they came through."""
-    stage.round()
-    stage.server.counts["echo"] = iter(counts)
-    stage.server.models_run["echo"] = DeadlineExceeded("no answer")
-    stage.look()
-    assert (stage.readiness.reasons() == []) == well

@@ -35,9 +35,9 @@ def models(tmp_path: Path) -> Models:
     return Models(tmp_path)
 
 
-def on_demand(models: Models) -> OnDemand:
+def on_demand(models: Models, **memory: float) -> OnDemand:
     reloader: Any = Clients()
-    return OnDemand(models.memory(), models.loader, reloader)
+    return OnDemand(models.memory(**memory), models.loader, reloader)
 
 
 def soon(seconds: float = 5) -> float:
@@ -117,13 +117,12 @@ def test_a_model_from_elsewhere_gets_its_room(models: Models, tmp_path: Path) ->
     (tmp_path / "elsewhere" / "1").mkdir(parents=True)
     (tmp_path / "elsewhere" / "config.pbtxt").write_text('backend: "python"')
     models.server.models_run["new"] = dict
-    reloader: Any = Clients()
-    control = OnDemand(models.memory(most=165, keep=0), models.loader, reloader)
+    control = on_demand(models, most=165, keep=0)
     control.load("new", str(tmp_path / "elsewhere"))
     assert models.loaded() == {"used", "new"}
     with pytest.raises(BadModel, match="model_name"):
         control.load("../used/x", str(tmp_path / "elsewhere"))
-    control = OnDemand(models.memory(most=100, keep=0), models.loader, reloader)
+    control = on_demand(models, most=100, keep=0)
     with pytest.raises(OutOfMemory, match="MODEL_MEMORY_MB is 100"):
         control.load("other", str(tmp_path / "elsewhere"))
     assert models.loaded() == {"used", "new"}
