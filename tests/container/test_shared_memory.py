@@ -38,6 +38,12 @@ def part_model(**more: Any) -> dict[str, Any]:
 LITTLE = {SHARES: json.dumps({"size": 64 * MIB, "models": {"a": [1000, 5 * MIB]}})}
 
 
+def release(share: Share) -> None:
+    """Close the file by which others count a share."""
+    assert share.held is not None
+    os.close(share.held)
+
+
 @pytest.mark.parametrize(
     ("more", "batch"),
     [
@@ -52,8 +58,7 @@ def test_a_model_that_comes_later_has_room_for_a_batch_of_its_part(
     more: dict[str, Any], batch: int
 ) -> None:
     share = Share.of(part_model(**more), LITTLE)
-    assert share.held is not None
-    os.close(share.held)
+    release(share)
     assert share.tensors == batch * MIB // 2
     assert share.region == 1.5 * MIB + batch * 1.125 * MIB
 
@@ -104,12 +109,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def write_region(path: Path, size: int) -> None:
     path.touch()
     os.truncate(path, size)
-
-
-def release(share: Share) -> None:
-    """Close the file by which others count a share."""
-    assert share.held is not None
-    os.close(share.held)
 
 
 def test_what_all_models_have_is_no_more_than_they_may_where_others_have_the_rest(

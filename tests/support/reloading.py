@@ -33,10 +33,11 @@ class {kind}(Client):
 """
 
 
-def write(folder: Path, name: str, result: str, file: str = "") -> None:
+def write(folder: Path, name: str, result: str, file: str = "", *, after: str = "") -> None:
+    """Write a class, and what comes after it in its file."""
     path = folder / (file or f"{name}.py")
     path.parent.mkdir(exist_ok=True)
-    path.write_text(SOURCE.format(kind=name.title(), name=name, result=result))
+    path.write_text(SOURCE.format(kind=name.title(), name=name, result=result) + after)
 
 
 class Worker:
@@ -53,20 +54,17 @@ class Worker:
                 **settings,
             }
         )
-        environment = Environment(FakeTriton(), self.settings.model_repository)
+        self.server = FakeTriton()
+        environment = Environment(self.server, self.settings.model_repository)
         news = news_of(self.settings)
         fatal = find_fatal(self.settings, trial) if trial else {}
         self.registry = load_clients(environment, self.settings.clients_path, fatal)
         self.renewed = 0
         self.reloader = Reloader(
-            self.settings, self.registry, environment, news, environment.server, self.count_renewal
+            self.settings, self.registry, environment, news, self.server, self.count_renewal
         )
         self.app = make_app(
-            self.settings,
-            self.registry,
-            environment,
-            quiet(),
-            reloader=self.reloader,
+            self.settings, self.registry, environment, quiet(), reloader=self.reloader
         )
 
     def count_renewal(self) -> None:

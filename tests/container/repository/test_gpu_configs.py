@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -45,11 +44,6 @@ def test_what_asks_for_a_gpu_is_said_with_the_fix(models: Path) -> None:
     assert kind.startswith("card: config.pbtxt:2 `instance_group.kind` is KIND_GPU")
     assert "KIND_AUTO" in kind
     assert gpus.startswith("card: config.pbtxt:2 `instance_group.gpus` names GPUs")
-    (models / "card" / "config.pbtxt").write_text('platform: "tensorrt_plan"\n')
-    shutil.rmtree(models.parent / "repository")
-    text, (said_of_tensorrt,) = composed(models)
-    assert text == 'platform: "tensorrt_plan"\n'
-    assert "TensorRT backend, which NVIDIA's image of Triton has" in said_of_tensorrt
 
 
 def test_with_a_gpu_the_embedded_triton_says_which_backend_it_lacks(models: Path) -> None:

@@ -14,7 +14,6 @@ from dispatcher.models.reload import alone
 from dispatcher.models.sandbox import Tried
 from dispatcher.settings import Settings
 from dispatcher.status.prober import Prober
-from tests.support.fake_triton import FakeTriton
 from tests.support.probing import probed, triton
 from tests.support.reloading import FINE, Worker, folder, write
 from tests.support.stand_ins import assert_error
@@ -56,11 +55,12 @@ def test_what_is_new_changed_or_gone_is_taken_up(folder: Path) -> None:
 
 def test_what_lacks_its_model_is_listed(folder: Path) -> None:
     worker = Worker(folder)
-    write(folder / "clients", "lacking", "1")
-    with (folder / "clients" / "lacking.py").open("a") as file:
-        file.write("    def __init__(self, environment):\n")
-        file.write("        super().__init__(environment)\n")
-        file.write("        (self.folder / 'labels.txt').read_text()\n")
+    init = (
+        "    def __init__(self, environment):\n"
+        "        super().__init__(environment)\n"
+        "        (self.folder / 'labels.txt').read_text()\n"
+    )
+    write(folder / "clients", "lacking", "1", after=init)
     assert list(worker.reload().json["absent"]) == ["lacking"]
 
 
@@ -151,11 +151,9 @@ def ask_plain(worker: Worker) -> Any:
 
 def serve_plain(*workers: Worker) -> None:
     for worker in workers:
-        server = worker.reloader.environment.server
-        assert isinstance(server, FakeTriton)
         spec = TensorSpec("x", "FP32", (-1,))
-        server.signatures["plain"] = Signature(0, (spec,), (replace(spec, name="y"),))
-        server.models_run["plain"] = lambda inputs: {"y": 2 * inputs["x"]}
+        worker.server.signatures["plain"] = Signature(0, (spec,), (replace(spec, name="y"),))
+        worker.server.models_run["plain"] = lambda inputs: {"y": 2 * inputs["x"]}
 
 
 @pytest.mark.parametrize("how", ["a file", "a class"])
@@ -178,8 +176,7 @@ def test_a_model_without_a_client_keeps_being_served_when_one_is_refused(
         serve_plain(first, second)
         if not right:
             assert [ask_plain(one) for one in (first, second)] == [[6.0]] * 2
-            server = first.reloader.environment.server
-            prober = Prober(("plain",), first.registry, server, 8, 8, triton)
+            prober = Prober(("plain",), first.registry, first.server, 8, 8, triton)
             assert probed(prober).reasons() == []
     assert first.registry.broken == {}
     assert "plain" in first.registry.clients
@@ -187,11 +184,8 @@ def test_a_model_without_a_client_keeps_being_served_when_one_is_refused(
 
 def test_what_lies_beside_a_class_is_taken_up_with_it(folder: Path) -> None:
     """What imports it, and what that imports; `other.py` is imported by nobody."""
-    write(folder / "clients", "mine", "WORD")
-    write(folder / "clients", "packed", "WORD", "packed/__init__.py")
-    for file in ("mine.py", "packed/__init__.py"):
-        with (folder / "clients" / file).open("a") as open_file:
-            open_file.write("\nfrom shared import WORD\n")
+    for name, file in (("mine", "mine.py"), ("packed", "packed/__init__.py")):
+        write(folder / "clients", name, "WORD", file, after="\nfrom shared import WORD\n")
     (folder / "clients" / "shared.py").write_text("from words import WORD")
     (folder / "clients" / "words.py").write_text("WORD = 'one'")
     (folder / "clients" / "other.py").write_text("WORD = 'one'")

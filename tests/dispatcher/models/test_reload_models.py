@@ -13,7 +13,6 @@ from clients.triton.server import ModelState
 from dispatcher.models import reload
 from dispatcher.models.sandbox import Tried
 from dispatcher.settings import WANTED
-from tests.support.fake_triton import FakeTriton
 from tests.support.reloading import Worker, folder, write
 
 __all__ = ["folder"]
@@ -34,12 +33,6 @@ def model_at(folder: Path, toml: str = "") -> Path:
 
 def load(worker: Worker, name: str, folder: Path) -> Any:
     return worker.client().post("/models", json={"model_name": name, "url": str(folder)})
-
-
-def triton_of(worker: Worker) -> FakeTriton:
-    server = worker.reloader.environment.server
-    assert isinstance(server, FakeTriton)
-    return server
 
 
 def test_a_model_that_is_loaded_is_tried_alone(folder: Path, elsewhere: Path) -> None:
@@ -82,7 +75,7 @@ def test_the_name_of_a_model_that_is_unloaded_late_is_free_again(
     folder: Path, elsewhere: Path
 ) -> None:
     worker, source = Worker(folder), model_at(elsewhere / "late")
-    triton = triton_of(worker)
+    triton = worker.server
     assert load(worker, "late", source).status_code == 200
     triton.unloading.add("late")
     assert worker.client().delete("/models/late").status_code == 504
@@ -130,7 +123,7 @@ def test_a_model_from_elsewhere_has_no_aliases_in_later_workers_either(
 def test_a_reload_passes_over_models_that_are_not_loaded(folder: Path, state: str) -> None:
     """Others load and unload them meanwhile; their examples would fail."""
     worker = Worker(folder)
-    server = triton_of(worker)
+    server = worker.server
     for name in ("m1", "m2"):
         model_at(folder / name)
     server.states = [ModelState("m1", "1", state), ModelState("m2", "1", "READY")]
@@ -161,7 +154,7 @@ def test_what_is_said_of_a_model_names_its_author_s_folder(folder: Path) -> None
         (source / file).touch()
     link(source, folder / "m")
     worker = Worker(folder)
-    triton_of(worker).models_run["m"] = dict
+    worker.server.models_run["m"] = dict
     entry = worker.client().get("/models/m").json or {}
     assert entry["modelUrl"] == str(source)
     assert entry["client"] == f"Tensors in {source / 'dispatch.toml'}"
@@ -176,7 +169,7 @@ def test_a_model_that_its_client_kept_from_being_loaded_says_what_loads_it(
 ) -> None:
     """Nothing else helps: a reload passes over it."""
     worker = Worker(folder)
-    server = triton_of(worker)
+    server = worker.server
     file = model_at(folder / "late3", 'family = "tensor"') / "dispatch.toml"
     (folder / "late3" / "1" / "model.onnx").touch()
     server.models_run["late3"] = dict
@@ -204,7 +197,7 @@ def test_a_mistake_in_a_folder_that_is_loaded_is_told_by_its_own_path(
     assert error["message"] == f'{file}: `family` is "tensor"; did you mean `tensors`?'
     assert error["hint"] == f"mend it in {url}, then load it again"
     assert not (folder / "t").exists()
-    assert triton_of(worker).models_run == {}, "Triton did not hear of it"
+    assert worker.server.models_run == {}, "Triton did not hear of it"
     assert worker.ask("t") == "unknown_model"
     file.write_text('family = "tensors"')
     assert load(worker, "t", url).status_code == 200
@@ -215,7 +208,7 @@ def test_one_that_was_loaded_late_says_how_its_file_is_mended(
     folder: Path, elsewhere: Path
 ) -> None:
     worker = Worker(folder)
-    triton = triton_of(worker)
+    triton = worker.server
     # Labels that are not there.
     source = model_at(elsewhere / "tenant", 'family = "classification"\nlabels = "none.txt"')
     triton.loading_s = 1e9

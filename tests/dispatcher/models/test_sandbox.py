@@ -169,9 +169,8 @@ def test_what_writes_a_file_before_it_ends_the_process_is_left_out_too(
     folder: Path, file: str
 ) -> None:
     package = folder / "clients" / "fatal"
-    write(folder / "clients", "fatal", "1", "fatal/__init__.py")
-    with (package / "__init__.py").open("a") as code:
-        code.write(f"import os\nopen({str(package / file)!r}, 'a').write('x = 1\\n')\nos._exit(7)")
+    ends = f"import os\nopen({str(package / file)!r}, 'a').write('x = 1\\n')\nos._exit(7)"
+    write(folder / "clients", "fatal", "1", "fatal/__init__.py", after=ends)
     for _ in range(2):
         worker = Worker(folder, try_at_start)
         assert worker.ask("kept") == "kept"
@@ -239,9 +238,7 @@ def end_a_process():
 
 def test_a_process_that_a_class_ends_itself_takes_its_trial_not_along(folder: Path) -> None:
     worker = Worker(folder, MODEL_SERVER_TIMEOUT="30")
-    write(folder / "clients", "forks", "end_a_process()")
-    with (folder / "clients" / "forks.py").open("a") as file:
-        file.write(FORKS)
+    write(folder / "clients", "forks", "end_a_process()", after=FORKS)
     came = worker.reload()
     assert came.status_code == 200, came.text
     assert worker.ask("forks") == signal.SIGTERM

@@ -104,6 +104,14 @@ def watched(stage: Stage, proc: Proc, **models: list[int]) -> Stage:
     return stage
 
 
+def kill(stage: Stage, proc: Proc, *pids: int) -> None:
+    """Let processes die, which the prober sees."""
+    for pid in pids:
+        proc.die(pid, signal.SIGKILL)
+    stage.time += 1
+    stage.see_deaths()
+
+
 def test_the_prober_lets_fail_what_was_asked_of_a_dead_model(proc: Proc, stage: Stage) -> None:
     watched(stage, proc, other=[71])
     proc.die(71, signal.SIGKILL)
@@ -126,9 +134,7 @@ def test_a_model_whose_last_process_died_is_known_not_to_answer_at_once(
     assert stage.readiness.reasons() == []
     probe = stage.prober.probes["echo"]
     probe.began = stage.time  # a look is under way
-    proc.die(71, signal.SIGKILL)
-    stage.time += 1
-    stage.see_deaths()
+    kill(stage, proc, 71)
     assert "its process died (SIGKILL)" in stage.readiness.reasons()[0]
     with pytest.raises(ModelUnavailable, match="SIGKILL"):
         stage.readiness.refuse("echo")
@@ -205,10 +211,7 @@ class TestAModelThatIsLoadedAgain:
     ) -> None:
         proc.put(83, "other") if 83 in pids else None
         stage.see_deaths()
-        for pid in pids:
-            proc.die(pid, signal.SIGKILL)
-        stage.time += 1
-        stage.see_deaths()
+        kill(stage, proc, *pids)
         assert stage.server.reloads == ["other"] * reloads
 
     def test_one_that_dies_again_and_again_is_left_to_a_restart(
@@ -220,9 +223,7 @@ class TestAModelThatIsLoadedAgain:
             stage.time += 1
             stage.see_deaths()
             stage.round()
-            proc.die(pid, signal.SIGKILL)
-            stage.time += 1
-            stage.see_deaths()
+            kill(stage, proc, pid)
         assert len(stage.server.reloads) == MOST_RELOADS
         assert stage.readiness.restart_helps()
 
@@ -238,14 +239,8 @@ class TestAModelThatHasLostOneOfItsProcesses:
         assert stage.readiness.reasons() == []
         return stage
 
-    def loses(self, stage: Stage, proc: Proc, *pids: int) -> None:
-        for pid in pids:
-            proc.die(pid, signal.SIGKILL)
-        stage.time += 1
-        stage.see_deaths()
-
     def test_what_is_not_answered_in_time_fails(self, stage: Stage, proc: Proc) -> None:
-        self.loses(stage, proc, 71)
+        kill(stage, proc, 71)
         _, within = stage.server.abandoned["echo"]
         assert within == stage.prober.timeout
         assert stage.server.reloads == ["echo"]
@@ -256,7 +251,7 @@ class TestAModelThatHasLostOneOfItsProcesses:
     def test_a_new_start_of_triton_mends_it_where_it_is_required(
         self, stage: Stage, proc: Proc
     ) -> None:
-        self.loses(stage, proc, 71)
+        kill(stage, proc, 71)
         stage.server.models_run["echo"] = ModelFailed("its process is gone")
         stage.look()
         assert stage.is_stuck("echo")
@@ -272,7 +267,7 @@ class TestAModelThatHasLostOneOfItsProcesses:
         self, stage: Stage, proc: Proc
     ) -> None:
         stage.server.counted["echo"] = ModelUnavailable("it is being loaded")
-        self.loses(stage, proc, 71, 81)
+        kill(stage, proc, 71, 81)
         assert stage.server.reloads == ["other"]
 
     def test_one_that_fails_its_example_from_the_beginning_is_not_mended_by_a_new_start(
@@ -283,12 +278,12 @@ class TestAModelThatHasLostOneOfItsProcesses:
         stage.server.models_run["echo"] = ModelFailed("it crashes")
         watched(stage, proc, echo=[71, 72])
         stage.round()
-        self.loses(stage, proc, 71)
+        kill(stage, proc, 71)
         assert stage.readiness.reasons() != []
         assert not stage.readiness.restart_helps()
 
     def test_one_whose_last_process_hangs_is_stuck(self, stage: Stage, proc: Proc) -> None:
-        self.loses(stage, proc, 81)
+        kill(stage, proc, 81)
         stage.server.models_run["other"] = DeadlineExceeded("no answer")
         stage.look("other")
         with pytest.raises(ModelUnavailable, match="'other' does not answer any more"):
