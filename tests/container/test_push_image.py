@@ -38,11 +38,8 @@ def push(folder: Path, *arguments: str, absent: bool = False) -> tuple[int, str,
         capture_output=True,
         text=True,
     )
-    return (
-        done.returncode,
-        done.stdout.strip(),
-        notes.read_text().splitlines() if notes.exists() else [],
-    )
+    asked = notes.read_text().splitlines() if notes.exists() else []
+    return done.returncode, done.stdout.strip(), asked
 
 
 @pytest.mark.parametrize("absent", [False, True])

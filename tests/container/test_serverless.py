@@ -15,7 +15,6 @@ from tests.end_to_end.test_remote_triton import X, make_models
 
 pytestmark = pytest.mark.slow
 
-
 LARGE = {"name": "x", "shape": [4, 3], "datatype": "FP32", "data": [0.5] * 12}
 
 

@@ -7,19 +7,14 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from backends.machine import shared_folder, shared_memory
-from backends.machine.shared_memory import (
-    MIB,
-    PREFIX,
-    SHARES,
-    Share,
-    TooLarge,
-)
+from backends.machine.shared_memory import MIB, PREFIX, SHARES, Share, TooLarge
 from backends.model_config import ModelConfigError
 
 
@@ -63,40 +58,33 @@ def test_a_model_that_comes_later_has_room_for_a_batch_of_its_part(
     assert share.region == 1.5 * MIB + batch * 1.125 * MIB
 
 
-OPEN = Path("/proc/self/fd")
-
-
-def identity(path: Path) -> tuple[int, int] | None:
-    try:
-        found = path.stat()
-    except FileNotFoundError:  # closed since it was listed
-        return None
-    return found.st_dev, found.st_ino
-
-
-def open_files() -> set[tuple[int, int] | None]:
-    """Return what is open, by identity: another thread may be given a number that became free."""
-    return {identity(path) for path in OPEN.iterdir()}
+def is_open(file: os.stat_result) -> bool:
+    """Look by identity: another thread may be given a number that became free."""
+    for path in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed since it was listed
+            if os.path.samestat(path.stat(), file):
+                return True
+    return False
 
 
 def test_the_room_of_a_model_that_comes_later_is_counted_until_it_has_it() -> None:
     share = Share.of(part_model(), LITTLE)
     assert share.held is not None
-    assert os.fstat(share.held).st_size == int(5.625 * MIB)
-    assert not os.fstat(share.held).st_nlink
+    held, grown = os.fstat(share.held), list[int]()
+    assert held.st_size == int(5.625 * MIB)
+    assert not held.st_nlink
     assert share.has_room(int(2.5 * MIB))
     assert not share.has_room(int(2.5 * MIB) + 1)
-    held, grown = identity(OPEN / str(share.held)), list[int]()
-    assert held in open_files()
+    assert is_open(held)
 
     def grow(more: int) -> None:
-        assert held in open_files(), "it is counted until the region has it"
+        assert is_open(held), "it is counted until the region has it"
         grown.append(more)
 
     for _ in range(2):
         share.reserve(MIB, grow)
     assert grown == [int(4.625 * MIB)]
-    assert held not in open_files()
+    assert not is_open(held)
 
 
 @pytest.fixture

@@ -6,13 +6,12 @@ import os
 import socket
 import subprocess
 import sys
-from pathlib import Path
 from signal import Signals
 
 import pytest
 
 from container.supervisor.http_probe import has_children, listens
-from tests.conftest import wait_for
+from tests.conftest import descendants, wait_for
 from tests.support.fake_machine import CONT, INT, KILL, QUIT, TERM, Script, supervise
 
 
@@ -75,19 +74,12 @@ def test_what_a_process_has_started_is_seen_until_it_is_gone() -> None:
     pipe = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", script], **pipe) as parent:  # type: ignore[call-overload]
         wait_for(lambda: has_children(parent.pid), 20, "its child")
-        (child,) = [p for p in Path("/proc").glob("[0-9]*/stat") if is_child(p, parent.pid)]
-        os.kill(int(child.parent.name), KILL)
+        (child,) = descendants(parent.pid)
+        os.kill(child, KILL)
         parent.stdout.readline()
         assert not has_children(parent.pid)
         parent.kill()
     assert not has_children(parent.pid)
-
-
-def is_child(stat: Path, pid: int) -> bool:
-    try:
-        return stat.read_text().rpartition(")")[2].split()[1] == str(pid)
-    except OSError:
-        return False
 
 
 def test_whether_a_program_listens_is_known_at_once() -> None:

@@ -85,6 +85,12 @@ class Stage:
             self.prober.run(name, probe)
         return [name for name, _ in due]
 
+    def turn(self, seconds: float = 0) -> list[str]:
+        """Let time pass, list the models, and probe what is due, as the prober does."""
+        self.time += seconds
+        self.prober.list_models()
+        return self.round()
+
     def require(self, *names: str) -> None:
         """Begin again with other required models, or classes."""
         self.prober.required = names

@@ -65,6 +65,9 @@ class Installed:
         return str(done.stdout)
 
 
+HERE = Installed(Path(sys.executable).parents[1])
+
+
 def make_environment(folder: Path, python: str = sys.executable) -> Installed:
     """Make an environment in which nothing is installed."""
     subprocess.run([python, "-m", "venv", "--without-pip", folder], check=True)

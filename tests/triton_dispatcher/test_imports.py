@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
 from dispatcher.version import VERSION
 from tests.conftest import PROJECT
-from tests.triton_dispatcher.conftest import Installed
+from tests.triton_dispatcher.conftest import HERE, Installed
 
 HEAVY = {"cv2", "flask", "grpc", "tritonclient", "gunicorn", "transformers", "boto3"}
 
@@ -65,8 +64,7 @@ def test_a_module_exists_once_by_both_names(
 
 def test_a_module_exists_once_in_a_checkout() -> None:
     script = same("import triton_dispatcher.clients.base")
-    here = Installed(Path(sys.executable).parents[1])
-    done = here.run(Path(sys.executable).name, "-c", script, cwd=PROJECT)
+    done = HERE.run("python", "-c", script, cwd=PROJECT)
     assert done.stdout.split() == [VERSION, str(PROJECT / "clients" / "base.py")]
 
 

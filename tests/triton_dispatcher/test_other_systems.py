@@ -6,27 +6,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 from tests.conftest import PROJECT, free_ports
 from tests.emulator.conftest import PROGRAM as CONTAINER
 from tests.support.emulate import emulated
+from tests.triton_dispatcher.conftest import HERE
 from tool.__main__ import COMMANDS
 
 WITHOUT_UNIX = str(PROJECT / "tests" / "support" / "without_unix")
 ENVIRONMENT = {"PYTHONPATH": f"{WITHOUT_UNIX}{os.pathsep}{PROJECT}"}
-
-
-def elsewhere(*arguments: str | Path, folder: Path) -> Any:
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env={"PATH": "/usr/bin:/bin", **ENVIRONMENT},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
 
 
 def test_every_command_can_be_loaded(tmp_path: Path) -> None:
@@ -39,7 +27,7 @@ import clients.base, clients.testing, clients.families.detection
 assert not hasattr(os, "killpg")
 import fcntl
 """
-    done = elsewhere("-c", code, folder=tmp_path)
+    done = HERE.run("python", "-c", code, cwd=tmp_path, **ENVIRONMENT)
     last = done.stderr.splitlines()[-1]
     assert last.startswith("ModuleNotFoundError: import of fcntl halted"), done.stderr
 
@@ -56,7 +44,7 @@ for line in (
 sys.argv = ["test"]
 runpy.run_path("code/tests/test_double.py", run_name="__main__")
 """
-    done = elsewhere("-c", code, folder=tmp_path)
+    done = HERE.run("python", "-c", code, cwd=tmp_path, **ENVIRONMENT)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Ran 3 tests" in done.stderr
     assert "1 models (double): 0 errors" in done.stdout

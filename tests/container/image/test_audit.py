@@ -60,13 +60,10 @@ class Osv(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def osv() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Osv)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/v1/query"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Osv) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield f"http://127.0.0.1:{server.server_port}/v1/query"
+        server.shutdown()
 
 
 def locked(folder: Path, *lines: str) -> str:

@@ -15,13 +15,7 @@ import pytest
 
 from container.programs import nginx
 from container.programs.listening import has_ipv6
-from container.programs.nginx import (
-    ALIVE,
-    REFUSALS,
-    RequestLines,
-    find_nginx,
-    nginx_program,
-)
+from container.programs.nginx import ALIVE, REFUSALS, RequestLines, find_nginx, nginx_program
 from container.trouble import Trouble
 from dispatcher.settings import read_settings
 from tests.conftest import PROJECT, free_ports, wait_for

@@ -78,21 +78,14 @@ def test_a_folder_that_is_no_model_has_them_too(hosting: Hosting, tmp_path: Path
     assert "each by a request of its own" in caught.value.hint
 
 
-@pytest.fixture
-def explained(tmp_path: Path) -> tuple[Explainer, list[str]]:
+def test_models_that_are_not_loaded_are_explained_once(caplog: pytest.LogCaptureFixture) -> None:
     asked: list[str] = []
 
     def findings(folder: Path) -> list[str]:
         asked.append(folder.name)
         return [f"{folder.name} is empty"]
 
-    return Explainer(lambda name: name != "unwanted", Path, findings), asked
-
-
-def test_models_that_are_not_loaded_are_explained_once(
-    explained: tuple[Explainer, list[str]], caplog: pytest.LogCaptureFixture
-) -> None:
-    explainer, asked = explained
+    explainer = Explainer(lambda name: name != "unwanted", Path, findings)
     states = [
         ModelState("well", "1", "READY", ""),
         ModelState("loading", "1", "LOADING", ""),

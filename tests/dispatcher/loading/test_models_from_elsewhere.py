@@ -15,10 +15,7 @@ from typing import Any
 
 import pytest
 
-from clients.errors import (
-    DeadlineExceeded,
-    UnknownModel,
-)
+from clients.errors import DeadlineExceeded, UnknownModel
 from dispatcher.errors import AlreadyLoaded, BadModel
 from tests.support.front import front
 from tests.support.loading import Hosting

@@ -10,13 +10,7 @@ import pytest
 from flask.testing import FlaskClient
 from prometheus_client.parser import text_string_to_metric_families
 
-from backends.engine_choice import (
-    ONNXRUNTIME,
-    OPENVINO,
-    EngineChoice,
-    hide,
-    show,
-)
+from backends.engine_choice import ONNXRUNTIME, OPENVINO, EngineChoice, hide, show
 from clients.base import Environment
 from clients.plugins.registry import Registry
 from clients.triton.server import ModelState

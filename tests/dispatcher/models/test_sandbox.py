@@ -138,22 +138,13 @@ class Packed(Client):
 """
 
 
-@pytest.fixture
-def packed(folder: Path) -> Path:
-    """A package that writes into its own folder whenever it is made or asked."""
-    package = folder / "clients" / "packed"
-    package.mkdir()
-    (package / "labels.json").write_text("one")
-    (package / "__init__.py").write_text(WRITES)
-    return package
-
-
-def test_a_package_that_writes_into_its_own_folder_is_taken_up_like_any_other(
-    folder: Path, packed: Path
-) -> None:
-    packed.rename(folder / "later")
+def test_a_package_that_writes_into_its_own_folder_is_taken_up_like_any_other(folder: Path) -> None:
+    """It writes whenever it is made or asked."""
     first, second = Worker(folder, try_at_start), Worker(folder, try_at_start)
-    (folder / "later").rename(packed)
+    packed = folder / "clients" / "packed"
+    packed.mkdir()
+    (packed / "labels.json").write_text("one")
+    (packed / "__init__.py").write_text(WRITES)
     assert first.reload().json == {"taken": ["packed"], "removed": [], **FINE}
     assert [one.ask("packed") for one in (first, second)] == ["oneRESULT"] * 2
     (packed / "__init__.py").write_text(WRITES.replace("RESULT", "new"))

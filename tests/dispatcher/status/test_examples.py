@@ -65,8 +65,7 @@ def test_a_class_of_another_name_than_its_model_is_asked_its_example_too(
             raise ZeroDivisionError("no box")
 
     stage.prober.registry.clients["boxes"] = Boxes(Environment(stage.server, Path()))
-    stage.prober.list_models()
-    assert sorted(stage.round()) == ["boxes", "echo", "other"]
+    assert sorted(stage.turn()) == ["boxes", "echo", "other"]
     assert stage.readiness.reasons() == []
     said = "the client of 'boxes' fails on its own example: ZeroDivisionError: no box; the log has"
     assert f"the model boxes does not answer: {said} the traceback" in caplog.text

@@ -149,15 +149,11 @@ def test_a_model_that_answers_no_probe_may_be_busy_for_as_long_as_a_request(
     stage.round()
     stage.server.models_run["echo"] = DeadlineExceeded("a request runs for long")
     for _ in range(6 if has_process else 9):
-        stage.time += 8
-        stage.prober.list_models()
-        stage.round()
+        stage.turn(8)
         assert stage.readiness.reasons() == []
         stage.end_stuck()
     assert not ended
-    stage.time += 30
-    stage.prober.list_models()
-    stage.round()
+    stage.turn(30)
     assert "'echo' does not answer" in stage.readiness.reasons()[0]
     stage.end_stuck()
     stage.end_stuck()
@@ -170,9 +166,7 @@ def test_a_busy_model_that_answers_in_the_end_is_well(stage: Stage) -> None:
     for answer in (DeadlineExceeded("busy"), dict, DeadlineExceeded("busy"), dict):
         stage.server.models_run["echo"] = answer
         for _ in range(5):
-            stage.time += 8
-            stage.prober.list_models()
-            stage.round()
+            stage.turn(8)
             assert stage.readiness.reasons() == []
 
 

@@ -259,8 +259,7 @@ class TestAModelThatHasLostOneOfItsProcesses:
         stage.supervisor = triton(starts=2)
         assert not stage.readiness.restart_helps()
         stage.server.models_run["echo"] = dict
-        stage.prober.list_models()
-        stage.round()
+        stage.turn()
         assert stage.readiness.reasons() == []
 
     def test_a_configuration_that_cannot_be_had_hides_no_other_loss(

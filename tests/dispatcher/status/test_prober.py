@@ -47,8 +47,7 @@ def test_a_model_that_is_well_is_knocked_at_and_asked_its_example_now_and_then(
     stage: Stage,
 ) -> None:
     for _ in range(2 * (KNOCKS + 1)):
-        stage.prober.list_models()
-        stage.round()
+        stage.turn()
         assert stage.readiness.reasons() == []
         stage.time += 8
     asked = [call["model"] for call in stage.server.calls]
@@ -184,8 +183,7 @@ def test_what_is_unloaded_is_forgotten_and_what_is_loaded_is_tried(stage: Stage)
     stage.prober.list_models()
     assert stage.readiness.report("other") is None
     stage.server.unloaded.clear()
-    stage.prober.list_models()
-    assert stage.round() == ["other"]
+    assert stage.turn() == ["other"]
 
 
 def test_nothing_is_tried_while_triton_is_away_and_all_is_when_it_is_back(stage: Stage) -> None:
@@ -274,8 +272,7 @@ def test_a_model_that_fails_on_zeros_is_not_probed_again(tmp_path: Path) -> None
         stage.time += 8
     assert len(server.calls) == 1
     stage.supervisor = triton(starts=2)
-    stage.prober.list_models()
-    stage.round()
+    stage.turn()
     assert len(server.calls) == 2, "it may answer after a start"
 
 

@@ -46,8 +46,7 @@ def test_a_required_class_that_asks_no_model_is_ready_once_its_example_works(sta
     stage.require("alone")
     assert UNTRIED in stage.readiness.reasons()[0]
     for _ in range(KNOCKS + 2):
-        stage.prober.list_models()
-        stage.round()
+        stage.turn()
         assert stage.readiness.reasons() == []
         stage.time += 8
     assert stage.server.knocks == []
