@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from clients.triton.client import Triton
 from tests.support.models import onnx_repository
 from tests.support.triton import process as triton_process
 
@@ -44,3 +45,9 @@ def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[triton_process.
     for port in server.ports:
         with contextlib.closing(socket.socket()) as probe:
             assert probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+@pytest.fixture
+def client(triton: triton_process.Triton) -> Triton:
+    """The project's own client of that Triton."""
+    return Triton(f"127.0.0.1:{triton.ports[0]}")

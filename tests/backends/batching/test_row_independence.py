@@ -14,10 +14,10 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from backends.batching.row_independence import find_dependence, row_dependence
 from backends.completion import complete
-from backends.config_check import check
 from backends.model_config import FileSignature, FileTensor
 from backends.onnxruntime.session import OnnxFile
 from clients.model_files.config_text import Message
+from tests.support.models import onnx_models
 
 Array = np.ndarray[Any, Any]
 
@@ -183,17 +183,13 @@ def test_texts_are_tried_as_well() -> None:
 def products(file: Path) -> Path:
     """Write x [n, 8] @ W + b, with weights that were drawn by chance."""
     numbers = np.random.default_rng(7)
-    w = helper.make_tensor("W", TensorProto.FLOAT, [8, 8], numbers.standard_normal(64))
-    b = helper.make_tensor("B", TensorProto.FLOAT, [8], numbers.standard_normal(8))
+    w, b = (numbers.standard_normal(shape).astype(np.float32) for shape in ((8, 8), 8))
     nodes = [
         helper.make_node("MatMul", ["x", "W"], ["h"]),
         helper.make_node("Add", ["h", "B"], ["y"]),
     ]
-    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", 8]) for n in "xy")
-    graph = helper.make_graph(nodes, "graph", [x], [y], [w, b])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    onnx.save(model, file)
-    return file
+    x, y = ((name, TensorProto.FLOAT, ["n", 8]) for name in "xy")
+    return onnx_models.save(file, nodes, [x], [y], W=w, B=b)
 
 
 def test_a_dynamically_quantized_model_is_found_and_its_original_is_not(tmp_path: Path) -> None:
@@ -218,20 +214,6 @@ def test_a_quantized_model_whose_outputs_may_hide_it_is_found_all_the_same(tmp_p
     quantize_dynamic(file, tmp_path / "q.onnx", weight_type=QuantType.QUInt8)
     assert "dynamic_batching" in complete({}, Message(), OnnxFile(file)).fields
     assert "dynamic_batching" not in complete({}, Message(), OnnxFile(tmp_path / "q.onnx")).fields
-
-
-@pytest.mark.parametrize(
-    ("side", "dims"), [("input", [-1, 8]), ("output", [-1, 8]), ("input", [8]), ("output", [8])]
-)
-def test_what_is_listed_says_whether_a_batch_is_meant(
-    tmp_path: Path, side: str, dims: list[int]
-) -> None:
-    name = {"input": "x", "output": "y"}[side]
-    config = {side: [{"name": name, "data_type": "TYPE_FP32", "dims": dims}]}
-    opened = OnnxFile(products(tmp_path / "model.onnx"))
-    done = config | dict(complete(config, Message(), opened).fields)
-    assert done.get("max_batch_size", 0) == (0 if len(dims) == 2 else 4)
-    check({"name": "m", **done}, opened.signature)
 
 
 class TestRemembered:

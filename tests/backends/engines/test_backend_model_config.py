@@ -11,12 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from backends import completion
-from backends.config_check import (
-    check,
-    refuse_ragged,
-    refuse_unsupported,
-    take_every_shape,
-)
+from backends.config_check import check, refuse_ragged, take_every_shape
 from backends.model_config import (
     FileSignature,
     FileTensor,
@@ -59,73 +54,81 @@ def completed(
     return added
 
 
+BATCHED = {"input": [tensor("x", 3)], "output": [tensor("y", -1)]}
+UNBATCHED = {"input": [tensor("x", -1, 3)], "output": [tensor("y", -1, -1)]}
+BY_FOUR = {"max_batch_size": 4, **BATCHED}
+DYNAMIC = {"dynamic_batching": {}}
+SEQUENCE = {"sequence_batching": {}}
+WARMUP = {"model_warmup": [{"batch_size": 2}]}
+
+
 class TestCompletion:
-    def test_rows_that_are_known_to_be_independent_batch(self) -> None:
-        assert completed({"name": "m", "max_batch_size": 0}, ROWS, independent=True) == {
-            "max_batch_size": 4,
-            "dynamic_batching": {},
-            "input": [tensor("x", 3)],
-            "output": [tensor("y", -1)],
-        }
-
-    def test_a_dynamic_first_dimension_alone_means_no_batch(self) -> None:
-        assert completed({"name": "m", "max_batch_size": 0}, ROWS) == {
-            "input": [tensor("x", -1, 3)],
-            "output": [tensor("y", -1, -1)],
-        }
-
-    def test_a_written_0_means_no_batch_whatever_is_known(self) -> None:
-        added = completed({"name": "m"}, ROWS, stated=True, independent=None)
-        assert added == {
-            "input": [tensor("x", -1, 3)],
-            "output": [tensor("y", -1, -1)],
-        }
-
-    def test_a_written_size_is_kept_but_requests_share_no_runs(self) -> None:
-        added = completed({"name": "m", "max_batch_size": 8}, ROWS, stated=True)
-        assert added == {"input": [tensor("x", 3)], "output": [tensor("y", -1)]}
-
     @pytest.mark.parametrize(
-        "written", [{"input": [tensor("x", 3)]}, {"model_warmup": [{"batch_size": 2}]}]
+        ("limit", "written", "independent", "added"),
+        [
+            (None, {}, True, {**BY_FOUR, **DYNAMIC}),
+            (None, {}, False, UNBATCHED),
+            (0, {}, None, UNBATCHED),
+            (8, {}, False, BATCHED),
+            (1, {}, None, BATCHED),
+            (2, {"input": [tensor("x", 3)]}, True, {"output": [tensor("y", -1)], **DYNAMIC}),
+            (
+                None,
+                {"input": [tensor("x", 3)]},
+                False,
+                {"max_batch_size": 4, "output": [tensor("y", -1)]},
+            ),
+            (
+                None,
+                {"output": [tensor("y", -1)]},
+                True,
+                {"max_batch_size": 4, "input": [tensor("x", 3)], **DYNAMIC},
+            ),
+            (None, WARMUP, False, BY_FOUR),
+            (None, {"input": [tensor("x", -1, 3)]}, None, {"output": [tensor("y", -1, -1)]}),
+            (None, {"output": [tensor("y", -1, -1)]}, None, {"input": [tensor("x", -1, 3)]}),
+            (8, DYNAMIC, None, BATCHED),
+            (8, SEQUENCE, None, BATCHED),
+            (None, DYNAMIC, None, BY_FOUR),
+            (None, SEQUENCE, None, BY_FOUR),
+            (None, UNBATCHED, None, {}),
+        ],
+        ids=[
+            "rows that are known to be independent batch",
+            "a dynamic first dimension alone means no batch",
+            "a written 0 means no batch whatever is known",
+            "a written size is kept but requests share no runs",
+            "one row needs no scheduler",
+            "given inputs are kept",
+            "inputs for a batch get one but requests share no runs",
+            "so do outputs, and share them where rows are independent",
+            "so does a warmup",
+            "inputs that are listed with their first dimension get no batch",
+            "nor do outputs",
+            "a chosen scheduler is kept",
+            "so is that of sequences",
+            "a scheduler gets a batch",
+            "so does that of sequences",
+            "a configuration with inputs and outputs is left alone",
+        ],
     )
-    def test_what_is_written_for_a_batch_gets_one_but_requests_share_no_runs(
-        self, written: dict[str, Any]
+    def test_of_dynamic_rows(
+        self,
+        limit: int | None,
+        written: dict[str, Any],
+        independent: bool | None,
+        added: dict[str, Any],
     ) -> None:
-        added = completed({"name": "m", **written}, ROWS)
-        assert added["max_batch_size"] == 4
-        assert added["output"] == [tensor("y", -1)]
-        assert "dynamic_batching" not in added
-
-    def test_inputs_that_are_listed_with_their_first_dimension_get_no_batch(self) -> None:
-        config = {"name": "m", "input": [tensor("x", -1, 3)]}
-        added = completed(config, ROWS, independent=None)
-        assert added == {"output": [tensor("y", -1, -1)]}
+        config = {"name": "m", "max_batch_size": limit or 0, **written}
+        stated = limit is not None
+        assert completed(config, ROWS, stated=stated, independent=independent) == added
+        check(config | added, ROWS)
 
     def test_one_fixed_first_dimension_means_none(self) -> None:
         assert completed({"name": "m"}, FIXED, independent=None) == {
             "input": [tensor("x", 1, 3)],
             "output": [tensor("y", -1, 3)],
         }
-
-    def test_one_row_needs_no_scheduler(self) -> None:
-        one = {"name": "m", "max_batch_size": 1}
-        assert "dynamic_batching" not in completed(one, ROWS, stated=True, independent=None)
-
-    @pytest.mark.parametrize("scheduler", ["dynamic_batching", "sequence_batching"])
-    def test_a_chosen_scheduler_is_kept(self, scheduler: str) -> None:
-        config = {"name": "m", "max_batch_size": 8, scheduler: {}}
-        assert sorted(completed(config, ROWS, stated=True, independent=None)) == ["input", "output"]
-        alone = completed({"name": "m", scheduler: {}}, ROWS, independent=None)
-        assert alone["max_batch_size"] == 4
-
-    def test_a_configuration_with_inputs_and_outputs_is_left_alone(self) -> None:
-        config = {"name": "m", "input": [tensor("x", -1, 3)], "output": [tensor("y", -1, -1)]}
-        assert completed(config, ROWS, independent=None) == {}
-
-    def test_given_inputs_are_kept(self) -> None:
-        config = {"name": "m", "max_batch_size": 2, "input": [tensor("x", 3)]}
-        added = completed(config, ROWS, stated=True, independent=True)
-        assert sorted(added) == ["dynamic_batching", "output"]
 
     def test_scalars_are_declared_as_one(self) -> None:
         assert completed({"name": "m"}, SCALAR)["input"] == [tensor("x", 1)]
@@ -138,7 +141,8 @@ class TestCompletion:
         assert added == {"input": [tensor("x", -1, 3)], "output": [tensor("u", -1)]}
 
     def test_batching_of_a_fixed_dimension_is_refused(self) -> None:
-        with pytest.raises(ModelConfigError, match=r"max_batch_size is 8 .* 'x' has shape"):
+        said = r"max_batch_size is 8 .* 'x' has shape \[1, 3\] in the file, .* dynamic \(-1\) first"
+        with pytest.raises(ModelConfigError, match=said):
             completed({"name": "m", "max_batch_size": 8}, FIXED, stated=True)
 
 
@@ -155,6 +159,11 @@ class TestCheck:
     @pytest.mark.parametrize("dims", [[3], [-1]])
     def test_dynamic_inputs_fit_either_way(self, dims: list[int]) -> None:
         check(self.config(input=[tensor("x", *dims)]), ROWS)
+
+    def test_a_dynamic_output_of_a_fixed_one_does_not_fit(self) -> None:
+        said = r"'y' has dims \[-1\] behind the batch dimension .* shape \[-1, 3\] in the file"
+        with pytest.raises(ModelConfigError, match=said):
+            check(self.config(), FileSignature(ROWS.inputs, (spec("y", -1, 3),)))
 
     def test_reshape_counts_instead_of_dims(self) -> None:
         check(self.config(input=[tensor("x", 3, 1, reshape={"shape": ["3"]})]), ROWS)
@@ -211,10 +220,6 @@ def test_ragged_batches_are_refused() -> None:
     with pytest.raises(ModelConfigError, match="model 'm': input 'x' has allow_ragged_batch"):
         refuse_ragged(config)
     refuse_ragged({"name": "m", "input": [tensor("x", -1)]})
-
-
-def test_a_supported_configuration_is_not_refused() -> None:
-    refuse_unsupported({"name": "m", "input": [tensor("x", 3)], "sequence_batching": {}})
 
 
 @pytest.mark.parametrize(

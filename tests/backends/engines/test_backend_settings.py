@@ -10,11 +10,7 @@ import numpy as np
 import pytest
 
 from backends.batching.item import RequestError, decode_texts
-from backends.machine.cpu_share import (
-    cpu_limit,
-    threads_of_an_instance,
-    usable_cpus,
-)
+from backends.machine.cpu_share import cpu_limit, usable_cpus
 from backends.model_config import FileSignature, FileTensor, ModelConfigError
 from backends.onnxruntime import session
 from backends.onnxruntime.execution_providers import CPU, CUDA, execution_providers
@@ -29,15 +25,6 @@ from tests.support.models import onnx_models
 
 
 class TestThreads:
-    @pytest.mark.parametrize(
-        ("instances", "cpus", "threads"),
-        [(1, 2, 2), (2, 2, 2), (1, 8, 8), (2, 8, 4), (3, 8, 4), (2, 16, 8), (9, 32, 4), (0, 2, 2)],
-    )
-    def test_instances_share_many_cpus_and_each_has_all_of_few(
-        self, instances: int, cpus: int, threads: int
-    ) -> None:
-        assert threads_of_an_instance(instances, cpus) == threads
-
     @pytest.mark.parametrize(
         ("given", "threads", "spins"),
         [
@@ -58,36 +45,40 @@ class TestThreads:
         assert usable_cpus(tmp_path, tmp_path / "none") == len(os.sched_getaffinity(0))
 
     @pytest.mark.parametrize(
-        ("maximum", "cpus", "share"),
-        [("150000 100000", 1, 1.5), ("10000 100000", 1, 0.1), ("200000 100000", 2, 2.0)],
+        ("groups", "files", "cpus", "share"),
+        [
+            ("0::/pod/box", {"pod/cpu.max": "150000 100000"}, 1, 1.5),
+            ("0::/pod/box", {"pod/cpu.max": "10000 100000"}, 1, 0.1),
+            (
+                "0::/pod/box",
+                {"pod/cpu.max": "200000 100000", "pod/box/cpu.max": "max 100000"},
+                2,
+                2.0,
+            ),
+            (
+                "5:memory:/pod\n4:cpu,cpuacct:/pod",
+                {"cpu/pod/cpu.cfs_quota_us": "300000", "cpu/pod/cpu.cfs_period_us": "100000"},
+                3,
+                3.0,
+            ),
+        ],
+        ids=["one and a half", "a tenth", "none of its own", "version one"],
     )
     def test_a_quota_limits_the_cpus(
         self,
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
-        maximum: str,
+        groups: str,
+        files: dict[str, str],
         cpus: int,
         share: float,
     ) -> None:
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
-        (tmp_path / "pod" / "box").mkdir(parents=True)
-        (tmp_path / "pod" / "cpu.max").write_text(f"{maximum}\n")
-        (tmp_path / "pod" / "box" / "cpu.max").write_text("max 100000\n")
-        own = tmp_path / "own"
-        own.write_text("0::/pod/box\n")
-        assert usable_cpus(tmp_path, own) == cpus
-        assert cpu_limit(tmp_path, own) == share
-
-    def test_a_quota_of_version_one_counts_too(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
-        (tmp_path / "cpu" / "pod").mkdir(parents=True)
-        (tmp_path / "cpu" / "pod" / "cpu.cfs_quota_us").write_text("300000\n")
-        (tmp_path / "cpu" / "pod" / "cpu.cfs_period_us").write_text("100000\n")
-        own = tmp_path / "own"
-        own.write_text("5:memory:/pod\n4:cpu,cpuacct:/pod\n")
-        assert usable_cpus(tmp_path, own) == 3
+        for name, text in {"own": groups, **files}.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(f"{text}\n")
+        assert usable_cpus(tmp_path, tmp_path / "own") == cpus
+        assert cpu_limit(tmp_path, tmp_path / "own") == share
 
 
 class TestSessionSettings:
@@ -123,10 +114,7 @@ class TestSessionSettings:
 
     @pytest.mark.parametrize(
         ("key", "text"),
-        [
-            ("intra_op_thread_count", "two"),
-            ("session__intra_op__allow_spinning", "maybe"),
-        ],
+        [("intra_op_thread_count", "two"), ("session__intra_op__allow_spinning", "maybe")],
     )
     def test_a_bad_value_names_its_key(self, key: str, text: str) -> None:
         said = f"parameter '{key.replace('__', '.')}' is '{text}', but expected is"
@@ -164,43 +152,44 @@ class TestProviders:
         field = {f"{kind}_execution_accelerator": [accelerator]}
         return {**cpu_config(), "optimization": {"execution_accelerators": field}}
 
-    def test_a_cpu_instance_runs_on_the_cpu(self) -> None:
-        assert execution_providers(cpu_config(), "CPU", 0, self.ALL) == ([(CPU, {})], [])
-
-    def test_a_gpu_instance_runs_on_its_device(self) -> None:
-        providers, _ = execution_providers(cpu_config(), "GPU", 3, self.ALL)
-        assert providers == [(CUDA, {"device_id": "3"}), (CPU, {})]
+    @pytest.mark.parametrize(
+        ("kind", "device", "available", "expected"),
+        [
+            ("CPU", 0, ALL, [(CPU, {})]),
+            ("GPU", 3, ALL, [(CUDA, {"device_id": "3"}), (CPU, {})]),
+            ("AUTO", 0, ALL, [(CUDA, {"device_id": "0"}), (CPU, {})]),
+            ("AUTO", 0, [CPU], [(CPU, {})]),
+        ],
+    )
+    def test_an_instance_runs_on_its_device_or_on_what_is_there(
+        self, kind: str, device: int, available: list[str], expected: list[Any]
+    ) -> None:
+        assert execution_providers(cpu_config(), kind, device, available) == (expected, [])
 
     def test_a_gpu_instance_needs_cuda(self) -> None:
         with pytest.raises(ModelConfigError, match=r"KIND_GPU, but .* has no CUDA.* only CPUExec"):
             execution_providers(cpu_config(), "GPU", 0, [CPU])
 
-    def test_an_automatic_instance_takes_what_is_there(self) -> None:
-        assert execution_providers(cpu_config(), "AUTO", 0, [CPU])[0] == [(CPU, {})]
-        assert execution_providers(cpu_config(), "AUTO", 0, self.ALL)[0][0][0] == CUDA
-
-    def test_cuda_takes_its_parameters(self) -> None:
+    def test_cuda_takes_its_parameters_and_the_place_of_tensorrt(self) -> None:
         given = self.accelerated("gpu", "cuda", cudnn_conv_use_max_workspace="0")
-        providers, _ = execution_providers(given, "GPU", 0, self.ALL)
-        assert providers[0][1] == {
-            "cudnn_conv_use_max_workspace": "0",
-            "device_id": "0",
-        }
-
-    def test_openvino_is_no_provider_but_an_engine_of_its_own(self) -> None:
-        given = self.accelerated("cpu", "openvino")
-        assert execution_providers(given, "CPU", 0, self.ALL) == ([(CPU, {})], [])
-
-    def test_of_tensorrt_cuda_takes_the_place(self) -> None:
+        ((_, options), _), _ = execution_providers(given, "GPU", 0, self.ALL)
+        assert options == {"cudnn_conv_use_max_workspace": "0", "device_id": "0"}
         given = self.accelerated("gpu", "tensorrt", precision_mode="FP16")
         providers, (warning,) = execution_providers(given, "GPU", 0, self.ALL)
         assert [provider for provider, _ in providers] == [CUDA, CPU]
         assert "the accelerator 'tensorrt' is left out" in warning
         assert "NVIDIA" in warning
 
-    @pytest.mark.parametrize("kind", ["cpu", "gpu"])
-    def test_an_unknown_accelerator_is_refused(self, kind: str) -> None:
-        with pytest.raises(ModelConfigError, match="accelerator 'abacus' is unknown"):
+    def test_openvino_is_no_provider_but_an_engine_of_its_own(self) -> None:
+        given = self.accelerated("cpu", "openvino")
+        assert execution_providers(given, "CPU", 0, self.ALL) == ([(CPU, {})], [])
+
+    @pytest.mark.parametrize(
+        ("kind", "expected"), [("cpu", "'openvino'"), ("gpu", "'tensorrt' or 'cuda'")]
+    )
+    def test_an_unknown_accelerator_is_refused(self, kind: str, expected: str) -> None:
+        said = f"{kind.upper()} execution accelerator 'abacus' is unknown, .* is {expected}"
+        with pytest.raises(ModelConfigError, match=said):
             execution_providers(self.accelerated(kind, "abacus"), "GPU", 0, self.ALL)
 
 

@@ -29,6 +29,8 @@ from tests.support.models import onnx_models
 SIGNATURE = FileSignature(
     (FileTensor("x", "TYPE_FP32", (-1, 3)),), (FileTensor("y", "TYPE_FP32", (-1, 3)),)
 )
+Ask = Callable[..., EngineChoice]
+Trials = list[EnginePreference]
 DEFAULT = EnginePreference()
 FOUND = EngineChoice(OPENVINO, BF16, "", 1.9, "`y` differs by 0.002 of its range", SIGNATURE)
 
@@ -125,9 +127,9 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def trials(monkeypatch: pytest.MonkeyPatch) -> list[EnginePreference]:
+def trials(monkeypatch: pytest.MonkeyPatch) -> Trials:
     """What is tried, all of which gives `FOUND`."""
-    made: list[EnginePreference] = []
+    made: Trials = []
 
     def measured(_folder: Path, _file: Path, asked: EnginePreference, _: float) -> EngineChoice:
         made.append(asked)
@@ -137,49 +139,56 @@ def trials(monkeypatch: pytest.MonkeyPatch) -> list[EnginePreference]:
     return made
 
 
-def asked(file: Path, cache: Path | None, preference: EnginePreference = DEFAULT) -> EngineChoice:
-    environment = {"ENGINE_CACHE": str(cache)} if cache else {}
-    return engine_choice.find_choice(file.parents[1], file, preference, environment)
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "deep" / "cache"
+
+
+@pytest.fixture
+def ask(file: Path, cache: Path) -> Ask:
+    """Return the choice for the file, from the cache or by a trial."""
+
+    def find(preference: EnginePreference = DEFAULT, **environment: str) -> EngineChoice:
+        given = {"ENGINE_CACHE": str(cache), **environment}
+        return engine_choice.find_choice(file.parents[1], file, preference, given)
+
+    return find
 
 
 class TestTheCache:
-    def test_a_trial_is_made_once(
-        self, file: Path, tmp_path: Path, trials: list[EnginePreference]
-    ) -> None:
-        cache = tmp_path / "deep" / "cache"
-        assert [asked(file, cache) for _ in range(3)] == [FOUND] * 3
+    def test_a_trial_is_made_once(self, ask: Ask, cache: Path, trials: Trials) -> None:
+        assert [ask() for _ in range(3)] == [FOUND] * 3
         assert len(trials) == 1
         (kept,) = cache.glob("*.json")
         assert json.loads(kept.read_text())["precision"] == "bf16"
 
-    def test_without_a_cache_it_is_made_each_time(
-        self, file: Path, trials: list[EnginePreference]
-    ) -> None:
-        assert [asked(file, None) for _ in range(2)] == [FOUND] * 2
-        assert len(trials) == 2
+    def test_without_a_cache_it_is_made_each_time(self, file: Path, trials: Trials) -> None:
+        for count in (1, 2):
+            assert engine_choice.find_choice(file.parents[1], file, DEFAULT, {}) == FOUND
+            assert len(trials) == count
 
     @pytest.mark.parametrize(
         "damaged",
         ["", "{", "[]", "{}", "null", '{"engine": "abacus", "precision": "f32"}', "\0\xff"],
     )
     def test_one_that_is_damaged_is_mended(
-        self, file: Path, tmp_path: Path, trials: list[EnginePreference], damaged: str
+        self, ask: Ask, cache: Path, trials: Trials, damaged: str
     ) -> None:
-        asked(file, tmp_path / "cache")
-        (kept,) = (tmp_path / "cache").glob("*.json")
+        ask()
+        (kept,) = cache.glob("*.json")
         whole = kept.read_text()
         kept.write_text(damaged)
-        assert asked(file, tmp_path / "cache") == FOUND
+        assert ask() == FOUND
         assert len(trials) == 2
         assert kept.read_text() == whole
 
     def test_where_it_cannot_be_written_all_works_as_well(
-        self, file: Path, tmp_path: Path, trials: list[EnginePreference]
+        self, ask: Ask, cache: Path, trials: Trials
     ) -> None:
-        (tmp_path / "cache").write_text("in the way")
-        assert [asked(file, tmp_path / "cache") for _ in range(2)] == [FOUND] * 2
+        cache.parent.write_text("in the way")
+        assert [ask() for _ in range(2)] == [FOUND] * 2
         assert len(trials) == 2
-        assert (tmp_path / "cache").read_text() == "in the way"
+        assert cache.parent.read_text() == "in the way"
 
     @pytest.mark.parametrize(
         "change",
@@ -193,26 +202,20 @@ class TestTheCache:
         ids=["the model", "its weights", "the keys", "a sample", "one more sample"],
     )
     def test_what_a_trial_reads_makes_a_new_one(
-        self,
-        file: Path,
-        tmp_path: Path,
-        trials: list[EnginePreference],
-        change: Callable[[Path], Any],
+        self, ask: Ask, file: Path, trials: Trials, change: Callable[[Path], Any]
     ) -> None:
-        folder, cache = file.parents[1], tmp_path / "cache"
+        folder = file.parents[1]
         (folder / "samples").mkdir()
         (folder / "samples" / "one.txt").write_text("a text\n")
-        asked(file, cache)
+        ask()
         (folder / "labels.txt").write_text("nothing that a trial reads\n")
-        asked(file, cache)
+        ask()
         assert len(trials) == 1
         change(folder)
-        asked(file, cache)
+        ask()
         assert len(trials) == 2
 
-    def test_each_wish_has_its_own(
-        self, file: Path, tmp_path: Path, trials: list[EnginePreference]
-    ) -> None:
+    def test_each_wish_has_its_own(self, ask: Ask, trials: Trials) -> None:
         preferences = [
             EnginePreference(),
             EnginePreference(precision=AUTO),
@@ -220,21 +223,16 @@ class TestTheCache:
             EnginePreference(OPENVINO, AUTO),
         ]
         for preference in preferences * 2:
-            asked(file, tmp_path / "cache", preference)
+            ask(preference)
         assert trials == preferences
 
     @pytest.mark.parametrize("attribute", ["processor", "_version"])
     def test_so_has_each_processor_and_version(
-        self,
-        file: Path,
-        tmp_path: Path,
-        trials: list[EnginePreference],
-        monkeypatch: pytest.MonkeyPatch,
-        attribute: str,
+        self, ask: Ask, trials: Trials, monkeypatch: pytest.MonkeyPatch, attribute: str
     ) -> None:
-        asked(file, tmp_path / "cache")
+        ask()
         monkeypatch.setattr(engine_choice, attribute, lambda *_: "another")
-        asked(file, tmp_path / "cache")
+        ask()
         assert len(trials) == 2
 
 
@@ -265,65 +263,46 @@ class TestTrialsThatFail:
         ids=["a crash", "an error", "nothing said", "something else said"],
     )
     def test_onnx_runtime_runs_the_model(
-        self, file: Path, python: Callable[[str], None], script: str, reason: str
+        self, ask: Ask, python: Callable[[str], None], script: str, reason: str
     ) -> None:
         python(script)
-        assert asked(file, None) == EngineChoice(ONNXRUNTIME, F32, reason)
+        assert ask() == EngineChoice(ONNXRUNTIME, F32, reason)
 
-    def test_nothing_of_them_is_kept(
-        self, file: Path, tmp_path: Path, python: Callable[[str], None]
-    ) -> None:
+    def test_nothing_of_them_is_kept(self, ask: Ask, python: Callable[[str], None]) -> None:
         """The next start may have more memory."""
         python("kill -KILL $$")
-        assert asked(file, tmp_path / "cache").reason.endswith("exit code -9")
+        assert ask().reason.endswith("exit code -9")
         python(f"echo '{json.dumps(asdict(FOUND))}'")
-        assert asked(file, tmp_path / "cache").engine == OPENVINO
+        assert ask().engine == OPENVINO
 
     def test_one_that_was_ended_is_kept_until_it_may_take_longer(
-        self, file: Path, tmp_path: Path, python: Callable[[str], None]
+        self, ask: Ask, python: Callable[[str], None]
     ) -> None:
         """So that no start but the first waits for it."""
-        environment = {"ENGINE_CACHE": str(tmp_path / "cache"), "ENGINE_COMPARISON_LIMIT_S": "0.4"}
-
-        def found() -> EngineChoice:
-            return engine_choice.find_choice(file.parents[1], file, DEFAULT, environment)
-
         python("exec sleep 60")
-        ended = found()
+        ended = ask(ENGINE_COMPARISON_LIMIT_S="0.4")
         assert (ended.engine, ended.gave_up_s) == (ONNXRUNTIME, 0.4)
         assert ended.reason == (
             "the comparison of engines took longer than 0.4 s; `dispatcher engines` gives it "
             "more time"
         )
         python(f"echo '{json.dumps(asdict(FOUND))}'")
-        assert found() == ended
-        environment["ENGINE_COMPARISON_LIMIT_S"] = "60"
-        assert found() == FOUND
+        assert ask(ENGINE_COMPARISON_LIMIT_S="0.4") == ended
+        assert ask(ENGINE_COMPARISON_LIMIT_S="60") == FOUND
 
     def test_without_any_python_there_is_a_reason(
-        self, file: Path, monkeypatch: pytest.MonkeyPatch
+        self, ask: Ask, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(engine_choice.sys, "executable", "/no/such/python")
-        found = asked(file, None)
+        found = ask()
         assert found.engine == ONNXRUNTIME
         assert "could not be made: [Errno 2] No such file or directory" in found.reason
 
 
-@pytest.mark.parametrize(
-    ("found", "sentence"),
-    [
-        (
-            FOUND,
-            (
-                "run by OpenVINO in bf16, 1.90 times as fast as ONNX Runtime in f32; "
-                "worst difference on samples: `y` differs by 0.002 of its range"
-            ),
-        ),
-        (
-            EngineChoice(ONNXRUNTIME, F32, "it has tensors of text"),
-            "run by ONNX Runtime in f32 (it has tensors of text)",
-        ),
-    ],
-)
-def test_a_verdict_is_one_sentence(found: EngineChoice, sentence: str) -> None:
-    assert found.sentence() == sentence
+def test_a_verdict_is_one_sentence() -> None:
+    assert FOUND.sentence() == (
+        "run by OpenVINO in bf16, 1.90 times as fast as ONNX Runtime in f32; "
+        "worst difference on samples: `y` differs by 0.002 of its range"
+    )
+    found = EngineChoice(ONNXRUNTIME, F32, "it has tensors of text")
+    assert found.sentence() == "run by ONNX Runtime in f32 (it has tensors of text)"

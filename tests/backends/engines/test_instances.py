@@ -124,35 +124,41 @@ def test_a_large_model_has_one_run_at_a_time(model: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    "alone",
+    ("config", "on_cpu"),
     [
-        {**cpu_config(2), "dynamic_batching": {}},
-        {**cpu_config(2), "sequence_batching": {}},
-        cpu_config(2, intra_op_thread_count="4"),
-        cpu_config(2, **{"session.intra_op.allow_spinning": "1"}),
+        ({**cpu_config(2), "dynamic_batching": {}}, True),
+        ({**cpu_config(2), "sequence_batching": {}}, True),
+        (cpu_config(2, intra_op_thread_count="4"), True),
+        (cpu_config(2, session__intra_op__allow_spinning="1"), True),
+        (cpu_config(2), False),
     ],
-    ids=[
-        "Triton makes the batches",
-        "in sequence",
-        "threads are configured",
-        "they spin",
-    ],
+    ids=["Triton makes the batches", "in sequence", "threads are configured", "they spin", "a GPU"],
 )
-def test_where_others_see_to_the_cores_there_is_one_run_at_a_time(alone: dict[str, Any]) -> None:
-    assert session_settings(alone, cpus=4).at_once == 1
-
-
-def test_on_a_gpu_too() -> None:
-    assert session_settings(cpu_config(2), cpus=8, on_cpu=False).at_once == 1
+def test_where_others_see_to_the_cores_there_is_one_run_at_a_time(
+    config: dict[str, Any], on_cpu: bool
+) -> None:
+    assert session_settings(config, cpus=4, on_cpu=on_cpu).at_once == 1
 
 
 @pytest.mark.parametrize(
     ("count", "cpus", "at_once", "threads"),
-    [(1, 1, 1, 1), (1, 2, 2, 2), (2, 2, 2, 2), (1, 8, 8, 8), (3, 16, 5, 5), (1, 32, 8, 32)],
+    [
+        (1, 1, 1, 1),
+        (1, 2, 2, 2),
+        (2, 2, 2, 2),
+        (1, 8, 8, 8),
+        (2, 8, 4, 4),
+        (3, 8, 4, 4),
+        (2, 16, 8, 8),
+        (3, 16, 5, 5),
+        (1, 32, 8, 32),
+        (9, 32, 4, 4),
+    ],
 )
 def test_otherwise_there_are_as_many_as_cores_and_eight_at_most(
     count: int, cpus: int, at_once: int, threads: int
 ) -> None:
+    """Instances share many cores, and each has all of few."""
     settings = session_settings(cpu_config(count), cpus=cpus)
     assert (settings.at_once, settings.intra_op_threads) == (at_once, threads)
 

@@ -10,16 +10,12 @@ import pytest
 
 from clients.errors import ModelFailed
 from clients.triton.client import Triton
-from tests.support.triton import process as triton_process
 
 X = np.zeros((1, 1), np.float32)
 WAITS = "batch_size"  # for four rows, ten seconds
 
 
-def test_it_fails_at_once_and_what_is_asked_of_others_does_not(
-    triton: triton_process.Triton,
-) -> None:
-    client = Triton(f"127.0.0.1:{triton.ports[0]}")
+def test_it_fails_at_once_and_what_is_asked_of_others_does_not(client: Triton) -> None:
     four = np.zeros((4, 1), np.float32)
     with ThreadPoolExecutor(2) as pool:
         for _ in range(2):  # after the first answer, and after it was given up once
@@ -37,18 +33,14 @@ def test_it_fails_at_once_and_what_is_asked_of_others_does_not(
             assert other.result(5)["total"].tolist() == [[0]]
 
 
-def test_a_model_that_was_never_asked_can_be_abandoned(triton: triton_process.Triton) -> None:
-    client = Triton(f"127.0.0.1:{triton.ports[0]}")
+def test_a_model_that_was_never_asked_can_be_abandoned(client: Triton) -> None:
     client.abandon("bare", "it is gone")
     answer = client.infer("bare", {"x": np.zeros((1, 3), np.float32)}, timeout=30)
     assert answer["y"].tolist() == [[1, 1, 1]]
     assert "bare" not in client.take_failing()
 
 
-def test_what_is_answered_in_time_stays_and_what_is_not_fails(
-    triton: triton_process.Triton,
-) -> None:
-    client = Triton(f"127.0.0.1:{triton.ports[0]}")
+def test_what_is_answered_in_time_stays_and_what_is_not_fails(client: Triton) -> None:
     four = np.zeros((4, 1), np.float32)
     assert client.infer(WAITS, {"x": four}, timeout=30)["rows"].tolist() == [[4]] * 4
     with ThreadPoolExecutor(3) as pool:

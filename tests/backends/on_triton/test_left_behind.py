@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -62,14 +61,6 @@ def test_answers_keep_no_tensors_of_those_that_failed(
     assert [array() for array in arrays] == [None] * count
 
 
-def _region(triton: triton_process.Triton, model: str) -> int:
-    """Return the bytes of shared memory that the one instance of a model has by now."""
-    (process,) = triton_process.stubs(triton.log_file.parent, model)
-    # The third argument of Triton's stub is the name of its region.
-    name = Path("/proc", str(process), "cmdline").read_text().split("\0")[2]
-    return Path("/dev/shm", name).stat().st_size
-
-
 @pytest.mark.parametrize(
     ("parameters", "said"),
     [
@@ -94,6 +85,6 @@ def test_shared_memory_is_free_again(
         for _ in range(times):
             with pytest.raises(InferenceServerException, match=said):
                 triton.client.infer(model, [x], parameters=parameters)
-        return _region(triton, model)
+        return triton_process.region_size(triton, model)
 
     assert ask(40) <= 8 * MIB

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, save
+from onnx import helper
 
 from backends.machine.shared_memory import MIB, SHARES
 from clients.errors import TooLargeAtOnce
@@ -31,12 +31,9 @@ def little(tmp_path_factory: pytest.TempPathFactory) -> Iterator[triton_process.
     for name in ("planned", "later", "latest"):
         onnx_models.columns(folder / "models" / name / "1" / "model.onnx")
         (folder / "models" / name / "config.pbtxt").write_text(f'backend: "onnxruntime"\n{config}')
-    (folder / "models" / "fixed" / "1").mkdir(parents=True)
-    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["b", 65536]) for n in "xy")
-    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "fixed", [x], [y])
-    opset = helper.make_opsetid("", 17)
-    model = helper.make_model(graph, opset_imports=[opset], ir_version=8)
-    save(model, folder / "models" / "fixed" / "1" / "model.onnx")
+    x, y = ((name, onnx_models.FLOAT, ["b", 65536]) for name in "xy")
+    nodes = [helper.make_node("Neg", ["x"], ["y"])]
+    onnx_models.save(folder / "models" / "fixed" / "1" / "model.onnx", nodes, [x], [y])
     (folder / "models" / "fixed" / "config.pbtxt").write_text(
         'backend: "onnxruntime" max_batch_size: 16 instance_group { count: 1 }'
         'input { name: "x" data_type: TYPE_FP32 dims: 65536 }'
@@ -62,9 +59,7 @@ def test_who_fits_is_not_refused_for_others(little: triton_process.Triton, model
         list(pool.map(ask, range(40)))
 
 
-def test_who_does_not_fit_is_told_so_and_is_not_in_the_way(
-    little: triton_process.Triton,
-) -> None:
+def test_who_does_not_fit_is_told_so_and_is_not_in_the_way(little: triton_process.Triton) -> None:
     client = Triton(f"127.0.0.1:{little.ports[0]}")
     x = np.zeros((1, 300_000), np.float32)  # 1.2 MB and 1.2 MB
     with pytest.raises(TooLargeAtOnce, match=r"needs 2 MB .* the model has 2"):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
 import tritonclient.grpc as grpc_client
-from tritonclient.utils import InferenceServerException
 
 from clients.errors import ModelFailed, UnknownModel
 from clients.triton.client import Triton as OwnTriton
@@ -25,45 +25,41 @@ def test_every_model_that_should_load_is_ready(triton: Triton) -> None:
     )
 
 
+ROW, TABLE = (
+    {"name": "x", "data_type": "TYPE_FP32", "dims": dims} for dims in (["3"], ["-1", "3"])
+)
+
+
 class TestCompletion:
-    def test_a_file_without_configuration_batches_by_four(self, triton: Triton) -> None:
-        config = configuration(triton, "bare")
-        assert config["max_batch_size"] == 4
-        assert "dynamic_batching" in config
-        assert config["input"] == [{"name": "x", "data_type": "TYPE_FP32", "dims": ["3"]}]
-        assert config["output"] == [{"name": "y", "data_type": "TYPE_FP32", "dims": ["3"]}]
-        answer = ask(triton, "bare", x=np.array([[1, 2, 3], [4, 5, 6]], np.float32))
-        assert answer.as_numpy("y").tolist() == [[2, 3, 4], [5, 6, 7]]
+    @pytest.mark.parametrize(
+        ("model", "most", "shares_runs", "given"),
+        [
+            ("bare", 4, True, ROW),
+            ("half_given", 16, True, ROW),
+            ("plus_zero", 0, False, TABLE),
+            ("scalar_rows", 2, True, {**ROW, "dims": ["1"], "reshape": {}}),
+        ],
+    )
+    def test_it_is_made_from_the_file_and_from_what_is_written(
+        self, triton: Triton, model: str, most: int, shares_runs: bool, given: dict[str, Any]
+    ) -> None:
+        config = configuration(triton, model)
+        assert config.get("max_batch_size", 0) == most
+        assert ("dynamic_batching" in config) == shares_runs
+        assert config["input"] == [given]
+        assert config["output"] == [{**given, "name": "y"}]
+        x = np.arange(2 * int(given["dims"][-1]), dtype=np.float32).reshape(2, -1)
+        assert ask(triton, model, x=x).as_numpy("y").tolist() == (x + 1).tolist()
 
-    def test_a_written_0_is_obeyed(self, triton: Triton) -> None:
-        config = configuration(triton, "plus_zero")
-        assert config.get("max_batch_size", 0) == 0
-        assert "dynamic_batching" not in config
-        assert config["input"] == [{"name": "x", "data_type": "TYPE_FP32", "dims": ["-1", "3"]}]
-
-    def test_a_scalar_per_row_is_declared_as_one_and_reshaped(self, triton: Triton) -> None:
-        config = configuration(triton, "scalar_rows")
-        assert config["max_batch_size"] == 2
-        assert config["input"] == [
-            {"name": "x", "data_type": "TYPE_FP32", "dims": ["1"], "reshape": {}}
-        ]
-        answer = ask(triton, "scalar_rows", x=np.array([[1], [2]], np.float32))
-        assert answer.as_numpy("y").tolist() == [[2], [3]]
-
-    def test_a_scalar_without_batching_is_declared_as_one(self, triton: Triton) -> None:
+    def test_a_scalar_is_declared_as_one(self, triton: Triton) -> None:
         config = configuration(triton, "scalar")
-        assert config.get("max_batch_size", 0) == 0
-        assert config["input"][0]["dims"] == ["1"]
+        assert (config.get("max_batch_size", 0), config["input"][0]["dims"]) == (0, ["1"])
         answer = ask(triton, "scalar", x=np.array([1], np.float32))
         assert answer.as_numpy("y").tolist() == [2]
 
     @pytest.mark.parametrize(
         ("model", "shape"),
-        [
-            ("unknown_ranks", [3, 2]),
-            ("unknown_rank_rows", [4, 2]),
-            ("unknown_rank_out", [5]),
-        ],
+        [("unknown_ranks", [3, 2]), ("unknown_rank_rows", [4, 2]), ("unknown_rank_out", [5])],
     )
     def test_of_unknown_ranks_those_of_the_configuration_count(
         self, triton: Triton, model: str, shape: list[int]
@@ -81,11 +77,6 @@ class TestCompletion:
         assert answer.as_numpy("y").shape == tuple(shape)
         assert answer.as_numpy("y").ravel().tolist() == [1, 2, 3, 4, 5, 6]
 
-    def test_what_is_given_is_kept(self, triton: Triton) -> None:
-        config = configuration(triton, "half_given")
-        assert config["max_batch_size"] == 16
-        assert config["output"] == [{"name": "y", "data_type": "TYPE_FP32", "dims": ["3"]}]
-
 
 @pytest.mark.parametrize("model", onnx_repository.REFUSED)
 def test_refusal_says_what_is_wrong(triton: Triton, model: str) -> None:
@@ -99,14 +90,11 @@ class TestRowsThatChangeEachOther:
     """A softmax down the rows: of one row of zeros it is 1, of two 0.5 each."""
 
     @pytest.mark.parametrize("model", ["shares_bare", "shares_configured", "shares_eight"])
-    def test_requests_share_no_run(self, triton: Triton, model: str) -> None:
+    def test_those_of_one_request_alone_share_a_run(self, triton: Triton, model: str) -> None:
         zeros = {"x": np.zeros((1, 2), np.float32)}
         answers = ask_together(triton, model, [zeros] * 12)
         assert [answer.as_numpy("y").tolist() for answer in answers] == [[[1, 1]]] * 12
         assert "dynamic_batching" not in configuration(triton, model)
-
-    @pytest.mark.parametrize("model", ["shares_bare", "shares_configured", "shares_eight"])
-    def test_rows_of_one_request_are_run_as_they_came(self, triton: Triton, model: str) -> None:
         answer = ask(triton, model, x=np.zeros((4, 2), np.float32))
         assert answer.as_numpy("y").tolist() == [[0.25, 0.25]] * 4
 
@@ -119,8 +107,7 @@ class TestRowsThatChangeEachOther:
         assert "model 'bare': requests share runs: in a test" in triton.log()
 
 
-def test_what_mends_a_model_is_the_hint(triton: Triton) -> None:
-    client = OwnTriton(f"127.0.0.1:{triton.ports[0]}")
+def test_what_mends_a_model_is_the_hint(client: OwnTriton) -> None:
     with pytest.raises(ModelFailed) as caught:
         client.load("zipmap", timeout=20)
     assert caught.value.message.endswith(
@@ -135,8 +122,6 @@ class TestTensors:
         answer = ask(triton, "words", text=np.char.encode(words.astype(str)).astype(object))
         decoded = [[word.decode() for word in row] for row in answer.as_numpy("same")]
         assert decoded == words.tolist()
-
-    def test_no_strings_are_answered_with_none(self, triton: Triton) -> None:
         answer = ask(triton, "words", text=np.empty((0, 2), dtype=object))
         assert answer.as_numpy("same").shape == (0, 2)
 
@@ -147,15 +132,10 @@ class TestTensors:
         assert good.as_numpy("same").tolist() == [[b"fine"]]
 
     def test_every_numeric_type_comes_back_as_it_went(self, triton: Triton) -> None:
-        arrays = {
-            name: np.array([[0, 1], [1, 0]], np.bool_)
-            if name == "BOOL"
-            else np.array([[0, 1], [2, 100]], name.lower().replace("fp", "float"))
-            for name in onnx_models.EVERY_TYPE
-        }
-        answer = ask(triton, "every_type", **{f"in_{name}": a for name, a in arrays.items()})
-        for name, array in arrays.items():
-            came = answer.as_numpy(f"out_{name}")
+        inputs = onnx_models.in_every_type()
+        answer = ask(triton, "every_type", **inputs)
+        for name, array in inputs.items():
+            came = answer.as_numpy(name.replace("in_", "out_"))
             assert came.dtype == array.dtype
             assert came.tolist() == array.tolist()
 
@@ -182,22 +162,13 @@ class TestTensors:
 
 
 class TestInstances:
-    def test_every_instance_has_a_process(self, triton: Triton) -> None:
+    def test_every_instance_has_a_process(self, triton: Triton, client: OwnTriton) -> None:
+        """No count means Triton's default for this backend, two."""
         folder = triton.log_file.parent
-        client = OwnTriton(f"127.0.0.1:{triton.ports[0]}")
-        for model, instances in (("trio", 3), ("batch_size", 1)):
+        for model, instances in (("trio", 3), ("batch_size", 1), ("bare", 2)):
+            assert configuration(triton, model)["instance_group"][0]["count"] == instances
             assert len(triton_process.stubs(folder, model)) == instances
             assert client.instances(model, timeout=5) == instances
-
-    def test_no_count_means_tritons_default_for_this_backend(self, triton: Triton) -> None:
-        assert configuration(triton, "bare")["instance_group"][0]["count"] == 2
-        assert len(triton_process.stubs(triton.log_file.parent, "bare")) == 2
-
-    def test_a_setting_of_onnx_runtime_keeps_a_model_there(self, triton: Triton) -> None:
-        """In spite of its accelerator: OpenVINO has no such setting."""
-        assert ask(triton, "accelerated", x=np.zeros((1, 3), np.float32)).as_numpy("y").sum() == 3
-        said = "'accelerated': run by ONNX Runtime in f32 (which alone knows session.set_denormal"
-        assert said in triton.log()
 
     def test_an_unloaded_model_leaves_no_process(self, triton: Triton) -> None:
         triton.client.unload_model("half_given")
@@ -208,14 +179,12 @@ class TestInstances:
         assert triton.states()["half_given"][0] == "READY"
 
 
-def test_what_nobody_waits_for_is_refused(triton: Triton) -> None:
+def test_a_model_gives_a_sign_of_life(triton: Triton, client: OwnTriton) -> None:
     tensor = grpc_client.InferInput("x", [1, 3], "FP32")
     tensor.set_data_from_numpy(np.zeros((1, 3), np.float32))
     now = round(time.time() * 1e6)
     answer = triton.client.infer("bare", [tensor], parameters={"deadline_us": now + 10**7})
     assert answer.as_numpy("y").shape == (1, 3)
-    # So a model gives a sign of life.
-    client = OwnTriton(f"127.0.0.1:{triton.ports[0]}")
     index = np.array([[7]])  # fails where it is run
     client.knock("lookup_beside", {"index": index}, timeout=10)
     with ThreadPoolExecutor(8) as pool:  # and beside others
@@ -226,7 +195,3 @@ def test_what_nobody_waits_for_is_refused(triton: Triton) -> None:
     client.knock("bare", {"x": np.zeros((1, 2), np.float32)}, timeout=10)
     with pytest.raises(UnknownModel):
         client.knock("nobody", {}, timeout=10)
-    with pytest.raises(InferenceServerException, match="the caller does not wait"):
-        triton.client.infer("bare", [tensor], parameters={"deadline_us": now - 10**6})
-    with pytest.raises(InferenceServerException, match="soon"):
-        triton.client.infer("bare", [tensor], parameters={"deadline_us": "soon"})

@@ -149,6 +149,16 @@ def every_type(file: Path) -> None:
     )
 
 
+def in_every_type() -> dict[str, np.ndarray[Any, Any]]:
+    """Return inputs of `every_type`, [1, 2], each with the greatest whole number of its type."""
+    inputs = {}
+    for name, code in EVERY_TYPE.items():
+        dtype = helper.tensor_dtype_to_np_dtype(code)
+        greatest = 7.25 if dtype.kind == "f" else np.iinfo(dtype).max if dtype.kind in "iu" else 1
+        inputs[f"in_{name}"] = np.array([[1, greatest]], dtype)
+    return inputs
+
+
 def with_default(file: Path) -> None:
     """x [3], bias [3] (1, 2, 3 where it is not given) -> y = x + bias"""
     nodes = [helper.make_node("Add", ["x", "bias"], ["y"])]

@@ -36,23 +36,45 @@ def values(answer: Any) -> Any:
 
 
 class Texts:
-    """y = ids per token, [n, tokens, 2], sum = their sum by the mask, [n, 1]."""
+    """Answers of ids and mask, [n, tokens]; it fails where an id is 99.
+
+    y = ids and -ids per token, [n, tokens, 2], pairs = two such rows per token, [n, tokens, 2, 2],
+    sum = their sum by the mask, [n, 1], words = ids as text.
+    """
 
     def __init__(self) -> None:
         self.runs: list[dict[str, Any]] = []
 
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        return [np.shape(inputs["ids"]) for inputs in self.runs]
+
     def __call__(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> dict[str, Array]:
         self.runs.append({name: array.tolist() for name, array in inputs.items()})
         ids, mask = inputs["ids"], inputs["mask"]
-        answers = {"y": np.stack([ids, -ids], -1), "sum": (ids * mask).sum(1, keepdims=True)}
-        return {name: answers[name] for name in outputs}
+        if 99 in ids:
+            raise RuntimeError(f"99 is no word, in {list(ids.shape)}")
+        answers = {
+            "y": lambda: np.stack([ids, -ids], -1),
+            "sum": lambda: (ids * mask).sum(1, keepdims=True),
+            "pairs": lambda: np.stack([ids, mask, -ids, -mask], -1).reshape(*ids.shape, 2, 2),
+            "words": lambda: ids.astype(str).astype(object),
+        }
+        return {name: answers[name]() for name in outputs}
+
+
+PADDING = PaddedTensors({"ids": 7, "mask": 0}, ("y",))
 
 
 def text(
-    *rows: list[int],
+    *rows: Sequence[int],
     outputs: tuple[str, ...] = ("y", "sum"),
-    padding: PaddedTensors = PaddedTensors({"ids": 7, "mask": 0}, ("y",)),  # noqa: B008  it is immutable
+    padding: PaddedTensors = PADDING,
     picked: Mapping[str, Sequence[int]] | None = None,
+    **more: Any,
 ) -> Item:
-    ids = np.array(rows, np.int32)
-    return Item({"ids": ids, "mask": np.ones_like(ids)}, outputs, picked or {}, padding=padding)
+    """Return a request of texts, which its sender has filled up to the longest of them."""
+    longest = max(map(len, rows))
+    ids = np.array([[*row, *[7] * (longest - len(row))] for row in rows], np.int32)
+    mask = np.array([[1] * len(row) + [0] * (longest - len(row)) for row in rows], np.int32)
+    return Item({"ids": ids, "mask": mask}, outputs, picked or {}, padding=padding, **more)

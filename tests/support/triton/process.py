@@ -135,3 +135,11 @@ def stubs(folder: Path, model: str = "") -> list[int]:
             if arguments[0].endswith("triton_python_backend_stub") and wanted in arguments[1]:
                 found.append(int(process.name))
     return found
+
+
+def region_size(triton: Triton, model: str) -> int:
+    """Return the bytes of shared memory that the one instance of a model has by now."""
+    (process,) = stubs(triton.log_file.parent, model)
+    # The third argument of Triton's stub is the name of its region.
+    name = Path("/proc", str(process), "cmdline").read_text().split("\0")[2]
+    return Path("/dev/shm", name).stat().st_size

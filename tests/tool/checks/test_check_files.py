@@ -96,7 +96,10 @@ def test_a_model_that_triton_cannot_carry_is_one_of_onnx_all_the_same(
 # What is mended as it is said
 
 TWO = "max_batch_size: 2\n"
-RAGGED, MISSING = (onnx_repository.REFUSED[name][1] for name in ("ragged", "missing_input"))
+RAGGED = onnx_repository.REFUSED["ragged"][1]
+MISSING = (
+    onnx_repository.rows(2) + onnx_repository.takes("x", "1") + onnx_repository.gives("y", "1")
+)
 
 
 @pytest.mark.parametrize(
