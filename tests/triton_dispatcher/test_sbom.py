@@ -32,6 +32,14 @@ def by_name(text: str) -> dict[str, dict[str, Any]]:
     return {one["name"]: one for one in json.loads(text)["components"]}
 
 
+def of_kind(parts: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [one for one in parts if one.get("purl", "").startswith(f"pkg:{kind}/")]
+
+
+def normalize(name: str) -> str:
+    return re.sub("[-_.]+", "-", name.lower())
+
+
 def output(*command: str | Path) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
@@ -77,30 +85,20 @@ def test_an_environment_has_what_pip_dpkg_and_sha256sum_see(models: None, tmp_pa
         made("image", one, Path(sys.executable))
     assert file.read_bytes() == again.read_bytes(), "the same parts give the same bytes"
     parts = json.loads(file.read_text())["components"]
-    python = {one["purl"] for one in parts if one.get("purl", "").startswith("pkg:pypi/")}
     pip = (sys.executable, "-m", "pip", "list", "--format=json", "--disable-pip-version-check")
-    seen = {
-        f"pkg:pypi/{re.sub('[-_.]+', '-', one['name'].lower())}@{one['version']}"
-        for one in json.loads(output(*pip))
-        if one["name"] not in {"triton-dispatcher", "sagemaker-emulator"}  # from this folder
-    }
-    assert {re.sub("[._]", "-", one.partition("@")[0]) for one in python} >= {
-        re.sub("[._]", "-", one.partition("@")[0]) for one in seen
-    }
-    system = {
-        (one["name"], one["version"]) for one in parts if one.get("purl", "").startswith("pkg:deb/")
-    }
+    seen = {normalize(one["name"]) for one in json.loads(output(*pip))}
+    seen -= {"triton-dispatcher", "sagemaker-emulator"}  # from this folder
+    assert {normalize(one["name"]) for one in of_kind(parts, "pypi")} >= seen
+    system = {(one["name"], one["version"]) for one in of_kind(parts, "deb")}
     lines = [line.split() for line in output("env", "COLUMNS=300", "dpkg", "--list").splitlines()]
     assert system == {
         (words[1].split(":")[0], words[2]) for words in lines if words and words[0] == "ii"
     }
     for name in ("resnet", "bert_base"):
         (model,) = (one for one in parts if one["name"] == name)
+        (digest,) = model["components"][0]["hashes"]
         weights = PROJECT / "model_repository" / name / "1" / "model.onnx"
-        assert (
-            model["components"][0]["hashes"][0]["content"]
-            == output("sha256sum", weights).split()[0]
-        )
+        assert digest["content"] == output("sha256sum", weights).split()[0]
     (triton,) = (one for one in parts if one["name"] == "nvidia-pytriton")
     libraries = Path(sysconfig.get_path("purelib")) / "nvidia_pytriton.libs"
     assert {one["name"] for one in triton["components"]} == {

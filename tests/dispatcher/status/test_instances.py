@@ -125,26 +125,6 @@ def test_the_prober_lets_fail_what_was_asked_of_a_dead_model(proc: Proc, stage: 
     assert within == 0
 
 
-def test_a_model_whose_last_process_died_is_known_not_to_answer_at_once(
-    proc: Proc, stage: Stage
-) -> None:
-    """A look would wait behind what others ask, and Triton takes a second or two for each."""
-    watched(stage, proc, echo=[71])
-    stage.round()
-    assert stage.readiness.reasons() == []
-    probe = stage.prober.probes["echo"]
-    probe.began = stage.time  # a look is under way
-    kill(stage, proc, 71)
-    assert "its process died (SIGKILL)" in stage.readiness.reasons()[0]
-    with pytest.raises(ModelUnavailable, match="SIGKILL"):
-        stage.readiness.refuse("echo")
-    assert stage.readiness.restart_helps()
-    stage.readiness.refuse("other")
-    stage.time += 1
-    assert stage.round() == ["echo"]
-    assert stage.readiness.reasons() == [], "it answers after all"
-
-
 @pytest.mark.parametrize("hung", [(), ("other",)])
 def test_one_that_died_while_it_was_loaded_is_loaded_once_more_unless_it_hung(
     stage: Stage, hung: tuple[str, ...]
@@ -185,7 +165,10 @@ class TestAModelThatIsLoadedAgain:
     def test_meanwhile_it_is_refused_and_not_probed_and_nothing_is_restarted(
         self, stage: Stage, proc: Proc, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        """A look would wait behind what others ask."""
         done = []
+        probe = stage.prober.probes["echo"]
+        probe.began = stage.time  # a look is under way
 
         def reload(model: str, *, timeout: float) -> None:
             assert "its process died (SIGKILL)" in stage.readiness.reasons()[0]
@@ -194,6 +177,7 @@ class TestAModelThatIsLoadedAgain:
                 stage.readiness.refuse("echo")
             stage.readiness.refuse("other")
             stage.time += 1
+            assert probe.began is None
             assert stage.round() == [], "what the dead process is given it never gives back"
             done.append(model)
             raise DeadlineExceeded("it takes longer")
@@ -204,6 +188,8 @@ class TestAModelThatIsLoadedAgain:
         stage.prober.reloads.begin(1, {"echo": 1})
         wait_for(lambda: bool(done) and not stage.prober.reloads.lost, 5, "the end of it")
         assert stage.readiness.restart_helps(), "it could not be loaded again"
+        assert stage.round() == ["echo"]
+        assert stage.readiness.reasons() == [], "it answers after all"
 
     @pytest.mark.parametrize(("pids", "reloads"), [((81,), 1), ((83,), 0)])
     def test_one_that_has_as_many_processes_as_it_needs_is_left_alone(
