@@ -95,7 +95,7 @@ def masks(count: int) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_the_largest_batches_and_mixed_load_stay_within_it(scarce: Endpoint) -> None:
-    """The sizes of the regions in /dev/shm are the judge."""
+    """The sizes of the regions in /dev/shm are the judge; what never has room is told the fix."""
     img = {"img": picture(PICTURES / "coffee.png")}
     cases: list[tuple[str, Any]] = [
         ("resnet", [img] * 16),
@@ -121,10 +121,6 @@ def test_the_largest_batches_and_mixed_load_stay_within_it(scarce: Endpoint) -> 
     assert failed == []
     regions = Path("/dev/shm").glob(f"triton_dispatcher_{scarce.process.pid}_*")
     assert 0 < sum(path.stat().st_size for path in regions) <= 64 * MIB
-
-
-@pytest.mark.slow
-def test_a_request_that_never_has_room_is_told_how_to_mend_it(scarce: Endpoint) -> None:
     answer = scarce.ask(modelname="bert_base", payload=masks(150))
     assert answer.status == 507
     error = answer.json["error"]

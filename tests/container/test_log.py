@@ -127,22 +127,17 @@ def test_a_line_that_only_looks_like_an_error_is_marked_as_information(
 
 
 def test_an_indented_line_has_the_level_of_the_line_that_it_continues(tmp_path: Path) -> None:
+    """A line of serve's own has the level that it is given."""
     text = b"ERROR app: failed\nTraceback (most recent call last):\n  File x\nprinted\n  more\n"
-    found = map(json.loads, copied({"gunicorn": text}, tmp_path, as_json=True))
-    levels = [one["level"] for one in found if one["program"] == "gunicorn"]
-    assert levels == ["error", "error", "error", "info", "info"]
-
-
-def test_a_line_of_serve_s_own_has_the_level_that_it_is_given(tmp_path: Path) -> None:
     with (tmp_path / "log").open("wb") as out, Log(out.fileno(), as_json=True) as log:
+        os.write(log.sink("gunicorn"), text)
         log.say("died\nand more", ERROR)
         log.say("ready")
-    found = map(json.loads, (tmp_path / "log").read_text().splitlines())
-    assert [(one["level"], one["message"]) for one in found] == [
-        ("error", "died"),
-        ("error", "and more"),
-        ("info", "ready"),
-    ]
+    found = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    levels = [one["level"] for one in found if one["program"] == "gunicorn"]
+    assert levels == ["error", "error", "error", "info", "info"]
+    said = [(one["level"], one["message"]) for one in found if one["program"] == "serve"]
+    assert said == [("error", "died"), ("error", "and more"), ("info", "ready")]
 
 
 @pytest.mark.parametrize("length", [4095, 4096, 4097, 20_000, 500_000])

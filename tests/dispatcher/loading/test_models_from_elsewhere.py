@@ -39,9 +39,11 @@ def test_what_is_loaded_is_noted_until_it_is_unloaded_or_lost(hosting: Hosting) 
     hosting.unload("two")
     assert hosting.listed() == []
     assert not (hosting.repository / "two").exists()
-    for name in ("two", "x" * 300):
+    (hosting.folder / "model.url").touch()
+    for name in ("two", "x" * 300, "../elsewhere"):
         with pytest.raises(UnknownModel):
             hosting.unload(name)
+    assert hosting.folder.exists(), "no name leads to a folder elsewhere"
 
 
 def test_a_model_whose_client_cannot_be_looked_at_is_given_back(hosting: Hosting) -> None:
@@ -217,12 +219,6 @@ def test_a_model_that_goes_meanwhile_is_not_called_the_repository_s_own(
     monkeypatch.setattr(hosting, "is_loaded", hosting.remove)
     with pytest.raises(AlreadyLoaded):
         hosting.load("one", hosting.url)
-
-
-def test_no_name_leads_to_a_folder_elsewhere(hosting: Hosting) -> None:
-    (hosting.folder / "model.url").touch()
-    assert not hosting.was_lost("../elsewhere")
-    assert (hosting.folder).exists()
 
 
 @pytest.mark.slow
