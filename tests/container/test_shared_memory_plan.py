@@ -55,9 +55,8 @@ def test_a_configuration_is_read_as_protobuf_reads_it(text: str) -> None:
             (t.name, model_config_pb2.DataType.Name(t.data_type), list(t.dims))
             for t in getattr(expected, kind)
         ]
-    assert [m.number("count") for m in message.messages("instance_group")] == [
-        g.count for g in expected.instance_group
-    ]
+    counts = [m.number("count") for m in message.messages("instance_group")]
+    assert counts == [group.count for group in expected.instance_group]
 
 
 @pytest.mark.parametrize("text", ["input {", "max_batch_size", "a: [1", "}", "a: }", "a: \x01 b"])

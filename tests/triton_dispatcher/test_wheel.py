@@ -72,15 +72,14 @@ def required(metadata: Message, extra: str) -> dict[str, Requirement]:
     }
 
 
-def test_without_extras_there_is_no_server(metadata: Message) -> None:
+def test_without_extras_there_is_no_server_and_the_tool_has_what_web_workers_have(
+    metadata: Message,
+) -> None:
     assert set(required(metadata, "")) == {
         *("numpy", "onnxruntime", "packaging", "pillow", "pybase64", "simplejpeg")
     }
     assert metadata.get_all("Provides-Extra") == ["serve", "tool"]
     assert metadata["Version"] == VERSION
-
-
-def test_the_tool_s_packages_are_those_of_the_web_workers(metadata: Message) -> None:
     lines = (REQUIREMENTS / "serve.in").read_text().splitlines()
     expected = {line.partition("#")[0].strip() for line in lines} - {""}
     found = required(metadata, "tool").values()

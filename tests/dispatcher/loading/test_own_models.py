@@ -211,11 +211,8 @@ def test_a_model_is_found_by_an_alias_in_its_file(hosting: Hosting, tmp_path: Pa
     model_at(hosting.repository / "first", 'aliases = ["one"]')
     add(hosting, model_at(tmp_path / "models" / "second", 'aliases = ["two", "b+c"]'))
     control = ModelControl(hosting, Mock())
-    assert [control.available_name(alias) for alias in ("one", "two", "b+c")] == [
-        "first",
-        "second",
-        "second",
-    ]
+    found = [control.available_name(alias) for alias in ("one", "two", "b+c")]
+    assert found == ["first", "second", "second"]
     model_at(tmp_path / "third", 'aliases = ["three"]')
     hosting.load("third", str(tmp_path / "third"))
     assert control.available_name("three") == ""

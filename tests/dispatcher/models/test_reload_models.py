@@ -75,13 +75,12 @@ def test_the_name_of_a_model_that_is_unloaded_late_is_free_again(
     folder: Path, elsewhere: Path
 ) -> None:
     worker, source = Worker(folder), model_at(elsewhere / "late")
-    triton = worker.server
     assert load(worker, "late", source).status_code == 200
-    triton.unloading.add("late")
+    worker.server.unloading.add("late")
     assert worker.client().delete("/models/late").status_code == 504
     assert load(worker, "late", source).status_code == 409
-    triton.unloading.clear()
-    triton.unloaded.add("late")
+    worker.server.unloading.clear()
+    worker.server.unloaded.add("late")
     assert load(worker, "late", source).status_code == 200
 
 
@@ -123,10 +122,9 @@ def test_a_model_from_elsewhere_has_no_aliases_in_later_workers_either(
 def test_a_reload_passes_over_models_that_are_not_loaded(folder: Path, state: str) -> None:
     """Others load and unload them meanwhile; their examples would fail."""
     worker = Worker(folder)
-    server = worker.server
     for name in ("m1", "m2"):
         model_at(folder / name)
-    server.states = [ModelState("m1", "1", state), ModelState("m2", "1", "READY")]
+    worker.server.states = [ModelState("m1", "1", state), ModelState("m2", "1", "READY")]
     seen: list[str] = []
 
     def trial(found: Any, *_: Any) -> dict[str, Tried]:
@@ -142,7 +140,7 @@ def test_a_reload_passes_over_models_that_are_not_loaded(folder: Path, state: st
     }
     assert seen == ["m2"]
     assert "m1" not in {*worker.registry.clients, *worker.registry.broken}
-    server.states = [ModelState(name, "1", "READY") for name in ("m1", "m2")]
+    worker.server.states = [ModelState(name, "1", "READY") for name in ("m1", "m2")]
     assert worker.reload().json["taken"] == ["m1"]
 
 
@@ -169,11 +167,10 @@ def test_a_model_that_its_client_kept_from_being_loaded_says_what_loads_it(
 ) -> None:
     """Nothing else helps: a reload passes over it."""
     worker = Worker(folder)
-    server = worker.server
     file = model_at(folder / "late3", 'family = "tensor"') / "dispatch.toml"
     (folder / "late3" / "1" / "model.onnx").touch()
-    server.models_run["late3"] = dict
-    server.unloaded.add("late3")
+    worker.server.models_run["late3"] = dict
+    worker.server.unloaded.add("late3")
     error = worker.client().post("/load_model/late3").json["error"]
     assert error["code"] == "bad_client"
     assert "POST /load_model/late3 again" in error["hint"]
@@ -208,18 +205,17 @@ def test_one_that_was_loaded_late_says_how_its_file_is_mended(
     folder: Path, elsewhere: Path
 ) -> None:
     worker = Worker(folder)
-    triton = worker.server
     # Labels that are not there.
     source = model_at(elsewhere / "tenant", 'family = "classification"\nlabels = "none.txt"')
-    triton.loading_s = 1e9
+    worker.server.loading_s = 1e9
     assert load(worker, "t", source).status_code == 504
     assert worker.reload().json["absent"] == {"t": str(source)}  # not yet
-    triton.loading.clear()
+    worker.server.loading.clear()
     error = worker.reload().json["error"]
     assert error["message"].startswith(f"{source / 'dispatch.toml'}: `labels`")
     assert "all clients are kept" in error["hint"]
     assert "DELETE /models/t, then POST /models again" in error["hint"]
-    triton.loading_s = 0
+    worker.server.loading_s = 0
     (source / "dispatch.toml").write_text('family = "tensors"')
     assert worker.client().delete("/models/t").status_code == 200
     assert load(worker, "t", source).status_code == 200

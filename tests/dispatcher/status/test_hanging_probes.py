@@ -139,7 +139,7 @@ def test_one_that_hangs_from_the_beginning_would_hang_in_a_fresh_worker_too(
 def test_a_model_that_answers_no_probe_may_be_busy_for_as_long_as_a_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_process: bool
 ) -> None:
-    """Only then it hangs: its process is ended, and it is loaded again."""
+    """Only then it hangs: its process is ended, and it is loaded again. An answer begins anew."""
     stage = Stage(run_dir=tmp_path)
     stage.prober.patience = 54
     ended: list[str] = []
@@ -147,27 +147,19 @@ def test_a_model_that_answers_no_probe_may_be_busy_for_as_long_as_a_request(
     monkeypatch.setattr(stage.prober.processes, "by_model", lambda: known)
     monkeypatch.setattr(stage.prober.processes, "end", ended.append)
     stage.round()
-    stage.server.models_run["echo"] = DeadlineExceeded("a request runs for long")
-    for _ in range(6 if has_process else 9):
-        stage.turn(8)
-        assert stage.readiness.reasons() == []
-        stage.end_stuck()
+    busy = DeadlineExceeded("a request runs for long")
+    for answer, turns in ((busy, 5), (dict, 5), (busy, 6 if has_process else 9)):
+        stage.server.models_run["echo"] = answer
+        for _ in range(turns):
+            stage.turn(8)
+            assert stage.readiness.reasons() == []
+            stage.end_stuck()
     assert not ended
     stage.turn(30)
     assert "'echo' does not answer" in stage.readiness.reasons()[0]
     stage.end_stuck()
     stage.end_stuck()
     assert ended == ["echo"], "once"
-
-
-def test_a_busy_model_that_answers_in_the_end_is_well(stage: Stage) -> None:
-    stage.prober.patience = 54
-    stage.round()
-    for answer in (DeadlineExceeded("busy"), dict, DeadlineExceeded("busy"), dict):
-        stage.server.models_run["echo"] = answer
-        for _ in range(5):
-            stage.turn(8)
-            assert stage.readiness.reasons() == []
 
 
 def test_a_stopped_process_of_a_model_without_a_class_is_ended_when_a_request_failed(
