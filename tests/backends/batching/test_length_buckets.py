@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from backends.batching.item import ByRows, Item, PaddedTensors, RequestError, Rows
+from backends.batching.item import ByRows, Item, PaddedTensors, RequestError
 from backends.batching.length_buckets import lengths, run_in_buckets
 from backends.batching.padding import OWN_RUN, near
-from tests.support.triton.batching import PADDING, Texts, text
+from tests.support.triton.batching import PADDING, Texts, TextsByRows, text, values
 
 Array = NDArray[Any]
 LONG = 2 * OWN_RUN + 2  # longer than is worth filling up the shortest of two texts
@@ -47,21 +47,13 @@ def test_rows_that_are_wanted_are_counted_in_what_was_sent() -> None:
 
 def test_pieces_want_their_own_rows_alone() -> None:
     """The short texts are one bucket, [2, 3]: its rows are 3 and 1 there, and 0 of the long one."""
-    run = Texts()
-    asked: dict[tuple[int, int], list[int]] = {}
-
-    def few(
-        inputs: Mapping[str, Array], outputs: Sequence[str], rows: Mapping[str, Rows]
-    ) -> dict[str, Array]:
-        asked[rows["y"].dims] = rows["y"].numbers
-        array = run(inputs, outputs)["y"]
-        return {"y": array.reshape(-1, 2)[rows["y"].numbers]}
-
+    run = TextsByRows()
     wanted = {"y": [2 * LONG, LONG, 1]}
     item = text([1, 2], [3] * LONG, [4, 5, 6], outputs=("y",), picked=wanted)
-    [answer] = run_in_buckets([item], run, max_batch_size=8, by_rows=ByRows(("y",), few))
-    assert asked == {(2, 3): [3, 1], (1, LONG): [0]}
-    assert answer["y"].tolist() == [[4, -4], [3, -3], [2, -2]]
+    [answer] = run_in_buckets([item], run, max_batch_size=8, by_rows=ByRows(("y",), run.few))
+    asked = dict(zip(run.shapes, run.asked, strict=True))
+    assert asked == {(2, 3): {"y": [3, 1]}, (1, LONG): {"y": [0]}}
+    assert values(answer) == {"y": [[4, -4], [3, -3], [2, -2]]}
 
 
 def test_an_input_of_another_length_is_not_cut() -> None:

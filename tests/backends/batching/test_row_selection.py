@@ -10,33 +10,7 @@ import pytest
 
 from backends.batching.item import ByRows, Item, PaddedTensors, RequestError, Rows
 from backends.batching.run_items import run_items
-from tests.support.triton.batching import Array, Texts, text, values
-
-
-class TextsByRows(Texts):
-    """The same, and it can compute some rows of y alone."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked: list[dict[str, list[int]]] = []
-
-    def few(
-        self, inputs: Mapping[str, Array], outputs: Sequence[str], rows: Mapping[str, Rows]
-    ) -> dict[str, Array]:
-        self.asked.append({name: some.numbers for name, some in rows.items()})
-        answers = self(inputs, outputs)
-        if 13 in inputs["ids"]:
-            raise ArithmeticError("13 brings bad luck.")
-        for name, some in rows.items():
-            array = answers[name]
-            if array.shape[:2] != some.dims:
-                raise ValueError(f"{array.shape} is not {some.dims}")
-            answers[name] = array.reshape(-1, array.shape[-1])[some.numbers]
-        return answers
-
-    def run_items(self, *items: Item) -> list[Any]:
-        by_rows = ByRows(("y", "z"), self.few)
-        return list(run_items(items, self, max_batch_size=8, by_rows=by_rows))
+from tests.support.triton.batching import Array, TextsByRows, text, values
 
 
 def test_rows_are_counted_in_the_run_where_only_some_are_computed() -> None:
@@ -54,20 +28,22 @@ def test_rows_are_counted_in_the_run_where_only_some_are_computed() -> None:
     assert values(three) == {"y": [[6, -6], [8, -8]]}
 
 
-def test_who_does_not_ask_for_an_output_wants_none_of_its_rows() -> None:
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [
+        (text([1], outputs=("sum",)), {"sum": [[1]]}),
+        (text([1, 2], picked={"y": []}), {"y": [], "sum": [[3]]}),
+    ],
+    ids=["it does not ask for the output", "it wants none of its rows"],
+)
+def test_who_wants_none_of_the_rows_is_no_reason_to_compute_them_all(
+    other: Item, expected: dict[str, Any]
+) -> None:
     run = TextsByRows()
-    total, row = run.run_items(text([1], outputs=("sum",)), text([2, 3], picked={"y": [1]}))
+    none, row = run.run_items(other, text([3, 4], picked={"y": [1]}))
     assert run.asked == [{"y": [3]}]
-    assert values(total) == {"sum": [[1]]}
-    assert values(row) == {"y": [[3, -3]], "sum": [[5]]}
-
-
-def test_who_wants_none_of_the_rows_is_no_reason_to_compute_them_all() -> None:
-    run = TextsByRows()
-    none, row = run.run_items(text([1, 2], picked={"y": []}), text([3, 4], picked={"y": [1]}))
-    assert run.asked == [{"y": [3]}]
-    assert values(none) == {"y": [], "sum": [[3]]}
-    assert values(row)["y"] == [[4, -4]]
+    assert values(none) == expected
+    assert values(row) == {"y": [[4, -4]], "sum": [[7]]}
 
 
 def test_of_rows_that_are_wanted_by_number_the_others_are_not_left_out() -> None:

@@ -54,71 +54,54 @@ def completed(
     return added
 
 
-BATCHED = {"input": [tensor("x", 3)], "output": [tensor("y", -1)]}
-UNBATCHED = {"input": [tensor("x", -1, 3)], "output": [tensor("y", -1, -1)]}
+X, Y = tensor("x", 3), tensor("y", -1)
+WHOLE_X, WHOLE_Y = tensor("x", -1, 3), tensor("y", -1, -1)
+BATCHED, UNBATCHED = {"input": [X], "output": [Y]}, {"input": [WHOLE_X], "output": [WHOLE_Y]}
 BY_FOUR = {"max_batch_size": 4, **BATCHED}
-DYNAMIC = {"dynamic_batching": {}}
-SEQUENCE = {"sequence_batching": {}}
+DYNAMIC: dict[str, Any] = {"dynamic_batching": {}}
+SEQUENCE: dict[str, Any] = {"sequence_batching": {}}
 WARMUP = {"model_warmup": [{"batch_size": 2}]}
+
+COMPLETED: dict[str, tuple[int | None, dict[str, Any], bool | None, dict[str, Any]]] = {
+    "rows that are known to be independent batch": (None, {}, True, {**BY_FOUR, **DYNAMIC}),
+    "a dynamic first dimension alone means no batch": (None, {}, False, UNBATCHED),
+    "a written 0 means no batch whatever is known": (0, {}, None, UNBATCHED),
+    "a written size is kept but requests share no runs": (8, {}, False, BATCHED),
+    "one row needs no scheduler": (1, {}, None, BATCHED),
+    "given inputs are kept": (2, {"input": [X]}, True, {"output": [Y], **DYNAMIC}),
+    "inputs for a batch get one but requests share no runs": (
+        None,
+        {"input": [X]},
+        False,
+        {"max_batch_size": 4, "output": [Y]},
+    ),
+    "so do outputs, and share them where rows are independent": (
+        None,
+        {"output": [Y]},
+        True,
+        {"max_batch_size": 4, "input": [X], **DYNAMIC},
+    ),
+    "so does a warmup": (None, WARMUP, False, BY_FOUR),
+    "inputs that are listed with their first dimension get no batch": (
+        None,
+        {"input": [WHOLE_X]},
+        None,
+        {"output": [WHOLE_Y]},
+    ),
+    "nor do outputs": (None, {"output": [WHOLE_Y]}, None, {"input": [WHOLE_X]}),
+    "a chosen scheduler is kept": (8, DYNAMIC, None, BATCHED),
+    "so is that of sequences": (8, SEQUENCE, None, BATCHED),
+    "a scheduler gets a batch": (None, DYNAMIC, None, BY_FOUR),
+    "so does that of sequences": (None, SEQUENCE, None, BY_FOUR),
+    "a configuration with inputs and outputs is left alone": (None, UNBATCHED, None, {}),
+}
+"""The maximum that is written, what else is, whether rows are independent, and what is added."""
 
 
 class TestCompletion:
-    @pytest.mark.parametrize(
-        ("limit", "written", "independent", "added"),
-        [
-            (None, {}, True, {**BY_FOUR, **DYNAMIC}),
-            (None, {}, False, UNBATCHED),
-            (0, {}, None, UNBATCHED),
-            (8, {}, False, BATCHED),
-            (1, {}, None, BATCHED),
-            (2, {"input": [tensor("x", 3)]}, True, {"output": [tensor("y", -1)], **DYNAMIC}),
-            (
-                None,
-                {"input": [tensor("x", 3)]},
-                False,
-                {"max_batch_size": 4, "output": [tensor("y", -1)]},
-            ),
-            (
-                None,
-                {"output": [tensor("y", -1)]},
-                True,
-                {"max_batch_size": 4, "input": [tensor("x", 3)], **DYNAMIC},
-            ),
-            (None, WARMUP, False, BY_FOUR),
-            (None, {"input": [tensor("x", -1, 3)]}, None, {"output": [tensor("y", -1, -1)]}),
-            (None, {"output": [tensor("y", -1, -1)]}, None, {"input": [tensor("x", -1, 3)]}),
-            (8, DYNAMIC, None, BATCHED),
-            (8, SEQUENCE, None, BATCHED),
-            (None, DYNAMIC, None, BY_FOUR),
-            (None, SEQUENCE, None, BY_FOUR),
-            (None, UNBATCHED, None, {}),
-        ],
-        ids=[
-            "rows that are known to be independent batch",
-            "a dynamic first dimension alone means no batch",
-            "a written 0 means no batch whatever is known",
-            "a written size is kept but requests share no runs",
-            "one row needs no scheduler",
-            "given inputs are kept",
-            "inputs for a batch get one but requests share no runs",
-            "so do outputs, and share them where rows are independent",
-            "so does a warmup",
-            "inputs that are listed with their first dimension get no batch",
-            "nor do outputs",
-            "a chosen scheduler is kept",
-            "so is that of sequences",
-            "a scheduler gets a batch",
-            "so does that of sequences",
-            "a configuration with inputs and outputs is left alone",
-        ],
-    )
-    def test_of_dynamic_rows(
-        self,
-        limit: int | None,
-        written: dict[str, Any],
-        independent: bool | None,
-        added: dict[str, Any],
-    ) -> None:
+    @pytest.mark.parametrize("case", COMPLETED)
+    def test_of_dynamic_rows(self, case: str) -> None:
+        limit, written, independent, added = COMPLETED[case]
         config = {"name": "m", "max_batch_size": limit or 0, **written}
         stated = limit is not None
         assert completed(config, ROWS, stated=stated, independent=independent) == added

@@ -81,10 +81,7 @@ def test_an_answer_that_depends_on_the_threads_is_the_same_under_load(
 ) -> None:
     """ONNX Runtime shares the rows out, and takes a scale for each thread's."""
     rng = np.random.default_rng(0)
-    weights = {
-        name: rng.normal(size=shape).astype(np.float32)
-        for name, shape in {"w": (2, 64, 16), "r": (2, 64, 16)}.items()
-    }
+    weights = {name: rng.normal(size=(2, 64, 16)).astype(np.float32) for name in "wr"}
     node = helper.make_node(
         "LSTM", ["x", "w", "r"], ["y"], hidden_size=16, direction="bidirectional"
     )

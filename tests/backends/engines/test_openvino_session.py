@@ -51,11 +51,8 @@ class TestWeights:
     ) -> None:
         sessions = [OpenVinoSession(file, PROPERTIES, shared=tmp_path / "s") for _ in range(2)]
         assert len(saved) == 1
-        assert sorted(path.suffix for path in saved[0].parent.iterdir()) == [
-            ".bin",
-            ".lock",
-            ".xml",
-        ]
+        made = sorted(path.suffix for path in saved[0].parent.iterdir())
+        assert made == [".bin", ".lock", ".xml"]
         for session in sessions:
             np.testing.assert_allclose(session.run({"x": X}, ["y"])["y"], EXPECTED, atol=1e-4)
 

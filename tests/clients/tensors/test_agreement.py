@@ -147,6 +147,10 @@ def test_tensors_agree_by_their_spread() -> None:
     assert not tensors(one, near, limit=1e-3).passes
     assert tensors({"a": one["a"]}, {"a": one["a"]}).worst == "`a` differs by 0 of its range"
     assert not compare("", one["a"], np.array([-5.0, 5.2])).passes
+    places = tensors({"a": one["a"]}, {"a": np.array([-5.0, math.nan])})
+    assert places.worst == "`a` has what is no number in other places"
+    shape = tensors({"a": one["a"]}, {"a": np.array([-5.0])})
+    assert shape.worst == "`a` has the shape [1], not [2]"
     constant = np.array([200.0, 200.0])
     assert compare("", constant, constant + 1).difference == pytest.approx(0.5)
 
