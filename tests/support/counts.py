@@ -29,9 +29,7 @@ ROOMS = {
 }
 SUFFIXES = {".py", ".js", ".css", ".html"}
 # Limits that are still exceeded. One that is kept has to be taken out of this list.
-NOT_YET = {
-    "lines of tests",
-}
+NOT_YET: set[str] = set()
 
 
 @cache
