@@ -18,6 +18,7 @@ MODEL = "resnet"
 # What is not there on this machine, or was not asked for: only their syntax is looked at.
 MAY_BE_EMPTY = {
     ("A model", "Cache hits"),
+    ("A model", "Faster than ONNX Runtime"),  # where that itself was chosen
     ("A request's phases", "Waiting for S3"),
     ("Capacity", "GPU"),
     ("Capacity", "GPU memory"),
