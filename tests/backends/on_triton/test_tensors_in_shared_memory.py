@@ -94,10 +94,9 @@ def test_only_the_rows_that_are_wanted_come(client: Triton) -> None:
         (ROWS // 2, range(ROWS // 2)),  # as many of fewer: all of them
         (ROWS, range(1, ROWS, 2)),
     ):
-        answer = client.infer("free", {"x": X[:rows]}, hints=Hints(rows={"y": wanted}), timeout=30)[
-            "y"
-        ]
-        np.testing.assert_array_equal(answer, X[:rows][wanted] + 1)
+        hints = Hints(rows={"y": wanted})
+        answer = client.infer("free", {"x": X[:rows]}, hints=hints, timeout=30)
+        np.testing.assert_array_equal(answer["y"], X[:rows][wanted] + 1)
 
 
 def test_only_rows_above_a_number_come(client: Triton) -> None:
