@@ -76,8 +76,7 @@ LISTED = (
 
 
 @pytest.mark.parametrize(
-    ("config", "most"),
-    [("max_batch_size: 8", 8), ("", 4), ("max_batch_size: 0", 0), (LISTED, 0)],
+    ("config", "most"), [("max_batch_size: 8", 8), ("", 4), ("max_batch_size: 0", 0), (LISTED, 0)]
 )
 def test_a_batch_that_is_too_large_is_refused(models: OnnxModels, config: str, most: int) -> None:
     """Where the configuration says nothing it takes four."""

@@ -139,11 +139,7 @@ PLANTED = {  # what `serve` does first, a line of the Dockerfile, and the check 
         {"start.no-network"},
     ),
     "shell": ("", "ENTRYPOINT exec /usr/local/bin/serve", {"start.exec-form"}),
-    "label": (
-        "",
-        "LABEL com.amazonaws.sagemaker.capabilities.multi-model=true",
-        {"image.labels"},
-    ),
+    "label": ("", "LABEL com.amazonaws.sagemaker.capabilities.multi-model=true", {"image.labels"}),
     "port": (
         "",
         "LABEL com.amazonaws.sagemaker.capabilities.accept-bind-to-port=true",
@@ -175,11 +171,7 @@ def elsewhere(image: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("fault", PLANTED)
 def test_a_planted_fault_of_an_image(
-    fault: str,
-    built: Build,
-    elsewhere: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    fault: str, built: Build, elsewhere: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, line, expected = PLANTED[fault]
     write_image(tmp_path, first.replace("ELSEWHERE", elsewhere), line)

@@ -132,9 +132,7 @@ def test_bert_fills_the_blank(endpoint: Endpoint, case: dict[str, Any]) -> None:
     assert_bert_as_reference(endpoint, case)
 
 
-def test_texts_of_unequal_lengths_that_share_runs_are_answered_as_alone(
-    endpoint: Endpoint,
-) -> None:
+def test_texts_of_unequal_lengths_that_share_runs_are_answered_as_alone(endpoint: Endpoint) -> None:
     cases = reference("bert_base.json") * 12
     with ThreadPoolExecutor(12) as pool:
         for done in [pool.submit(assert_bert_as_reference, endpoint, case) for case in cases]:

@@ -47,10 +47,7 @@ def restarts(endpoint: Endpoint, program: str) -> int:
         return -1
 
 
-QUICK = [
-    ("Triton", KILL, True),
-    ("gunicorn's worker", KILL, False),
-]
+QUICK = [("Triton", KILL, True), ("gunicorn's worker", KILL, False)]
 LONG = [
     ("Triton", STOP, True),
     ("a model's process", KILL, False),  # it alone is loaded again

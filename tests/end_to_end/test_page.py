@@ -96,7 +96,7 @@ def test_parameters_and_other_fields_are_sent(visitor: Visitor) -> None:
     page = visitor.choose("numbers")
     factor = page.get_by_label("factor")
     assert [factor.get_attribute(name) for name in ("type", "min", "max", "step", "value")] == [
-        *("number", "0", "10", "any", None),
+        *("number", "0", "10", "any", None)
     ]
     assert page.get_by_label("rounds").get_attribute("step") == "1"
     assert page.get_by_label("format").locator("option").all_inner_texts() == ["compact", "objects"]

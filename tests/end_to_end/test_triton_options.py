@@ -25,10 +25,7 @@ CACHED += 'input { name: "x" data_type: TYPE_FP32 dims: [ 3 ] }\n'
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
     folder = tmp_path_factory.mktemp("options")
-    for name, config in {
-        "plus": CACHED,
-        "sized": 'backend: "onnxruntime"\n',
-    }.items():
+    for name, config in {"plus": CACHED, "sized": 'backend: "onnxruntime"\n'}.items():
         onnx_models.plus_one(folder / "models" / name / "1" / "model.onnx")
         (folder / "models" / name / "config.pbtxt").write_text(config)
     with running(

@@ -11,14 +11,7 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 from backends import engine_choice
-from tests.support.quantize import (
-    CLASSES,
-    SIZE,
-    asked,
-    pixels_of,
-    run_file,
-    softmax,
-)
+from tests.support.quantize import CLASSES, SIZE, asked, pixels_of, run_file, softmax
 from tool.__main__ import main
 from tool.engines import int8, quantize
 from tool.engines.int8 import with_strides_apart

@@ -57,10 +57,7 @@ def test_the_wheel_has_what_the_lock_files_pin(wheel: Path, tmp_path: Path) -> N
             pinned[package] = (version, set(re.findall("[0-9a-f]{64}", hashes)))
     parts = by_name(text)
     assert pinned == {
-        name: (
-            one["version"],
-            {each["content"] for each in one["externalReferences"][0]["hashes"]},
-        )
+        name: (one["version"], {each["content"] for each in one["externalReferences"][0]["hashes"]})
         for name, one in parts.items()
     }
     assert {"flask", "numpy", "openvino", "nvidia-pytriton"} < parts.keys()

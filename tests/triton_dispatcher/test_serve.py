@@ -70,10 +70,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
 
 @pytest.mark.parametrize("system", ["darwin", "win32"])
 def test_elsewhere_one_sentence_says_how_to_go_on(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    system: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], system: str
 ) -> None:
     monkeypatch.setattr(sys, "platform", system)
     (tmp_path / "clients").mkdir()
@@ -118,10 +115,7 @@ def lacks(module: str) -> Exception:
     ],
 )
 def test_a_command_without_its_packages_says_so(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    error: Exception,
-    fix: str,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, fix: str
 ) -> None:
     def run(_: object) -> None:
         raise error

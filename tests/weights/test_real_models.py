@@ -43,8 +43,7 @@ def test_weights_that_are_made_anew_give_the_same_numbers(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("model", "reference", "tolerance"),
-    [("resnet", "resnet50", 0.1), ("yolov5", "yolov5s", 0.01)],
+    ("model", "reference", "tolerance"), [("resnet", "resnet50", 0.1), ("yolov5", "yolov5s", 0.01)]
 )
 def test_every_number_agrees_with_the_reference_model(
     model: str, reference: str, tolerance: float

@@ -10,14 +10,7 @@ import pytest
 from clients.errors import ClientDisabled, ModelFailed
 from clients.triton.server import Tensors
 from tests.support.fake_triton import Arrays
-from tests.support.family_bench import (
-    BOXES,
-    Bench,
-    bench,
-    picture,
-    plain,
-    signature,
-)
+from tests.support.family_bench import BOXES, Bench, bench, picture, plain, signature
 
 __all__ = ["bench"]  # the fixture
 

@@ -11,15 +11,7 @@ from clients.errors import ClientDisabled
 from clients.families.base.family import client_class
 from clients.plugins.discovery import model_source
 from clients.request import Request
-from tests.support.family_bench import (
-    PICTURES,
-    Bench,
-    bench,
-    picture,
-    plain,
-    signature,
-    tried,
-)
+from tests.support.family_bench import PICTURES, Bench, bench, picture, plain, signature, tried
 
 __all__ = ["bench"]  # the fixture
 

@@ -19,13 +19,7 @@ from clients.triton.server import Padding, Signature, Tensors
 from dispatcher.codecs.responses import encode
 from tests.conftest import PROJECT
 from tests.support.fake_triton import Arrays
-from tests.support.family_bench import (
-    TEXTS,
-    Bench,
-    bench,
-    signature,
-    tokenizer_at,
-)
+from tests.support.family_bench import TEXTS, Bench, bench, signature, tokenizer_at
 
 __all__ = ["bench"]  # the fixture
 

@@ -5,11 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from clients.families.detection import (
-    Letterbox,
-    best_objects,
-    yolov5_candidates,
-)
+from clients.families.detection import Letterbox, best_objects, yolov5_candidates
 
 
 def best(

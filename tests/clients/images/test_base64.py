@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clients.errors import BadPayload
-from clients.images.pictures import (
-    decode_base64,
-)
+from clients.images.pictures import decode_base64
 
 
 @pytest.mark.parametrize(

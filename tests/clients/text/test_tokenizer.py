@@ -275,12 +275,7 @@ def test_what_tokenizer_config_says_counts(
     ],
 )
 def test_a_piece_is_put_into_the_blank_as_it_says(
-    tmp_path: Path,
-    make: Callable[[Path], object],
-    before: str,
-    piece: str,
-    after: str,
-    text: str,
+    tmp_path: Path, make: Callable[[Path], object], before: str, piece: str, after: str, text: str
 ) -> None:
     make(tmp_path)
     made = load_tokenizer(tmp_path)

@@ -11,10 +11,7 @@ from pathlib import Path
 from weakref import WeakValueDictionary
 
 import pytest
-from tokenizers import (
-    Tokenizer,
-    models,
-)
+from tokenizers import Tokenizer, models
 
 from clients.text import tokenizer
 from clients.text.tokenizer import TokenizerNotReadable, load_tokenizer

@@ -183,9 +183,7 @@ def test_no_part_of_the_attributes_is_dropped(
     assert words in response.text
 
 
-def test_headers_name_one_model_and_have_the_platform_s_limit(
-    client: FlaskClient,
-) -> None:
+def test_headers_name_one_model_and_have_the_platform_s_limit(client: FlaskClient) -> None:
     for attributes in ("modelname=resnet,yolov5", "modelname=resnet;model_name=yolov5"):
         headers = {ATTRIBUTES: attributes}
         response = client.post("/invocations", json={"payload": {}}, headers=headers)

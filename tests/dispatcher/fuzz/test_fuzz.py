@@ -284,7 +284,7 @@ urls = st.text(max_size=40) | st.sampled_from(
 @fuzzed
 @given(
     body=st.fixed_dictionaries({"model_name": names | json_values, "url": urls | json_values})
-    | json_values,
+    | json_values
 )
 def test_bodies_that_load_models(client: FlaskClient, body: Any) -> None:
     sound(client.post("/models", data=json.dumps(body)))

@@ -198,8 +198,7 @@ print(threading.active_count() - 1)
 
 
 @pytest.mark.parametrize(
-    ("room", "code", "said"),
-    [(8, 0, "8\n"), (7, 1, "cannot start the 8 threads of a web worker")],
+    ("room", "code", "said"), [(8, 0, "8\n"), (7, 1, "cannot start the 8 threads of a web worker")]
 )
 def test_a_worker_has_all_its_threads_or_does_not_begin(room: int, code: int, said: str) -> None:
     """Started by need, the one that is too many would end it with all that it has in hand."""

@@ -213,9 +213,7 @@ class Knowing(FakeTriton):
         return super().signature(model, version, timeout=timeout)
 
 
-def test_a_class_without_a_model_of_its_own_takes_lists_and_asks_for_lines(
-    tmp_path: Path,
-) -> None:
+def test_a_class_without_a_model_of_its_own_takes_lists_and_asks_for_lines(tmp_path: Path) -> None:
     client = served(tmp_path, ASKING, Knowing({"double": doubled}, {"double": ROWS}))
     answer = ask(client, "chain", [{"numbers": [n]} for n in range(3)])
     assert answer.json["result"] == [{"got": [2 * n]} for n in range(3)]

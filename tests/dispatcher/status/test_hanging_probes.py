@@ -119,9 +119,7 @@ def test_one_that_hangs_keeps_one_thread_and_gets_a_fresh_worker_once(
     assert stage.readiness.reasons() == [], "what came too late says nothing"
 
 
-def test_one_that_hangs_from_the_beginning_would_hang_in_a_fresh_worker_too(
-    tmp_path: Path,
-) -> None:
+def test_one_that_hangs_from_the_beginning_would_hang_in_a_fresh_worker_too(tmp_path: Path) -> None:
     before = Stage(run_dir=tmp_path)
     before.round()
     before.prober.publish()

@@ -74,9 +74,7 @@ def test_one_that_died_is_told_once_with_how_many_are_left(
     assert processes.died(TRITON) == {}
 
 
-def test_a_process_is_of_the_triton_that_runs_now_and_may_become_a_model_s_late(
-    proc: Proc,
-) -> None:
+def test_a_process_is_of_the_triton_that_runs_now_and_may_become_a_model_s_late(proc: Proc) -> None:
     processes = ModelProcesses(proc.folder)
     proc.put(71, "")
     proc.put(72, "bert", parent=69)

@@ -98,10 +98,7 @@ def examined(
 
 @pytest.mark.parametrize(
     ("fault", "finder"),
-    [
-        *FAULTS.items(),
-        *(pytest.param(*one, marks=pytest.mark.slow) for one in MORE_FAULTS.items()),
-    ],
+    [*FAULTS.items(), *(pytest.param(*one, marks=pytest.mark.slow) for one in MORE_FAULTS.items())],
 )
 def test_the_fault_is_found_and_nothing_else_is_accused(
     fault: str, finder: str, examined: Callable[[str], list[Result]]

@@ -106,10 +106,7 @@ def test_it_ends_in_order_where_nobody_reads_what_it_says(container: Path) -> No
     """As with `| head`: threads write the lines of the container and of its health."""
     command = ("-m", "sagemaker_emulator", "emulate", container, "--port=0", "--ping-every=0.3")
     with subprocess.Popen(
-        [sys.executable, *command],
-        cwd=PROJECT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        [sys.executable, *command], cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         assert process.stdout
         assert process.stderr

@@ -105,11 +105,7 @@ def running(
         *(f"--load-model={name}" for name in models),
     ]
     with log.open("wb") as output:
-        environment = {
-            **os.environ,
-            **program.environment,
-            "MODEL_INSTANCES_DIR": str(folder),
-        }
+        environment = {**os.environ, **program.environment, "MODEL_INSTANCES_DIR": str(folder)}
         process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
     triton = Triton(process, ports, log, ca_file)
     try:

@@ -121,9 +121,7 @@ def entry(program: str, level: str, message: str, **more: Any) -> dict[str, Any]
     return {"program": program, "level": level, "message": message, **more}
 
 
-def test_what_is_wrong_is_shown_and_what_the_author_prints(
-    shown: Callable[..., list[str]],
-) -> None:
+def test_what_is_wrong_is_shown_and_what_the_author_prints(shown: Callable[..., list[str]]) -> None:
     assert shown(
         entry("serve", "info", "all is well"),
         entry("dispatcher", "info", "reload: …", logger="dispatcher.models.reload"),

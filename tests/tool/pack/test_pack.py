@@ -138,10 +138,7 @@ def test_what_is_excluded_and_what_archives_are_is_not_packed(
     ],
 )
 def test_what_cannot_be_packed(
-    models: Path,
-    capsys: pytest.CaptureFixture[str],
-    mistake: Callable[[Path], object],
-    text: str,
+    models: Path, capsys: pytest.CaptureFixture[str], mistake: Callable[[Path], object], text: str
 ) -> None:
     mistake(models / "net")
     assert pack(models, models.parent / "model.tar.gz") in {1, 2}

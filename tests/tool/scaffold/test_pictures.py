@@ -67,11 +67,7 @@ TABLES: dict[str, tuple[NDArray[np.float32], dict[str, str], dict[str, Any]]] = 
     "yolov6": (rows(CELLS, *BOX, 1, 0, 0.9, 0), NAMES, {"output_layout": "yolov5"}),
     "yolov8": (rows(CELLS, *BOX, 0, 0.9, 0).T, NAMES, {"output_layout": "yolov8"}),
     "turned": (rows(CELLS, *BOX, 0, 0.9, 0), NAMES, {"output_layout": "yolov8"}),
-    "rtdetr": (
-        rows(300, *SHARES, 0, 0.9, 0, scale=1 / SIDE),
-        {},
-        {"output_layout": "rtdetr"},
-    ),
+    "rtdetr": (rows(300, *SHARES, 0, 0.9, 0, scale=1 / SIDE), {}, {"output_layout": "rtdetr"}),
     "end2end": (rows(300, 100, 60, 140, 120, 0.9, 1), NAMES, {"output_layout": "end2end"}),
     "normalised": (
         rows(CELLS, *SHARES, 0, 0.9, 0, scale=1 / SIDE).T,
