@@ -94,9 +94,9 @@ ARROWS = {
         " dispatcher/telemetry"
     ),
     # Starts, watches and stops. It starts the dispatcher by a command, and shares the table of
-    # settings; it checks the file of keys and the packages of classes before the start.
+    # settings; it checks the file of keys before the start.
     "container": (
-        "clients/model_files/files.py clients/model_files/requirements.py container/programs"
+        "clients/model_files/files.py container/programs"
         " container/repository"
         " container/supervisor backends/machine dispatcher/auth/api_keys.py"
         " dispatcher/telemetry/memory.py dispatcher/settings"
