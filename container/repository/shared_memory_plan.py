@@ -115,7 +115,10 @@ def share_out(models: Mapping[str, Message], size: int) -> SharedMemoryPlan:
         else:
             varying[name] = instances(message)
     if size >= AMPLE:
-        left //= 2  # the rest is for models with fixed shapes
+        for _, name, item in fixed:
+            batch = max(1, models[name].readable_number("max_batch_size"))
+            left -= instances(models[name]) * item.region(batch)
+        left = max(left, size // 4)
     else:
         for _, name, item in sorted(fixed, key=lambda one: one[0]):
             shares[name], taken = share_of(models[name], item, size)
@@ -178,10 +181,11 @@ def change_config(text: str, batch: int) -> str:
     schedulers = message.messages("dynamic_batching")
     fields = [*message.all("max_batch_size"), *message.all("instance_group")]
     fields += [one for each in schedulers for one in each.all("preferred_batch_size")]
-    for start, end in sorted({(one.start, one.end) for one in fields}, reverse=True):
-        text = text[:start] + text[end:]
-    group = f"instance_group [ {{ count: 1 kind: {kind} }} ]"
-    return f"{text}\nmax_batch_size: {batch}\n{group}\n"
+    # Each in its place: a separator may follow, which must not stand alone.
+    for start, end, name in sorted({(f.start, f.end, f.name) for f in fields}, reverse=True):
+        value = batch if name == "max_batch_size" else "[]"
+        text = f"{text[:start]}{name}: {value}{text[end:]}"
+    return f"{text}\ninstance_group [ {{ count: 1 kind: {kind} }} ]\n"
 
 
 def lower(repository: Path, plan: SharedMemoryPlan) -> None:

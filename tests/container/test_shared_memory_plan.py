@@ -32,7 +32,8 @@ TEXTS = [
     input: < name: "y"; data_type: TYPE_INT64; dims: [] >
     output [ { name: "z" data_type: TYPE_BOOL dims: [ 1, 2 ] } ]
     parameters { key: "k" value { string_value: "v" } }
-    dynamic_batching { preferred_batch_size: [ 4, 8 ] preferred_batch_size: 16 }
+    dynamic_batching { preferred_batch_size: [ 4, 8 ]; preferred_batch_size: 16, }
+    instance_group { count: 2 }; instance_group: [ { count: 3 } ],
     """,
     "",
 ]
@@ -136,6 +137,17 @@ def test_with_1_gb_everything_is_as_configured() -> None:
     # 16 texts of 128 tokens with a logit for each of 30522 words.
     assert plan.shares["bert_base"].tensors > 16 * 128 * 30522 * 4
     assert plan.options() == []
+
+
+@pytest.mark.parametrize(("heavy", "mib"), [(0, 1024), (1, 768), (3, 256)])
+def test_with_1_gb_models_of_variable_shapes_get_what_is_left(heavy: int, mib: int) -> None:
+    mine = 'backend: "onnxruntime" instance_group { count: 1 } '
+    shape = "data_type: TYPE_FP32 dims: 1048576"
+    fixed = read(f"{mine} max_batch_size: 14 input {{ {shape} }} output {{ {shape} }}")
+    models = {"texts": read(mine), **{f"fixed{one}": fixed for one in range(heavy)}}
+    tensors = share_out(models, 1024 * MIB).shares["texts"].tensors
+    # 14 rows of 8 MiB in and 4 out, half as much again, and 1.5 MiB take 253.5 of 256 MiB.
+    assert tensors == pytest.approx(mib * MIB / 2, rel=0.03)
 
 
 def test_a_model_without_room_is_not_loaded_and_says_why() -> None:
