@@ -114,6 +114,7 @@ class ProbedModel:
     well: bool = False  # whether it ever answered its example here
     began: float | None = None  # when the probe began that is under way
     thread: int = 0  # of that probe
+    hung: int = 0  # how many probes have not come back, and were given up
     failed: int = 0  # how many probes have failed since the last good one
     # When the first of the last probes began that were all answered too late.
     late_since: float | None = None
@@ -139,8 +140,9 @@ class ModelChecks:
     timeout: float
     classes: bool = True  # whether classes of other names than their models are asked too
     _logged: set[str] = field(default_factory=set)
-    # How many requests a model had answered when it was looked at, until it answers its example.
-    _seen: dict[str, int] = field(default_factory=dict)
+    # By what is probed: how many requests the models that it asks had answered at the last look,
+    # until it answers itself.
+    _seen: dict[str, dict[str, int]] = field(default_factory=dict)
     _fail_on_zeros: set[str] = field(default_factory=set)
 
     def names(self, ready: Collection[str], listed: Collection[str]) -> Iterator[tuple[str, str]]:
@@ -157,12 +159,16 @@ class ModelChecks:
             if alone and self.classes:
                 yield client.modelname, model
 
-    def check(self, name: str, result: Result, *, knock: bool, again: bool = False) -> Result:
+    def check(
+        self, name: str, result: Result, *, knock: bool, again: bool = False
+    ) -> Result | None:
         """Return a result with what is found now; `reason` is empty where the model answers.
 
-        What the given result says of the model is kept; it has no reason.
+        What the given result says of the model is kept; it has no reason. None is for a part that
+        was late at the first look at it: the second tells whether it answers others.
         """
-        self._seen.setdefault(result.model, self._answered(result.model))
+        seen = self._seen.setdefault(name, {})
+        seen.setdefault(result.model, self._answered(result.model))
         most = 1 if result.answered_in == result.tried_in else None
         try:
             signature = self.server.signature(result.model, timeout=self.timeout) if knock else None
@@ -178,21 +184,26 @@ class ModelChecks:
             else:
                 answers = self.ask(name, known=bool(result.answered_in), again=again, most=most)
         except InferenceError as error:
-            return self._judge(error, result)
-        self._seen.pop(result.model, None)
+            return self._judge(error, result, seen)
+        self._seen.pop(name, None)
         return replace(result, answered_in=result.tried_in) if answers else result
 
-    def _judge(self, error: InferenceError, result: Result) -> Result:
+    def _judge(self, error: InferenceError, result: Result, seen: dict[str, int]) -> Result | None:
         """Return what an error says of a model; one that is late is well while it answers others.
 
         A full queue refuses at once: whether it moves shows at the next probe.
         """
         part = "" if error.model == result.model else error.model
+        model = part or result.model
         late = isinstance(error, DeadlineExceeded | ModelBusy)
-        if late and self._may_be_occupied(part or result.model):
+        if late and self._may_be_occupied(model):
             return result
-        if late and self._progresses(part or result.model):
-            return replace(result, answered_in=result.tried_in)
+        if late:
+            before, seen[model] = seen.get(model), self._answered(model)
+            if before is None:
+                return None
+            if seen[model] > before:
+                return replace(result, answered_in=result.tried_in)
         failed = isinstance(error, ModelFailed | DeadlineExceeded)
         return replace(
             result,
@@ -303,9 +314,3 @@ class ModelChecks:
             return self.server.answered(model, timeout=WORD_S)
         except InferenceError:
             return 0
-
-    def _progresses(self, model: str) -> bool:
-        """Whether a model has answered any request since the last look at one that was not well."""
-        now = self._answered(model)
-        before, self._seen[model] = self._seen.get(model, now), now
-        return now > before

@@ -11,8 +11,8 @@ publishes which models are stuck: they answered in this run of Triton or in the 
 longer do. The supervisor restarts Triton if a required model is stuck. It does not if a model
 cannot be loaded, or fails its example from the beginning, because a restart would not help.
 
-A class that does not return from its example keeps its thread. If it answered before, the prober
-asks for new workers.
+A class that does not return from its example keeps its thread, and is probed again: it may hang
+only once. If it answered before, the prober asks for new workers.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ DEATHS_S = 0.5
 # So many probes of a model that is well only knock at its process: the example of YOLOv5s every 8 s
 # takes 4 % of a core. (CPU time of an idle container, by process.)
 KNOCKS = 7
+MOST_HUNG = 4  # probes of a class: each that does not come back keeps a thread
 
 
 @dataclass
@@ -108,7 +109,7 @@ class Prober:
         self.report_failures()
         elected = self.is_elected()
         if elected:
-            self.note_hanging()
+            self.give_up()
             self.note_deaths()
             self.publish()
         self.abandon()
@@ -190,36 +191,37 @@ class Prober:
             for probe in list(self.probes.values()):
                 if probe.result.model == model and not death.left:
                     # A probe would wait behind all requests.
-                    with self._noting:
-                        self._note(probe, f"its process died ({death.how})", model_failed=True)
-                        probe.began = None
+                    self._end(probe, f"its process died ({death.how})", model_failed=True)
 
-    def note_hanging(self) -> None:
-        """Note which probes do not come back: no thread can be ended, but new workers help."""
+    def give_up(self) -> None:
+        """Wait no longer for probes that do not come back: their threads cannot be ended."""
         longest = self.timeout + 2 * WORD_S
         reason = f"its client has not returned from its own example in {longest:.0f} s"
         for name, probe in list(self.probes.items()):
             with self._noting:
-                began, last = probe.began, probe.result
-                if began is None or self.clock() <= began + longest or last.at >= began:
+                if probe.began is None or self.clock() <= probe.began + longest:
                     continue
-                self._note(probe, reason, model_failed=False)
+                self._end(probe, reason, model_failed=False)
             log.error("the model %s: %s; it is at\n%s", name, reason, stack_of(probe.thread))
-            if last.required and probe.well:
+            if probe.result.required and probe.well:
                 log.error("asking gunicorn for new web workers, in which %s may answer", name)
+                probe.well = False  # once
                 self.replace_workers()
 
-    def _note(self, probe: ProbedModel, reason: str, *, model_failed: bool) -> None:
-        """Note why a model does not answer."""
-        last, starts = probe.result, self.supervisor().triton_starts
-        found = reason, self.clock(), starts, last.answered_in, model_failed
-        probe.result = Result(last.model, last.required, *found)
+    def _end(self, probe: ProbedModel, reason: str, *, model_failed: bool) -> None:
+        """Note why a model does not answer, whatever comes of a probe that is under way."""
+        with self._noting:
+            last, starts = probe.result, self.supervisor().triton_starts
+            found = reason, self.clock(), starts, last.answered_in, model_failed
+            probe.result = Result(last.model, last.required, *found)
+            probe.hung += probe.began is not None  # until it comes back
+            probe.began = None
 
     def forgive(self) -> None:
         """Probe models again whose clients did not return: the clients were replaced."""
         with self._noting:
             for probe in list(self.probes.values()):
-                probe.began = None
+                probe.hung = 0
 
     def _loaded_again(self, model: str) -> None:
         """Forget what was found of a model before it was loaded again."""
@@ -299,7 +301,8 @@ class Prober:
             if is_urgent if result.reason else is_suspect:
                 wait = min(SOON_S, wait)
             is_due = result.tried_in != supervisor.triton_starts or now >= result.at + wait
-            if is_due and probe.began is None and result.model not in self.reloads.lost:
+            waits = probe.began is None and probe.hung < MOST_HUNG
+            if is_due and waits and result.model not in self.reloads.lost:
                 yield name, probe
 
     def run(self, name: str, probe: ProbedModel) -> None:
@@ -318,19 +321,21 @@ class Prober:
         probe.knocks = probe.knocks + 1 if knock else 0
         if not knock:
             self._suspects.discard(model)
-        result = Result(model, last.required, "", 0.0, starts, last.answered_in)
+        known = Result(model, last.required, "", 0.0, starts, last.answered_in)
         try:
-            result = self.checks.check(name, result, knock=knock, again=last.tried_in == starts)
+            result = self.checks.check(name, known, knock=knock, again=last.tried_in == starts)
         except BaseException:  # whatever a client does, the probe comes to its end
             log.exception("the probe of %s fails", name)
             reason = "its probe failed; the log has the traceback"
-            result = replace(result, reason=reason)
+            result = replace(known, reason=reason)
         with self._noting:
-            if probe.began != began:  # its process has died, or its client was replaced
+            if probe.began != began:  # it was given up
+                probe.hung = max(0, probe.hung - 1)
                 return
-            patience = self.processes.patience(result.part or model, self.patience)
-            if probe.is_kept_waiting(result, self.clock(), patience):
+            patience = self.processes.patience((result and result.part) or model, self.patience)
+            if result is None or probe.is_kept_waiting(result, self.clock(), patience):
                 result = last
+                probe.knocks = KNOCKS  # its example shows more than a knock at its own model
             probe.failed = probe.failed + 1 if result.reason else 0
             probe.result, probe.began = replace(result, at=self.clock()), None
         if result.reason and result.reason != last.reason:

@@ -209,11 +209,11 @@ def test_where_there_is_no_room_for_a_thread_deaths_are_seen_all_the_same(
 
     done: list[str] = []
     monkeypatch.setattr(threading.Thread, "start", start)
-    for name in ("note_hanging", "note_deaths", "publish", "abandon"):
+    for name in ("give_up", "note_deaths", "publish", "abandon"):
         monkeypatch.setattr(stage.prober, name, partial(done.append, name))
     with pytest.raises(RuntimeError):
         stage.prober._step()
-    assert done == ["note_hanging", "note_deaths", "publish", "abandon"]
+    assert done == ["give_up", "note_deaths", "publish", "abandon"]
 
 
 def test_what_keeps_all_models_from_answering_is_said_first(stage: Stage) -> None:
