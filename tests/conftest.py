@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from werkzeug.routing import Rule
 from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
 
 from bench.servers import processes
 from clients.plugins import discovery
@@ -253,6 +254,12 @@ class ByServer(LoadFileScheduling):
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)
         return file.rpartition("/")[0] if "/on_triton/" in file or "/s3/" in file else file
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        """Begin with what starts servers and waits: short files fill the cores, and the end."""
+        first = min(self.workqueue, key=lambda scope: not re.search("_triton|end_to_end", scope))
+        self.workqueue.move_to_end(first, last=False)
+        super()._assign_work_unit(node)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByServer | None:
