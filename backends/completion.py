@@ -17,11 +17,13 @@ from backends.model_config import (
     DYNAMIC_BATCHING,
     FileSignature,
     FileTensor,
+    ModelConfigError,
     dims_of,
     files_of,
     has_operator,
     max_batch_size,
     needs_completion,
+    unable,
 )
 from backends.onnxruntime.session import OnnxFile
 
@@ -41,12 +43,9 @@ HOW_TO_SAY = (
     "`max_batch_size` above 1 and `dynamic_batching { }` let requests share runs"
 )
 
-QUANTIZES = "it quantizes its activations while it runs, with one scale for all rows"
 DYNAMIC_QUANTIZATION = (b"DynamicQuantize", b"MatMulIntegerToFloat")
 """What the operators are called, or begin with. If the model returns only the best class, a test
 would have to hit the one number that is rounded to another."""
-
-TRIED = "requests share runs: in a test each row had the same answer as alone"
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ def complete(
     `written` is the configuration as its author wrote it, which may have a `max_batch_size` of 0:
     Triton hands over 0 in either case. `trials` is a folder that keeps the results of trials.
 
-    Raises ModelConfigError: the file contradicts `max_batch_size`.
+    Raises ModelConfigError: the file contradicts `max_batch_size`, or an input's rank is unknown.
     """
     if not needs_completion(config):
         return Completion({})
@@ -102,16 +101,17 @@ def complete(
         fields[DYNAMIC_BATCHING] = {}
     for field, specs in (("input", signature.inputs), ("output", signature.outputs)):
         if not config.get(field):
-            fields[field] = [_describe(spec, field, batched=limit > 0) for spec in specs]
+            fields[field] = [_describe(config, field, spec, batched=limit > 0) for spec in specs]
     if against:
         return Completion(fields, warning=(f"requests are run one by one: {against}", HOW_TO_SAY))
-    return Completion(fields, TRIED if is_tried else "")
+    tried = "requests share runs: in a test each row had the same answer as alone"
+    return Completion(fields, tried if is_tried else "")
 
 
 def _find_against(opened: OnnxFile, most: int, trials: Path | None) -> str:
     """Return why requests may not share runs of `most` rows; empty where they may."""
     if has_operator(opened.path, DYNAMIC_QUANTIZATION):
-        return QUANTIZES
+        return "it quantizes its activations while it runs, with one scale for all rows"
     files, edition = files_of(opened.path) if trials else (), f"{opened.runtime}, {most} rows"
     try_it = partial(row_dependence, opened.signature, opened.run, most)
     return find_dependence(trials, files, edition, try_it)
@@ -127,15 +127,24 @@ def _count_dims_left_out(config: Mapping[str, Any], signature: FileSignature) ->
     ]
 
 
-def _describe(spec: FileTensor, field: str, *, batched: bool) -> dict[str, Any]:
+def _describe(
+    config: Mapping[str, Any], field: str, spec: FileTensor, *, batched: bool
+) -> dict[str, Any]:
+    if field == "input" and not spec.has_rank:
+        raise ModelConfigError(
+            f"{unable(config)}: the file does not say how many dimensions the input '{spec.name}' "
+            "has, which Triton has to know.",
+            "list every input in config.pbtxt with its name, data_type and dims, -1 where a size "
+            "varies",
+        )
     dims = list(spec.shape[1:] if batched else spec.shape)
     tensor: dict[str, Any] = {"name": spec.name, "data_type": spec.data_type, "dims": dims}
-    if dims:
-        return tensor
-    # Triton accepts no tensor without dimensions: it is declared as [1], and where there is a
-    # batch dimension besides, reshaped to nothing. An output's own shape, which the file may leave
-    # open, is passed on whatever is listed.
-    tensor["dims"] = [1] if spec.shape or field == "input" else [DYNAMIC]
-    if batched and spec.shape:
-        tensor["reshape"] = {"shape": []}
+    if not spec.has_rank:
+        tensor["dims"] = [DYNAMIC]  # an output's own shape is passed on, whatever is listed
+    elif not dims:
+        # Triton accepts no tensor without dimensions: it is declared as [1], and where there is a
+        # batch dimension besides, reshaped to nothing.
+        tensor["dims"] = [1]
+        if batched:
+            tensor["reshape"] = {"shape": []}
     return tensor

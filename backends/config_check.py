@@ -20,8 +20,7 @@ from backends.model_config import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from collections.abc import Mapping, Sequence
 
 AS_IN_THE_FILE = "write it as the file has it, or leave input and output out of config.pbtxt"
 RAGGED = "ragged batches are expected only by the native backends."
@@ -118,10 +117,10 @@ def refuse_unsupported(config: Mapping[str, Any]) -> None:
 
 
 def check_batching(config: Mapping[str, Any], signature: FileSignature) -> None:
-    """Raise ModelConfigError where a tensor has no batch; none is refused of an unknown shape."""
+    """Raise ModelConfigError where a tensor has no batch; an unknown rank may have one."""
     for kind, specs in (("input", signature.inputs), ("output", signature.outputs)):
         for spec in specs:
-            if spec.shape and spec.shape[0] != DYNAMIC:
+            if spec.has_rank and spec.shape[:1] != (DYNAMIC,):
                 raise ModelConfigError(
                     f"{unable(config)}: max_batch_size is {max_batch_size(config)} in the "
                     f"configuration, but {kind} '{spec.name}' has shape {list(spec.shape)} in the "
@@ -132,10 +131,7 @@ def check_batching(config: Mapping[str, Any], signature: FileSignature) -> None:
 
 
 def _compare(
-    config: Mapping[str, Any],
-    kind: str,
-    tensor: Mapping[str, Any],
-    known: Mapping[str, FileTensor],
+    config: Mapping[str, Any], kind: str, tensor: Mapping[str, Any], known: Mapping[str, FileTensor]
 ) -> None:
     name, data_type, dims = tensor["name"], tensor["data_type"], dims_of(tensor)
     spec = known.get(name)
@@ -149,18 +145,22 @@ def _compare(
             f"{kind} '{name}' is {data_type} in the configuration, but {spec.data_type} in the "
             "file."
         )
-    elif spec.shape and (
-        len(full) != len(spec.shape)
-        or any(
-            one != other and (kind == "output" or DYNAMIC not in (one, other))
-            for one, other in zip(full, spec.shape, strict=False)
-        )
-    ):
+    elif not _fits(full, spec, is_exact=kind == "output"):
         batch = " behind the batch dimension" if is_batched else ""
         what = (
             f"{kind} '{name}' has dims {dims}{batch} in the configuration, but shape "
             f"{list(spec.shape)} in the file."
         )
-    else:  # where the file has no shape, the configuration knows better
+    else:
         return
     raise ModelConfigError(f"{unable(config)}: {what}", AS_IN_THE_FILE)
+
+
+def _fits(dims: Sequence[int], spec: FileTensor, *, is_exact: bool) -> bool:
+    if not spec.has_rank:  # the configuration knows better
+        return True
+    shape = spec.shape or (1,) * len(dims)  # a scalar
+    return len(dims) == len(shape) and all(
+        one == other or (not is_exact and DYNAMIC in (one, other))
+        for one, other in zip(dims, shape, strict=True)
+    )

@@ -36,9 +36,7 @@ ENGINE, PRECISION = "engine", "precision"
 PRECISION_VARIABLE = "MODEL_PRECISION"
 CACHE_VARIABLE = "ENGINE_CACHE"
 
-CONFIGURED = "as its configuration says"
-
-EDITION = 6
+EDITION = 7
 """Of the comparison; results of another edition are not read."""
 
 LIMIT_S = 60.0
@@ -123,7 +121,7 @@ def choice_for_onnxruntime(
     """
     asked = preference(config, environment)
     if asked.engine == ONNXRUNTIME:
-        return EngineChoice(ONNXRUNTIME, reason=CONFIGURED)
+        return EngineChoice(ONNXRUNTIME, reason="as its configuration says")
     if own := own_settings(config):
         return EngineChoice(ONNXRUNTIME, reason=f"which alone knows {own}")
     properties(config)
@@ -198,9 +196,10 @@ def show(found: EngineChoice, shared: Path | None, model: str, version: str) -> 
 
 def hide(file: Path | None) -> None:
     """Remove the file of `show`, unless another process has written it since."""
-    match file and read_json(file):
-        case {"pid": pid} if file and pid == os.getpid():
-            file.unlink(missing_ok=True)
+    known = read_json(file) if file else None
+    if file and isinstance(known, dict) and known.get("pid") == os.getpid():
+        with suppress(OSError):  # which must not keep the model from being freed
+            file.unlink()
 
 
 def parse_choice(found: Mapping[str, Any]) -> EngineChoice:

@@ -43,13 +43,14 @@ class FileTensor:
     """An input or output of a model file.
 
     `data_type` is spelled as in the configuration (`TYPE_FP32`); `shape` includes the batch
-    dimension, has -1 where any size is accepted, and is empty for a scalar, or where the file does
-    not say how many dimensions there are.
+    dimension, has -1 where any size is accepted, and is empty for a scalar. Without `has_rank` it
+    is empty because the file does not say how many dimensions there are.
     """
 
     name: str
     data_type: str
     shape: tuple[int, ...]
+    has_rank: bool = True
 
 
 @dataclass(frozen=True, slots=True)

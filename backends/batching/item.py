@@ -34,11 +34,8 @@ AXIS = 1
 class PaddedTensors:
     """Which inputs of a request may be padded, and which outputs trimmed.
 
-    Args:
-        inputs: those that may be filled up along `AXIS`, all of one length, and with what; and
-            whose rows may be cut where they end in it.
-        outputs: those that are as long as these inputs, along the same axis.
-
+    `inputs` may be filled up along `AXIS`, all of one length, with these numbers, and their rows
+    cut where they end in them; `outputs` are as long as these inputs, along the same axis.
     """
 
     inputs: Mapping[str, int]
@@ -144,9 +141,9 @@ def conform(inputs: Tensors, specs: Mapping[str, FileTensor]) -> dict[str, NDArr
         is_like_spec = array.ndim == len(spec.shape) and all(
             want in (DYNAMIC, got) for got, want in zip(array.shape, spec.shape, strict=True)
         )
-        if not spec.shape and array.shape == (1,):
+        if spec.has_rank and not spec.shape and array.size == 1:
             array = array.reshape(())  # noqa: PLW2901  as the file has it
-        elif spec.shape and not is_like_spec:
+        elif spec.has_rank and not is_like_spec:
             raise RequestError(
                 f"input '{name}' has shape {list(array.shape)}, but the model expects "
                 f"{list(spec.shape)}."

@@ -1,8 +1,4 @@
-"""Run requests of unequal lengths together: pad the shorter, trim the outputs.
-
-Which of them had better share one is said here as well; how a request is taken apart that came
-filled up is in `buckets`.
-"""
+"""Pad requests of unequal lengths for one run, and say which had better share one."""
 
 from __future__ import annotations
 

@@ -8,10 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from backends.batching.item import AXIS, RequestError, Rows, bare
-from backends.batching.padding import (
-    concatenate_padded,
-    near,
-)
+from backends.batching.padding import concatenate_padded, near
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -228,7 +225,6 @@ def pick_rows_above(array: NDArray[Any], column: int, least: float) -> NDArray[A
     The answer is [..., most rows, columns], in order: where others have more, rows of zeros follow.
 
     Raises RequestError: there is no such column of numbers.
-
     """
     if array.ndim < 2 or not 0 <= column < array.shape[-1] or array.dtype.kind not in "biuf":
         raise RequestError(

@@ -74,7 +74,6 @@ WIDE = 2**40 + 5
 REPEATS = ("Loop", "TensorIterator")
 """OpenVINO's names of the operators that would run so many times."""
 
-
 TIMED_S = 1.5  # for each engine, at most
 TIMES = 5
 LEAST_TIMES = 2
@@ -149,7 +148,6 @@ def answers(folder: Path, file: Path, signature: FileSignature) -> Reference:
 
     Raises Trouble: one of the model's own samples cannot be read, or its client refuses it.
     """
-    is_int8 = has_int8(file)
     session = open_session(file)
     exact = onnxruntime_run(session)
     tap = RecordingSession(session, exact)
@@ -162,7 +160,7 @@ def answers(folder: Path, file: Path, signature: FileSignature) -> Reference:
         given, outputs = (
             list(map(dict, side)) for side in make_up_rows(signature, lambda x, _: exact(x))
         )
-    return Reference(exact, client, results, given, outputs, tap, is_int8)
+    return Reference(exact, client, results, given, outputs, tap, has_int8(file))
 
 
 def results_of(

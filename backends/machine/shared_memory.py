@@ -21,12 +21,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from backends.machine.shared_folder import find_shared_folder, hold_lock
-from backends.model_config import (
-    DYNAMIC,
-    ModelConfigError,
-    instance_count,
-    max_batch_size,
-)
+from backends.model_config import DYNAMIC, ModelConfigError, instance_count, max_batch_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -119,7 +119,7 @@ class OnnxFile:
         self._session = _open(file, options, [(CPU, {})])
         self.path = file
         self.runtime = f"onnxruntime {onnxruntime.__version__}"
-        self.signature = _signature(_infer_shapes(self._session, file))
+        self.signature = _signature(_infer_shapes(self._session, file), file)
         self.metadata: Mapping[str, str] = self._session.get_modelmeta().custom_metadata_map
 
     def run(self, inputs: Tensors, outputs: Sequence[str]) -> dict[str, NDArray[Any]]:
@@ -156,7 +156,7 @@ class OnnxSession:
         self._shrinking = import_onnxruntime().RunOptions()
         self._shrinking.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
         self._sizes = {id(one): allocator.Sizes() for one in (self._alone, self._beside)}
-        self.signature = _signature(self._alone)
+        self.signature = _signature(self._alone, file)
 
     def run(self, inputs: Tensors, outputs: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Return the named outputs.
@@ -242,7 +242,18 @@ def _infer_shapes(session: Any, file: Path) -> Any:
     return _open(file, options, [(CPU, {})])
 
 
-def _signature(session: Any) -> FileSignature:
+def has_rank(file: Path, name: str) -> bool:
+    """Whether a file says how many dimensions a tensor has that has none for ONNX Runtime.
+
+    Without a shape these bytes of onnx.proto follow the name: the field and the length, 4, of
+    ValueInfoProto.type, those, 2, of TypeProto.tensor_type, and the field of the element type.
+    """
+    text = name.encode()
+    last = len(text) >> 7 or len(text)  # of the bytes that write the length
+    return not has_operator(file, [bytes([last]) + text + b"\x12\x04\x0a\x02\x08"])
+
+
+def _signature(session: Any, file: Path) -> FileSignature:
     """Return the tensors as the model's own file has them."""
     sides: dict[str, list[FileTensor]] = {"input": [], "output": []}
     for kind, nodes in (("input", session.get_inputs()), ("output", session.get_outputs())):
@@ -257,5 +268,6 @@ def _signature(session: Any) -> FileSignature:
                 )
             # A named dimension, or one without name or size, is dynamic.
             shape = tuple(size if isinstance(size, int) else DYNAMIC for size in node.shape)
-            sides[kind].append(FileTensor(node.name, DATA_TYPES[node.type], shape))
+            is_known = bool(shape) or has_rank(file, node.name)
+            sides[kind].append(FileTensor(node.name, DATA_TYPES[node.type], shape, is_known))
     return FileSignature(tuple(sides["input"]), tuple(sides["output"]))

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 WEIGHTS = ".bin"
 """The suffix of the file beside an `.xml` that has the weights."""
 
-TELEMETRY = "openvino_telemetry"
-
 ALL: Mapping[str, Rows] = {}
 
 
@@ -193,7 +191,7 @@ def core() -> Any:
     """
     # The package that `pip` installs with it would send statistics to OpenVINO's makers at each
     # import. Where a module is None, importing it fails, and OpenVINO does without.
-    sys.modules.setdefault(TELEMETRY, None)  # type: ignore[arg-type]
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     # Only where a file is opened: Triton starts one more process for each model, which completes
     # its configuration and often has nothing to open.
     try:

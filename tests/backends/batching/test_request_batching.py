@@ -267,19 +267,24 @@ def test_outputs_are_contiguous() -> None:
 
 
 class TestConform:
-    SPECS = {"x": FileTensor("x", "TYPE_FP32", (-1, 3)), "s": FileTensor("s", "TYPE_FP32", ())}
+    SPECS = {
+        "x": FileTensor("x", "TYPE_FP32", (-1, 3)),
+        "s": FileTensor("s", "TYPE_FP32", ()),
+        "u": FileTensor("u", "TYPE_FP32", (), has_rank=False),
+    }
 
-    @pytest.mark.parametrize(
-        ("shape", "expected"), [((1,), ()), ((2,), (2,)), ((1, 1), (1, 1)), ((3, 2), (3, 2))]
-    )
-    def test_a_scalar_loses_its_dimension_and_what_may_have_any_shape_is_passed_on(
-        self, shape: tuple[int, ...], expected: tuple[int, ...]
+    @pytest.mark.parametrize("shape", [(1,), (2,), (1, 1), (3, 2), ()])
+    def test_a_scalar_loses_its_dimension_and_an_unknown_rank_is_passed_on(
+        self, shape: tuple[int, ...]
     ) -> None:
-        assert conform({"s": np.ones(shape)}, self.SPECS)["s"].shape == expected
+        assert conform({"u": np.ones(shape)}, self.SPECS)["u"].shape == shape
+        assert conform({"s": np.ones([1] * len(shape))}, self.SPECS)["s"].shape == ()
 
     @pytest.mark.parametrize("shape", [(2, 4), (3,), (1, 1, 3), ()])
     def test_other_shapes_and_unknown_tensors_are_refused(self, shape: tuple[int, ...]) -> None:
         with pytest.raises(RequestError, match=r"input 'x' has shape \[.*\], but .* \[-1, 3\]\."):
             conform({"x": np.ones(shape)}, self.SPECS)
-        with pytest.raises(RequestError, match="input 'q' is unknown, but the model expects x, s"):
+        with pytest.raises(RequestError, match=r"input 's' has shape \[2.*\], but .* \[\]\."):
+            conform({"s": np.ones((2, *shape))}, self.SPECS)
+        with pytest.raises(RequestError, match=r"input 'q' is unknown, .* expects x, s, u"):
             conform({"q": np.ones(shape)}, self.SPECS)

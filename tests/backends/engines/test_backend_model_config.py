@@ -33,7 +33,7 @@ def tensor(name: str, *dims: int, **more: Any) -> dict[str, Any]:
 ROWS = FileSignature((spec("x", -1, 3),), (spec("y", -1, -1),))
 FIXED = FileSignature((spec("x", 1, 3),), (spec("y", -1, 3),))
 SCALAR = FileSignature((spec("x"),), (spec("y"),))
-UNSHAPED = spec("u")
+UNSHAPED = FileTensor("u", "TYPE_FP32", (), has_rank=False)
 
 
 def completed(
@@ -114,7 +114,8 @@ class TestCompletion:
         }
 
     def test_scalars_are_declared_as_one(self) -> None:
-        assert completed({"name": "m"}, SCALAR)["input"] == [tensor("x", 1)]
+        both = {"input": [tensor("x", 1)], "output": [tensor("y", 1)]}
+        assert completed({"name": "m"}, SCALAR) == both
         rows = FileSignature((spec("x", -1),), (spec("y", -1),))
         added = completed({"name": "m"}, rows, independent=True)
         assert added["output"] == [tensor("y", 1, reshape={"shape": []})]
@@ -123,10 +124,18 @@ class TestCompletion:
         added = completed({"name": "m"}, FileSignature(ROWS.inputs, (UNSHAPED,)))
         assert added == {"input": [tensor("x", -1, 3)], "output": [tensor("u", -1)]}
 
-    def test_batching_of_a_fixed_dimension_is_refused(self) -> None:
-        said = r"max_batch_size is 8 .* 'x' has shape \[1, 3\] in the file, .* dynamic \(-1\) first"
+    def test_an_input_of_unknown_rank_has_to_be_listed(self) -> None:
+        said = "not say how many dimensions the input 'u' has, .* list every input in config.pbtxt"
         with pytest.raises(ModelConfigError, match=said):
-            completed({"name": "m", "max_batch_size": 8}, FIXED, stated=True)
+            completed({"name": "m"}, FileSignature((UNSHAPED,), ROWS.outputs))
+
+    @pytest.mark.parametrize(("file", "shape"), [(FIXED, r"\[1, 3\]"), (SCALAR, r"\[\]")])
+    def test_batching_of_a_fixed_dimension_is_refused(
+        self, file: FileSignature, shape: str
+    ) -> None:
+        said = rf"max_batch_size is 8 .* 'x' has shape {shape} in the file, .* dynamic \(-1\) first"
+        with pytest.raises(ModelConfigError, match=said):
+            completed({"name": "m", "max_batch_size": 8}, file, stated=True)
 
 
 class TestCheck:
@@ -156,6 +165,12 @@ class TestCheck:
         given = [tensor("u", -1, 2)]
         config = {"name": "m", "max_batch_size": limit, "input": given, "output": given}
         check(config, FileSignature((UNSHAPED,), (UNSHAPED,)))
+
+    def test_a_scalar_is_listed_as_one(self) -> None:
+        config = {"name": "m", "input": [tensor("x", 1)], "output": [tensor("y", 1)]}
+        check(config, SCALAR)
+        with pytest.raises(ModelConfigError, match=r"'x' has dims \[7\] .* but shape \[\] in"):
+            check(config | {"input": [tensor("x", 7)]}, SCALAR)
 
     def test_not_every_output_needs_a_declaration(self) -> None:
         check(self.config(), FileSignature(ROWS.inputs, (*ROWS.outputs, spec("z", -1))))

@@ -208,6 +208,16 @@ class TestOnnxFile:
             "text", "TYPE_STRING", (-1, -1)
         )
 
+    @pytest.mark.parametrize(
+        ("shape", "known"), [(None, False), ([], True), ([3], True), (["n"], True)]
+    )
+    def test_an_unknown_rank_is_no_scalar(
+        self, tmp_path: Path, shape: list[int | str] | None, known: bool
+    ) -> None:
+        onnx_models.plus_one(tmp_path / "model.onnx", shape)
+        signature = session.OnnxFile(tmp_path / "model.onnx").signature
+        assert [one.has_rank for one in (*signature.inputs, *signature.outputs)] == [known, known]
+
     def test_a_missing_file_is_named(self, tmp_path: Path) -> None:
         with pytest.raises(
             ModelConfigError, match=r"expected at '.*model\.onnx', but there is none"

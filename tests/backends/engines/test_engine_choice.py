@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -297,6 +298,23 @@ class TestTrialsThatFail:
         found = ask()
         assert found.engine == ONNXRUNTIME
         assert "could not be made: [Errno 2] No such file or directory" in found.reason
+
+
+def test_a_choice_is_hidden_by_its_own_process_and_cannot_keep_a_model(tmp_path: Path) -> None:
+    engine_choice.hide(None)
+    file = engine_choice.show(FOUND, tmp_path, "m", "1")
+    assert file is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "unlink", Mock(side_effect=OSError("the disk is read-only")))
+        engine_choice.hide(file)
+    said = file.read_text()
+    for other in ("[]", json.dumps({**json.loads(said), "pid": 0})):
+        file.write_text(other)
+        engine_choice.hide(file)
+        assert file.read_text() == other
+    file.write_text(said)
+    engine_choice.hide(file)
+    assert not file.exists()
 
 
 def test_a_verdict_is_one_sentence() -> None:

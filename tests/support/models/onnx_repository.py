@@ -107,6 +107,7 @@ REFUSED: dict[str, tuple[Writer, str, list[str]]] = {
         rows(2) + takes("x", "3", more="allow_ragged_batch: true") + Y,
         ["input 'x' has allow_ragged_batch, but ragged batches are expected only by the native"],
     ),
+    "unknown_rank_in": (made.unknown_ranks, ONE, ["how many dimensions the input 'x' has"]),
     "bad_threads": (
         made.plus_one,
         parameter("intra_op_thread_count", "two"),
