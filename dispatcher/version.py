@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 
 VERSION = "0.1.0"  # pyproject.toml and the Makefile read it here
 
@@ -11,9 +10,9 @@ REVISION_VARIABLE = "TRITON_DISPATCHER_REVISION"  # set in the image
 UNKNOWN = "unknown"
 
 
-def revision(environment: Mapping[str, str] = os.environ) -> str:
+def revision() -> str:
     """Return the commit that the image was built from; `unknown` outside of one."""
-    return environment.get(REVISION_VARIABLE) or UNKNOWN
+    return os.environ.get(REVISION_VARIABLE) or UNKNOWN
 
 
 def describe_version() -> str:

@@ -217,7 +217,7 @@ def assemble(
         environment,
         readiness.refuse,
         loader.is_wanted,
-        control.find,
+        control.load_on_demand,
         follow=reloader.news.follow,
     )
     executor = Executor(lookup, admission.calls, grace_period(settings.client_timeout))

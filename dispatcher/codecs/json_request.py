@@ -219,8 +219,9 @@ def read_model_request(
     payload = check_type(
         document["payload"], "payload", dict | list, "an object, or a list of objects"
     )
-    payloads = payload if isinstance(payload, list) else [payload]
-    if payloads is payload:
+    is_list = isinstance(payload, list)
+    payloads = payload if is_list else [payload]
+    if is_list:
         check_length(payloads, "payload", MAX_BATCH)
         for position, one in enumerate(payloads):
             check_type(one, f"payload[{position}]", dict, "an object")
@@ -230,7 +231,7 @@ def read_model_request(
     return ModelRequest(
         modelname=modelname,
         payloads=payloads,
-        is_list=payloads is payload,
+        is_list=is_list,
         parameters=parameters | of_sequence(document),
         modelversion=read_version(document, metadata),
         shared=shared,

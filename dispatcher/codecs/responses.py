@@ -163,8 +163,12 @@ def encode(document: Any) -> tuple[str, int]:
     except MemoryError:  # not the fault of the document
         raise
     except Exception as error:  # raised by an author's own kind of dictionary, too
+        try:
+            reason = str(error)[:300]
+        except Exception:
+            reason = type(error).__name__
         raise NotJson(
-            f"the model's client answered what JSON cannot represent: {error}",
+            f"the model's client answered what JSON cannot represent: {reason}",
             hint="a client returns dictionaries, lists, texts and numbers of Python's own: "
             "array.tolist(), float(number), data.decode()",
         ) from error

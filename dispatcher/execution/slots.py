@@ -68,7 +68,7 @@ class Slot:
     thread: int = 0
     hanging: bool = False
     refused: bool = False
-    wake: threading.Lock | None = None
+    woken: threading.Lock | None = None
     answered: threading.Event | None = None
 
     def late(self) -> bool:
@@ -179,11 +179,13 @@ class Slots:
                 return slot
             if not in_series:
                 self._waiting_queue.join(slot)
-            slot.wake = threading.Lock()
-            slot.wake.acquire()
+            slot.woken = threading.Lock()
+            slot.woken.acquire()
             queue = self.queues.setdefault(model, deque())
             (queue.appendleft if in_series else queue.append)(slot)
-        slot.wake.acquire(timeout=max(0.0, min(deadline - time.monotonic(), threading.TIMEOUT_MAX)))
+        slot.woken.acquire(
+            timeout=max(0.0, min(deadline - time.monotonic(), threading.TIMEOUT_MAX))
+        )
         with self._lock:
             granted = slot in self.running
             if not granted:
@@ -295,8 +297,8 @@ class Slots:
     def wake(self, slot: Slot) -> None:
         """Wake a waiting request, with its slot or without; the lock is held."""
         self._leave_queue(slot)
-        if slot.wake is not None:
-            slot.wake.release()
+        if slot.woken is not None:
+            slot.woken.release()
 
     def _leave_queue(self, slot: Slot) -> None:
         queue = self.queues.get(slot.model)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -20,8 +19,6 @@ from dispatcher.models.repository import no_such_folder
 from dispatcher.s3.model_cache import ModelCache
 from dispatcher.s3.remote_models import RemoteModels
 
-log = logging.getLogger(__name__)
-
 
 @dataclass
 class ModelControl:
@@ -36,7 +33,7 @@ class ModelControl:
         """Keep a model loaded meanwhile; nothing unloads one here but a caller."""
         return nullcontext()
 
-    def find(self, asked: str, until: float | None) -> bool:  # noqa: ARG002
+    def load_on_demand(self, asked: str, until: float | None) -> bool:  # noqa: ARG002
         """Load a model that is not loaded, on demand; here nothing is."""
         return False
 

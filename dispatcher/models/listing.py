@@ -123,9 +123,9 @@ class ModelListing:
             return {}
         try:
             noted = json.loads((self.engines / f"{model}.{version}.json").read_bytes())
-        except (OSError, ValueError):  # no file, or a damaged one
+            return {key: noted[key] for key in ENGINE_FIELDS if key in noted}
+        except (OSError, ValueError, TypeError):  # no file, or a damaged one
             return {}
-        return {key: noted[key] for key in ENGINE_FIELDS if key in noted}
 
 
 def model_url(folder: Path) -> str:
@@ -136,7 +136,7 @@ def model_url(folder: Path) -> str:
         own = authors_folder(folder)
     try:
         return str(json.loads((own / RECORD).read_bytes())["source"])
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return str(own)
 
 

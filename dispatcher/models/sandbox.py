@@ -34,8 +34,6 @@ from dispatcher.models.links import keep_listable
 from dispatcher.settings import ASIDE, Settings, read_settings, remote_triton
 from dispatcher.status.checks import failures
 
-log = logging.getLogger(__name__)
-
 MODULE = "dispatcher.models.sandbox"
 PROCESS_SHARE = 0.6  # of the time that is left, for one process: one that hangs leaves the rest
 PR_SET_PDEATHSIG = 1  # linux/prctl.h

@@ -191,7 +191,7 @@ class InferenceHandler:
             name = model_request.modelname
             slot.on_timeout = partial(self.answer_timeout, connection, g.record, name)
         with slot:
-            prepared = self.prepared(model_request, metadata, deadline)
+            prepared = self.prepare_and_note(model_request, metadata, deadline)
             chosen = negotiate(metadata.accept, available_types(model_request, prepared.client))
             if chosen != JSON:
                 refuse_to_keep(model_request, chosen)
@@ -213,7 +213,7 @@ class InferenceHandler:
         """Answer with the results of one payload as the model gives them, if it gives several."""
 
         def answer(series: Series) -> Response:
-            prepared = self.prepared(model_request, metadata, series.time_limit.ends)
+            prepared = self.prepare_and_note(model_request, metadata, series.time_limit.ends)
             offered = available_types(model_request, prepared.client)
             if prepared.streams():
                 offered = (*offered, LINES, EVENTS)
@@ -241,7 +241,7 @@ class InferenceHandler:
             refuse_to_keep(model_request, LINES)
 
         def answer(series: Series) -> Response:
-            prepared = self.prepared(model_request, metadata, series.time_limit.deadline())
+            prepared = self.prepare_and_note(model_request, metadata, series.time_limit.deadline())
             batches = self.executor.batches(prepared, series)
             if stream:
                 return results_in_lines(batches, prepared, LINES, self.telemetry)
@@ -335,7 +335,7 @@ class InferenceHandler:
             record.queue = time.monotonic() - record.since - record.s3
         return slot
 
-    def prepared(
+    def prepare_and_note(
         self, model_request: ModelRequest, metadata: Metadata, deadline: float
     ) -> PreparedRequest:
         """Prepare the request to the only model; note it in the record."""

@@ -192,12 +192,14 @@ def request_document() -> dict[str, Any]:
 
 
 def refuse_parameters() -> None:
-    """Refuse parameters of a load or unload: a restart of Triton would lose them."""
+    """Refuse parameters of a load or unload: a restart of Triton would lose what they change."""
     parameters = request_document().get("parameters") or {}
     if not isinstance(parameters, dict):
         raise BadBody(f"`parameters` is {brief(parameters)}", hint="expected an object, or none")
     if given := [name for name, value in parameters.items() if value]:
+        by_itself = "each model is unloaded by itself"
+        why = by_itself if given[0] == "unload_dependents" else "a restart would lose it"
         raise BadBody(
-            f"`parameters` has {brief(given[0])}, which is not taken: a restart would lose it",
+            f"`parameters` has {brief(given[0])}, which is not taken: {why}",
             hint="edit the model's folder, then load the model; unload each model by itself",
         )

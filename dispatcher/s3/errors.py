@@ -164,7 +164,8 @@ def forbidden(operation: str, code: str, location: Location, text: str) -> Objec
     resource = f"arn:aws:s3:::{location.bucket}{key}"
     if named := NAMED_RIGHT.search(text):
         action, resource = named[1], named[2] or resource
-    hint = f"allow {action} on {resource} for the container's user or role"
+    wish = "remove the explicit deny of" if "explicit deny" in text else "allow"
+    hint = f"{wish} {action} on {resource} for the container's user or role"
     if not named and action == "s3:GetObject":
         hint += (
             "; S3 says the same of a missing object to those without s3:ListBucket, and of a "

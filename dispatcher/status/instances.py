@@ -153,10 +153,10 @@ def process_memory(pid: int, proc: Path = Path("/proc")) -> int:
     return 0
 
 
-def process_cpu(pid: int, proc: Path = Path("/proc"), *, children: bool = True) -> float:
+def process_cpu(pid: int, *, children: bool = True) -> float:
     """Return the CPU seconds of a process, with those of its ended children; 0 if it has ended."""
     with suppress(OSError):
-        fields = (proc / str(pid) / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         used = fields[11 : 15 if children else 13]  # utime, stime, cutime, cstime
         return sum(map(int, used)) / os.sysconf("SC_CLK_TCK")
     return 0.0
@@ -215,8 +215,12 @@ class Reloads:
         try:
             is_new = self.lost[model] == NEVER_LOADED
             needed = 0 if is_new else versions * self._server.instances(model, timeout=WORD_S)
-            lacks = is_new or self.lost[model] < needed
-            if lacks and (is_new or self._counts[starts] < MOST_RELOADS):
+            if not is_new and self.lost[model] >= needed:
+                return
+            if not is_new and self._counts[starts] >= MOST_RELOADS:
+                often = f"models were loaded again {MOST_RELOADS} times since Triton was started"
+                log.warning("the model %s goes on with fewer processes: %s", model, often)
+            else:
                 self._counts[starts] += 1
                 load = self._server.load if is_new else self._server.reload
                 load(model, timeout=self._timeout)

@@ -31,8 +31,6 @@ from dispatcher.log_lines import (
 if TYPE_CHECKING:
     from dispatcher.telemetry.traces import RequestTrace
 
-log = logging.getLogger(__name__)
-
 BATCH_S = 0.1
 MAX_WAITING = 20_000  # records; some 20 MB
 MAX_NAMES = 10  # models of one request

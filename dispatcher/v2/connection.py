@@ -31,13 +31,7 @@ class TritonHttp:
         """Get a document that Triton has."""
         return self.call("GET", path, deadline=g.record.since + self.settings.client_timeout)
 
-    def call(
-        self,
-        method: str,
-        path: str,
-        body: bytes | None = None,
-        deadline: float = 0.0,
-    ) -> bytes:
+    def call(self, method: str, path: str, body: bytes | None = None, *, deadline: float) -> bytes:
         """Return what Triton answers.
 
         Raises InferenceError: by Triton's status; or Triton did not answer, or not in time.

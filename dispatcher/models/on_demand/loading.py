@@ -96,7 +96,7 @@ class OnDemand(ModelControl):
             with suppress(OSError):
                 os.utime(file)
 
-    def find(self, asked: str, until: float | None) -> bool:
+    def load_on_demand(self, asked: str, until: float | None) -> bool:
         """Load a model that no client is for, by its name or alias; return True.
 
         Raises UnknownModel: there is none; the hint lists those that can be loaded.

@@ -95,7 +95,15 @@ def test_each_version_has_its_own_engine(
 
 
 @pytest.mark.parametrize(
-    "why", ["it is not ready", '{"engine": "openv', "\xff", "nothing was noted", "no RUN_DIR"]
+    "why",
+    [
+        "it is not ready",
+        '{"engine": "openv',
+        "null",
+        '["engine"]',
+        "nothing was noted",
+        "no RUN_DIR",
+    ],
 )
 def test_else_nothing_is_shown(server: FakeTriton, tmp_path: Path, why: str) -> None:
     """Of a damaged file too; the backends of others note nothing."""

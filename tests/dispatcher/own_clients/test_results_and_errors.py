@@ -15,6 +15,8 @@ from tests.support.fake_triton import FakeTriton
 from tests.support.own_clients import answering, ask, served
 from tests.support.stand_ins import assert_error
 
+RAISES = "type('D', (dict,), {{'items': lambda self: (_ for _ in ()).throw({})}})({{1: 1}})"
+
 
 @pytest.mark.parametrize(
     ("expression", "words"),
@@ -26,6 +28,8 @@ from tests.support.stand_ins import assert_error
         ("10**5000", "4300 digits"),
         ("{10**5000: 3}", "4300 digits"),
         ("(lambda a: a.append(a) or a)([])", "recursion"),
+        (RAISES.format("RuntimeError('x' * 1000)"), "represent: xxx"),
+        (RAISES.format("type('Odd', (Exception,), {'__str__': lambda e: 1 / 0})()"), ": Odd"),
     ],
 )
 def test_a_result_that_is_not_json_is_named(
@@ -34,6 +38,7 @@ def test_a_result_that_is_not_json_is_named(
     client = served(tmp_path, answering(expression))
     error = assert_error(ask(client), 500, "client_failed")
     assert words in error["message"]
+    assert len(error["message"]) < 400
     assert ".tolist()" in error["hint"]
     assert "'mine'" in caplog.text
     assert ask(client, "healthy").json["result"] == "well"

@@ -119,7 +119,7 @@ KMS = (
     "User: arn:aws:sts::111122223333:assumed-role/r/s is not authorized to perform: kms:Decrypt on "
     "resource: arn:aws:kms:eu-west-1:111122223333:key/k because no identity-based policy allows it"
 )
-
+DENIED = KMS.partition(" because")[0] + " with an explicit deny in a resource-based policy"
 
 HOME = {"x-amz-bucket-region": "eu-west-1"}
 
@@ -140,6 +140,7 @@ HOME = {"x-amz-bucket-region": "eu-west-1"}
         (400, "KMS.DisabledException", {}, (502, "storage_failed"), ("KMS.DisabledException",)),
         (400, "InvalidRequest: as SSE-C", {}, (502, "storage_failed"), ("as SSE-C",)),
         (403, f"AccessDenied: {KMS}", {}, (403, "object_forbidden"), ("allow kms:Decrypt on arn",)),
+        (403, f"AccessDenied: {DENIED}", {}, (403, "object_forbidden"), ("deny of kms:Decrypt",)),
     ],
 )
 def test_the_codes_of_s3_have_answers(

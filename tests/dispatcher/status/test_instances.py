@@ -199,8 +199,9 @@ class TestAModelThatIsLoadedAgain:
         assert stage.server.reloads == ["other"] * reloads
 
     def test_one_that_dies_again_and_again_is_left_to_a_restart(
-        self, stage: Stage, proc: Proc
+        self, stage: Stage, proc: Proc, caplog: pytest.LogCaptureFixture
     ) -> None:
+        stage.server.counted = {"echo": 3}
         for pid in range(101, 102 + MOST_RELOADS):
             proc.put(pid, "echo")
             proc.go(71) if pid == 101 else None
@@ -209,6 +210,7 @@ class TestAModelThatIsLoadedAgain:
             stage.round()
             kill(stage, proc, pid)
         assert len(stage.server.reloads) == MOST_RELOADS
+        assert caplog.text.count("echo goes on with fewer processes") == 1
         assert stage.readiness.restart_helps()
 
 

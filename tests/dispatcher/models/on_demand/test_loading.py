@@ -136,6 +136,6 @@ def test_an_unknown_name_makes_no_file(models: Models) -> None:
         with control.using(name, soon()):
             pass
         with pytest.raises(UnknownModel) as caught:
-            control.find(name, soon())
+            control.load_on_demand(name, soon())
         assert caught.value.hint == "it has known"
     assert list(models.used.iterdir()) == []
