@@ -99,6 +99,7 @@ def test_each_version_has_its_own_engine(
     [
         "it is not ready",
         '{"engine": "openv',
+        "\xff",
         "null",
         '["engine"]',
         "nothing was noted",
