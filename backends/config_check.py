@@ -91,9 +91,8 @@ def refuse_ragged(config: Mapping[str, Any]) -> None:
 
 def refuse_unsupported(config: Mapping[str, Any]) -> None:
     """Raise ModelConfigError for what Triton's Python-based backends cannot do."""
-    policy, sequence = (
-        config.get(name) or {} for name in ("model_transaction_policy", "sequence_batching")
-    )
+    policy = config.get("model_transaction_policy") or {}
+    sequence = config.get("sequence_batching") or {}
     for has_it, what, why, fix in (
         (config.get("batch_input"), "the configuration has batch_input", RAGGED, NATIVE),
         (config.get("batch_output"), "the configuration has batch_output", RAGGED, NATIVE),

@@ -175,7 +175,8 @@ def blame(
     error: BadRequest, asked: str, by: str, payloads: Sequence[Payload], given: Sequence[Any]
 ) -> InferenceError:
     """Return the error for a refused payload: the caller's if that sent it, else the class's."""
-    position, where = error.position if len(payloads) > 1 else None, None
+    position = error.position if len(payloads) > 1 else None
+    where = None
     if isinstance(position, int):
         payloads = payloads[position : position + 1]
     if not isinstance(error, BadParameter):
@@ -211,5 +212,9 @@ def with_message(
 ) -> InferenceError:
     """Return a copy of an error with another message, of another payload or none."""
     copied = place_error(error, position)
-    copied.message, copied.args = message, (message,)
+    try:
+        copied.message, copied.args = message, (message,)
+    except AttributeError:  # the author's class computes it
+        kinds = (one for one in type(error).__mro__ if one.__module__ == place_error.__module__)
+        copied = place_error(next(kinds)(message, hint=error.hint), position)
     return copied

@@ -74,9 +74,9 @@ class Client(ABC):
     Lifetime: one object per web worker, made once when the worker has started; load what is costly
     (a tokenizer, labels) in `__init__`. Threads: many call `inference` of the same object at the
     same time, so keep nothing of a request on `self`. Time: wait for nothing longer than
-    `self.request.time_left()` seconds; a call that does not return blocks a thread of the worker,
-    and four of them disable the model. Errors: raise those of `clients.errors` for what the caller
-    should know; any other exception is logged, and answered with a constant text.
+    `self.request.time_left()` seconds; the caller of one that does not return gets 504, and the web
+    worker is replaced when half of its slots hang. Errors: raise those of `clients.errors` for what
+    the caller should know; any other exception is logged, and answered with a constant text.
     """
 
     modelname: ClassVar[str]

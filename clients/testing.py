@@ -155,9 +155,7 @@ class OnnxModels(Inference):
         parameters: Mapping[str, Any] | None = None,
         timeout: float,
     ) -> dict[str, npt.NDArray[np.generic]]:
-        from onnxruntime.capi.onnxruntime_pybind11_state import (
-            InvalidArgument,
-        )
+        from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
         session, classes = self._session(model, version), classes or {}
         signature = self.signature(model, version, timeout=0.0)

@@ -259,13 +259,14 @@ def _signature(session: Any, file: Path) -> FileSignature:
     for kind, nodes in (("input", session.get_inputs()), ("output", session.get_outputs())):
         for node in nodes:
             if node.type not in DATA_TYPES:
-                is_zipmap = node.type.startswith("seq(map(")
-                its = "sequence of maps (ZipMap)" if is_zipmap else f"{node.type} in the file"
-                others = f"export the model with tensors alone: {', '.join(DATA_TYPES)}"
-                raise ModelConfigError(
-                    f"{kind} '{node.name}' is a {its}, which Triton cannot carry.",
-                    ZIPMAP if is_zipmap else CAST if node.type.startswith("tensor(") else others,
-                )
+                its = f"{node.type} in the file"
+                fix = f"export the model with tensors alone: {', '.join(DATA_TYPES)}"
+                if node.type.startswith("seq(map("):
+                    its, fix = "sequence of maps (ZipMap)", ZIPMAP
+                elif node.type.startswith("tensor("):
+                    fix = CAST
+                what = f"{kind} '{node.name}' is a {its}, which Triton cannot carry."
+                raise ModelConfigError(what, fix)
             # A named dimension, or one without name or size, is dynamic.
             shape = tuple(size if isinstance(size, int) else DYNAMIC for size in node.shape)
             is_known = bool(shape) or has_rank(file, node.name)

@@ -246,7 +246,10 @@ class Detection(Family[DetectionKeys, DetectorPlan]):
 
     def draw(self, payload: Payload, result: Any, media_type: str) -> bytes:
         if self.request.parameters["format"] == "objects":
-            boxes = [Box(**one.pop("box"), **one) for one in map(dict, result)]
+            boxes = [
+                Box(**one["box"], label=one["label"], score=one["score"], index=one["index"])
+                for one in result
+            ]
         else:
             boxes = [
                 Box(x1, y1, x2, y2, self.labels[kind], score, kind)

@@ -20,13 +20,7 @@ import simplejpeg
 from PIL import Image, ImageChops
 
 from clients.errors import BadPayload, InferenceError, TooManyRequests
-from clients.images.jpeg import (
-    MOST_SCANS,
-    SCANS_OF_LARGEST,
-    Header,
-    header_of_plain_jpeg,
-    scans,
-)
+from clients.images.jpeg import MOST_SCANS, SCANS_OF_LARGEST, Header, header_of_plain_jpeg, scans
 from clients.images.opening import open_picture
 from clients.request import time_to_wait
 

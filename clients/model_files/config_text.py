@@ -66,9 +66,9 @@ class Message:
         """Return the value of a field that is set at most once."""
         return next(iter(self.texts(name)), default)
 
-    def number(self, name: str, default: int = 0) -> int:
-        """Return the value of a field that holds a whole number."""
-        return parse_integer(self.text(name) or str(default))
+    def number(self, name: str) -> int:
+        """Return the value of a field that holds a whole number; 0 where there is none."""
+        return parse_integer(self.text(name) or "0")
 
     def readable_number(self, name: str) -> int:
         """Return the same; 0 for a text that is no number, which Triton refuses."""

@@ -71,14 +71,13 @@ def gpu_settings(text: str) -> list[GpuSetting]:
     Nothing is found in a text that cannot be read: Triton says what is wrong with it.
     """
     message = read_if_right(text)
-    found = {  # by their places: `[0, 1]` is two fields at one place
-        field.start: GpuSetting(key, field, line_of(text, field), rule)
-        for key, rule in RULES.items()
-        for outer, _, name in [key.rpartition(".")]
-        for one in (message.messages(outer) if outer else [message])
-        for field in one.all(name)
-        if not rule.values or field.value in rule.values
-    }
+    found = {}  # by their places: `[0, 1]` is two fields at one place
+    for key, rule in RULES.items():
+        outer, _, name = key.rpartition(".")
+        for one in message.messages(outer) if outer else [message]:
+            for field in one.all(name):
+                if not rule.values or field.value in rule.values:
+                    found[field.start] = GpuSetting(key, field, line_of(text, field), rule)
     return [found[start] for start in sorted(found)]
 
 

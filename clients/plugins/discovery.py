@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import importlib
 import logging
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -20,7 +20,8 @@ from typing import TypeAlias
 
 import clients
 from clients.base import Client
-from clients.families.base.dispatch_toml import FILE
+from clients.errors import ClientDisabled
+from clients.families.base.dispatch_toml import FILE, is_inside, read_table
 from clients.families.base.family import client_class
 from clients.model_files.files import is_file, is_litter
 from clients.plugins import imports as beside
@@ -83,17 +84,21 @@ def names_in(source: Source) -> list[str]:
 
 def client_files(folder: Path) -> Iterator[Path]:
     """Yield the Python files of a folder, and the folders in it that are packages."""
-    try:
-        paths = sorted(folder.iterdir())
-    except OSError:  # it was removed since the start
-        return
-    for path in paths:
+    for path in list_folder(folder):
         if is_litter(path):  # such as `._double.py` of macOS, which is no Python
             continue
         if path.suffix == ".py" and path.stem != "__init__":
             yield path
         elif is_file(path / "__init__.py"):
             yield path / "__init__.py"
+
+
+def list_folder(folder: Path) -> list[Path]:
+    """Return what is in a folder, in order; nothing of what is none, or was removed."""
+    try:
+        return sorted(folder.iterdir())
+    except (OSError, ValueError):  # the name can be no path
+        return []
 
 
 def file_source(path: Path) -> Source:
@@ -104,12 +109,21 @@ def file_source(path: Path) -> Source:
 
 def model_source(path: Path) -> Source:
     """Return the source for a model with a `dispatch.toml`."""
-    files: list[Path] = []
-    for folder, inner, names in os.walk(path.parent, followlinks=True):
-        inner[:] = [name for name in inner if not name.isdigit()]  # but for those of versions
-        files += (Path(folder, name) for name in names if not name.isdigit())  # a broken link
-    mark, model = mark_files(files), path.parent.name
+    mark, model = mark_files(model_files(path)), path.parent.name
     return Source(str(path), mark, lambda: [client_class(path)], foreign=False, model=model)
+
+
+def model_files(path: Path) -> Iterator[Path]:
+    """Yield what is beside a `dispatch.toml`, but for versions, or named in it, one folder deep.
+
+    Not all below: an environment may be there, or a link to any folder, itself included.
+    """
+    places = [one for one in list_folder(path.parent) if not one.name.isdigit()]
+    with suppress(ClientDisabled):  # loading it reports the mistake
+        places += [path.parent / one for one in read_table(path).values() if is_inside(one)]
+    for place in places:
+        yield place
+        yield from list_folder(place)
 
 
 def mark_files(files: Iterable[Path]) -> Mark:

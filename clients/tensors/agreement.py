@@ -40,10 +40,8 @@ def compare(kind: str, expected: Any, got: Any, *, confidence: float = 0.0) -> A
     """Compare two answers to the same payload.
 
     Args:
-        kind: the family that answers, such as "detection"; any other text compares tensors.
-        expected: the client's result, in any of its formats; for classes the model's scores
-            [..., classes] as well, which say more than the best few if they are logits; for tensors
-            an array, or arrays by name.
+        kind: the family that answers: of objects, of vectors, or of classes or words.
+        expected: the client's result, in any of its formats.
         got: the result compared with it, in the same form.
         confidence: the least score of an object: an object may be missing if its score is as near
             to this as scores may differ.
@@ -53,9 +51,7 @@ def compare(kind: str, expected: Any, got: Any, *, confidence: float = 0.0) -> A
         return objects(expected, got, confidence)
     if kind == "embedding":
         return embeddings(expected, got)
-    if kind in {"classification", "text-classification", "fill-mask"}:
-        return classes(expected, got)
-    return tensors(expected, got)
+    return classes(expected, got)
 
 
 def worst_of(found: Sequence[Agreement]) -> Agreement:
@@ -82,16 +78,9 @@ def different(what: str) -> Agreement:
 
 def classes(expected: Any, got: Any) -> Agreement:
     """Compare the best classes, or words of each mask, and their probabilities."""
-    if isinstance(expected, np.ndarray):
-        if expected.shape != got.shape:
-            return different(f"the scores are {list(got.shape)}, not {list(expected.shape)}")
-        rows = (side.reshape(-1, side.shape[-1]).tolist() for side in (expected, got))
-        pairs = [tuple(dict(enumerate(row)) for row in pair) for pair in zip(*rows, strict=True)]
-    else:
-        blanks = bool(expected) and isinstance(expected[0], list)
-        sides = (expected, got) if blanks else ([expected], [got])
-        pairs = [tuple(map(by_class, pair)) for pair in zip(*sides, strict=True)]
-    return worst_of([same_first(*pair) for pair in pairs])
+    blanks = bool(expected) and isinstance(expected[0], list)
+    sides = (expected, got) if blanks else ([expected], [got])
+    return worst_of([same_first(*map(by_class, pair)) for pair in zip(*sides, strict=True)])
 
 
 def by_class(result: Sequence[Any]) -> dict[Any, float]:

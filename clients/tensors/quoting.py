@@ -5,17 +5,20 @@ from __future__ import annotations
 JSON_WORDS = {None: "null", True: "true", False: "false"}
 
 
-def brief(value: object, longest: int = 60) -> str:
+LONGEST = 60  # characters, or elements that are looked at
+
+
+def brief(value: object) -> str:
     """Return a value as it is quoted to the caller: only the beginning of a long one."""
     if value is None or isinstance(value, bool):
         return JSON_WORDS[value]
     if isinstance(value, dict):
         return f"an object with {len(value)} fields"
-    if isinstance(value, list) and any(isinstance(one, list | dict) for one in value[:longest]):
+    if isinstance(value, list) and any(isinstance(one, list | dict) for one in value[:LONGEST]):
         return f"a list of {len(value)} lists or objects"  # the depth is the caller's
-    shown = repr(value[: longest + 1] if isinstance(value, str | list) else value)
+    shown = repr(value[: LONGEST + 1] if isinstance(value, str | list) else value)
     shown = shown if encodable(shown) else ascii(shown)
-    return shown if len(shown) <= longest else f"{shown[:longest]}…"
+    return shown if len(shown) <= LONGEST else f"{shown[:LONGEST]}…"
 
 
 def encodable(text: str) -> bool:

@@ -16,14 +16,7 @@ import numpy as np
 from clients.base import Payload
 from clients.errors import BadPayload
 from clients.request import SEQUENCE_NAMES
-from clients.tensors.elements import (
-    BASE64,
-    convert,
-    flatten_as,
-    from_base64,
-    from_bytes,
-    json_data,
-)
+from clients.tensors.elements import BASE64, convert, flatten_as, from_base64, from_bytes, json_data
 from clients.tensors.quoting import brief, encodable
 from clients.tensors.scores import NotFinite
 from clients.tensors.signature import DATATYPES, DTYPES, Array, input_named, refuse_wrong_tensor

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -184,9 +185,10 @@ def fields_from(folder: Path, kept: Path) -> dict[str, Any]:
     fields = read(folder)
     with suppress(OSError):  # where that is possible
         kept.parent.mkdir(exist_ok=True)
-        part = kept.with_suffix(f".{os.getpid()}")
-        part.write_text(json.dumps(fields), encoding="utf-8")
-        part.rename(kept)  # whole, or not there
+        with TemporaryDirectory(dir=kept.parent) as place:
+            part = Path(place, kept.name)
+            part.write_text(json.dumps(fields), encoding="utf-8")
+            part.rename(kept)  # whole, or not there
     return fields
 
 

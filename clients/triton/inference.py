@@ -186,7 +186,7 @@ class TritonInference(Inference):
         own = {k: v for k, v in (parameters or {}).items() if k not in OWN}
         hinted = hint_parameters(model, hints)
         channel = self._channel(model)
-        channel.runs.refuse_if_late(model)
+        channel.runs.refuse_if_many_are_late(model)
 
         def run(layout: Layout | None) -> Arrays:
             left = deadline - time.monotonic()

@@ -16,22 +16,20 @@ import grpc
 import numpy as np
 import numpy.typing as npt
 from tritonclient.grpc import service_pb2
-from tritonclient.utils import (
-    deserialize_bytes_tensor,
-    np_to_triton_dtype,
-    triton_to_np_dtype,
-)
+from tritonclient.utils import deserialize_bytes_tensor, np_to_triton_dtype, triton_to_np_dtype
 
 from clients.errors import (
     BadParameter,
     DeadlineExceeded,
     InferenceError,
     ModelBusy,
+    ModelFailed,
     ModelUnavailable,
     TensorsRefused,
 )
 from clients.request import SequencePart, Stream, trace_headers
 from clients.tensors.elements import binary_data
+from clients.triton.errors import first_line
 from clients.triton.server import Answer, Hints, Scalar, Signature, Tensors
 from clients.triton.shared_memory import Arrays, Layout, Region
 
@@ -291,7 +289,7 @@ class Runs:
             # hold the tensors.
             call = error = None
 
-    def refuse_if_late(self, model: str) -> None:
+    def refuse_if_many_are_late(self, model: str) -> None:
         """Raise ModelBusy where many runs go on after their time limits."""
         if self._late[model] >= MOST_LATE:
             raise ModelBusy(
@@ -320,7 +318,10 @@ class TritonStream(Stream[Arrays]):
 
     def __next__(self) -> Arrays:
         try:
-            answer = next(self._call).infer_response
+            came = next(self._call)
+            if came.error_message:  # of a Triton that does not know `WITH_STATUS`
+                raise ModelFailed(first_line(came.error_message))
+            answer = came.infer_response
             arrays = {
                 output.name: array_of(answer, number)
                 for number, output in enumerate(answer.outputs)

@@ -40,8 +40,8 @@ def one_of(*choices: str) -> Kind:
     )
 
 
-def is_whole(value: object, low: int = 1, high: int = 100_000) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+def is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 100_000
 
 
 def is_list(value: object, fits: Callable[[Any], bool], count: int = 0) -> bool:
@@ -163,7 +163,7 @@ def read_table(path: Path) -> dict[str, Any]:
     """Return the content of a file."""
     try:
         return tomllib.loads(text_of(path))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ClientDisabled(
             f"{authors(path)} cannot be read: {error}", hint=remedy(path, path.parent.name)
         ) from error

@@ -105,11 +105,11 @@ class Family(Client, Generic[K, P]):
     def refuse_unknown(self, payload: Payload) -> None:
         """Raise BadPayload for a payload with unknown fields."""
         if self.fields and (unknown := [other for other in payload if other not in self.fields]):
-            raise BadPayload(
-                f"the payload has an unknown field {brief(unknown[0])}",
-                hint=f"the payload may have {', '.join(self.fields)}; `parameters`, beside "
-                f"`payload` as all other fields, may have {', '.join(self.parameters)}",
-            )
+            hint = f"the payload may have {', '.join(self.fields)}"
+            if self.parameters:
+                hint += "; `parameters`, beside `payload` as all other fields, may have "
+                hint += ", ".join(self.parameters)
+            raise BadPayload(f"the payload has an unknown field {brief(unknown[0])}", hint=hint)
 
     def example_of(self, given: Payload | str) -> Payload:
         """Return the payload that an entry of the key `examples` means."""

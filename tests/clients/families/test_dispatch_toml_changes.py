@@ -60,6 +60,18 @@ def test_a_file_in_a_folder_is_seen_when_it_changes(bench: Bench) -> None:
     assert model_source(bench.folder / "dispatch.toml").mark == after
 
 
+def test_neither_circles_of_links_nor_what_is_deep_below_is_looked_at(bench: Bench) -> None:
+    bench.set_up('family = "classification"', PICTURES)
+    (bench.folder / "again").symlink_to(".")
+    (bench.folder / "env" / "lib").mkdir(parents=True)
+    (bench.folder / "env" / "lib" / "os.py").touch()
+    (bench.folder / "names").mkdir()
+    (bench.folder / "names" / "a.txt").touch()
+    mark = model_source(bench.folder / "dispatch.toml").mark
+    assert str(bench.folder / "names" / "a.txt") in mark
+    assert max(len(Path(one).relative_to(bench.folder).parts) for one in mark) == 2
+
+
 @pytest.mark.parametrize("text", ["long " * 100, "\\u0000", "a/" * 5000])
 def test_a_text_that_can_be_no_path_is_a_mistake_of_its_own_model(bench: Bench, text: str) -> None:
     bench.set_up(f'family = "classification"\ndescription = "{text}"', PICTURES)

@@ -97,6 +97,9 @@ def test_vectors_are_means_over_the_tokens_and_of_length_1(bench: Bench) -> None
         short, long = client.inference_batch([{"text": "the cat"}, {"text": "the cat the cat"}])
     assert short == pytest.approx([0.6, 0.8, 0, 0, 0, 0, 0, 0])
     assert long == short
+    with pytest.raises(BadPayload, match="unknown field 'top_k'") as caught:
+        bench.ask({"text": "the cat", "top_k": 1})
+    assert caught.value.hint == "the payload may have text"
     bench.set_up('family = "embedding"\nnormalised = false', TEXTS)
     assert bench.ask({"text": "the cat"})[:2] == [1.5, 2]
     bench.set_up('family = "embedding"\nnormalised = false\npooling = "first"', TEXTS)

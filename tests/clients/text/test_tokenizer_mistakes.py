@@ -87,6 +87,24 @@ def test_following_the_hints_helps(tmp_path: Path) -> None:
     assert load_tokenizer(tmp_path / "again").backend.encode("the world").ids == expected
 
 
+def test_what_two_threads_write_is_apart_and_nothing_is_left_of_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts: list[Path] = []
+
+    def refuse(part: Path, _: Path) -> None:
+        parts.append(part)
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(tokenizer, "read", lambda _: {"backend": "{}"})
+    monkeypatch.setattr(Path, "rename", refuse)
+    for _ in range(2):
+        kept = tmp_path / "kept" / "a.json"
+        assert tokenizer.fields_from(tmp_path, kept) == {"backend": "{}"}
+    assert len({*parts}) == 2
+    assert not [*kept.parent.iterdir()]
+
+
 def test_another_start_needs_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words, kept = tmp_path / "words", tmp_path / "kept"
     words.mkdir()

@@ -9,10 +9,12 @@ import time
 import weakref
 from contextlib import suppress
 from typing import Any
+from unittest.mock import Mock
 
 import grpc
 import numpy as np
 import pytest
+from tritonclient.grpc import service_pb2
 
 from clients.errors import (
     BadParameter,
@@ -301,6 +303,14 @@ def test_only_this_project_s_backends_say_what_is_too_large_by_unimplemented(
     with pytest.raises(ModelFailed) as raised:
         triton.infer(name, ARRAYS, timeout=5)
     assert type(raised.value) is kind
+
+
+def test_a_failure_in_a_stream_is_no_empty_answer() -> None:
+    """A Triton that does not know `triton_grpc_error` has it in the message alone."""
+    came = service_pb2.ModelStreamInferResponse(error_message="it broke\nTraceback")
+    stream = requests.TritonStream(iter([came]), Mock(), Mock(), Mock())
+    with pytest.raises(ModelFailed, match=r"^it broke$"):
+        next(stream)
 
 
 def test_a_long_message_arrives(refusing: Refusing, triton: Triton) -> None:

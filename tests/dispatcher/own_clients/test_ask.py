@@ -15,6 +15,7 @@ from flask.testing import FlaskClient
 from clients.base import Environment
 from clients.errors import (
     DeadlineExceeded,
+    InferenceError,
     ModelFailed,
     ModelUnavailable,
     TooLargeAtOnce,
@@ -285,19 +286,29 @@ def test_an_error_names_the_model_and_blames_who_made_the_payload(
     assert "text" not in error["message"] or status == 400
 
 
+class Computed(ModelFailed):
+    def __init__(self) -> None: ...
+
+    @property
+    def message(self) -> str:  # type: ignore[override]
+        return "it broke by itself"
+
+
 @pytest.mark.parametrize(
     ("error", "status", "code"),
     [
         (ModelFailed("it broke"), 502, "model_failed"),
+        (Computed(), 502, "model_failed"),
         (ModelUnavailable("it is away"), 503, "model_unavailable"),
         (DeadlineExceeded("too late"), 504, "deadline_exceeded"),
     ],
 )
 def test_a_failure_of_the_asked_model_keeps_its_status(
-    client: FlaskClient, triton: FakeTriton, error: Exception, status: int, code: str
+    client: FlaskClient, triton: FakeTriton, error: InferenceError, status: int, code: str
 ) -> None:
     triton.models_run["double"] = error
-    assert_error(chain(client, numbers=[1]), status, code, f"'double', which 'chain' asks: {error}")
+    said = f"'double', which 'chain' asks: {error.message}"
+    assert_error(chain(client, numbers=[1]), status, code, said)
 
 
 def test_an_error_in_a_list_names_the_payload_of_the_caller(client: FlaskClient) -> None:
