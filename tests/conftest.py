@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gc
 import http.client
 import json
 import os
@@ -266,6 +267,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByServer | N
     return ByServer(config, log) if config.getoption("dist") == "loadfile" else None
 
 
+# Python's searches for garbage took a quarter of the collection and a sixth of small tests.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Leave what is there until the end out of every search."""
+    gc.freeze()
+    gc.enable()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _what_is_the_same_in_all_tests_is_made_once(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Tokenizers, which take a process, and what took most of the time of small tests.
@@ -315,7 +326,7 @@ def repository(models: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def endpoint(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
     """The container with the three models."""
     with running(tmp_path_factory.mktemp("run"), MODEL_REPOSITORY=str(repository)) as endpoint:
