@@ -79,6 +79,7 @@ def test_a_pattern_that_loses_words_is_warned_of_with_one_that_does_not(
     [
         (onnx_models.zipmap, "is a sequence of maps (ZipMap)", "options={'zipmap': False}"),
         (onnx_models.bfloat16, "is a tensor(bfloat16)", "a Cast node"),
+        (onnx_models.unknown_ranks, "how many dimensions the input 'x' has", "list every input"),
     ],
 )
 def test_a_model_that_triton_cannot_carry_is_one_of_onnx_all_the_same(

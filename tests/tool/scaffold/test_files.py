@@ -211,6 +211,7 @@ def test_nothing_is_overwritten(
         (lambda file: file.mkdir(), "a.onnx has no model.onnx"),
         (lambda file: file.write_bytes(b"not a model"), "fetch or export it again"),
         (lambda file: file.write_bytes(b""), "cannot open"),
+        (onnx_models.unknown_ranks, "does not say how many dimensions the input 'x' has"),
         (
             lambda file: file.write_text("version https://git-lfs.github.com/spec/v1"),
             "run `git lfs pull`",
