@@ -124,7 +124,8 @@ def chromium() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=program,
-            args=["--no-sandbox"],  # a sandbox is what root cannot have
+            # A sandbox is what root cannot have; a GPU's process draws nothing without one.
+            args=["--no-sandbox", "--disable-gpu", "--renderer-process-limit=1"],
         )
         try:
             yield browser
