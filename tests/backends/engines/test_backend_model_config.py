@@ -130,9 +130,7 @@ class TestCompletion:
             completed({"name": "m"}, FileSignature((UNSHAPED,), ROWS.outputs))
 
     @pytest.mark.parametrize(("file", "shape"), [(FIXED, r"\[1, 3\]"), (SCALAR, r"\[\]")])
-    def test_batching_of_a_fixed_dimension_is_refused(
-        self, file: FileSignature, shape: str
-    ) -> None:
+    def test_batching_of_fixed_sizes_is_refused(self, file: FileSignature, shape: str) -> None:
         said = rf"max_batch_size is 8 .* 'x' has shape {shape} in the file, .* dynamic \(-1\) first"
         with pytest.raises(ModelConfigError, match=said):
             completed({"name": "m", "max_batch_size": 8}, file, stated=True)
