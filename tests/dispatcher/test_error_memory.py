@@ -22,8 +22,6 @@ from tests.support.application import make_app, quiet
 from tests.support.fake_triton import FakeTriton
 
 LONG = 12_347  # numbers of a list that is found again
-
-
 AGAIN = BadPayload("one object, raised for ever")
 
 

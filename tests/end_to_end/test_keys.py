@@ -26,8 +26,6 @@ from tests.test_docs import openapi_app
 
 ASKING, MANAGING, OLD = "a-key-for-asking", "a-key-for-managing", "a-key-that-goes"
 DOUBLE = json.dumps({"modelname": "double", "payload": {"numbers": [1]}})
-
-
 FILE = f"# who may enter\n\n{key_lines('inference', shop=ASKING)}" + key_lines(
     "management", ops=MANAGING
 )

@@ -25,8 +25,6 @@ pytestmark = pytest.mark.slow
 
 SECRET = "Bearer 7d1a-not-for-logs"
 X = {"inputs": [{"name": "x", "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3]}]}
-
-
 MODEL = """
 import time
 import triton_python_backend_utils as pb_utils

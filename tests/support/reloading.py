@@ -19,8 +19,6 @@ from tests.support.application import make_app, quiet
 from tests.support.fake_triton import FakeTriton
 
 FINE: dict[str, Any] = {"broken": {}, "absent": {}}
-
-
 SOURCE = """
 from clients.base import Client
 

@@ -193,8 +193,6 @@ def test_what_larger_runs_need_is_given_back(
 
     run(64)
     before = own_memory()
-    for _ in range(larger):
-        run(side)
-    for _ in range(0 if larger == 1 else 40):
-        run(64)
+    for each in [side] * larger + [64] * (0 if larger == 1 else 40):
+        run(each)
     assert own_memory() - before < 64 * 4 * side**2 / 2

@@ -100,8 +100,6 @@ THERE, THERE_TOO = [48, 24, 80, 40], [50, 24, 82, 40]
 
 
 PARTS = [32 / 64, 32 / 64, 16 / 64, 8 / 64]
-
-
 KEYPOINTS = [33.0, 21, 0.99] * 17
 
 
@@ -174,8 +172,6 @@ def test_rt_detr_is_sent_a_stretched_picture_and_says_each_object_once(bench: Be
 
 
 ROWS = {"y": (300, 6)}
-
-
 COLUMNS = {"y": (6, 100)}
 
 

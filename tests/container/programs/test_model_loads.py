@@ -37,8 +37,6 @@ class ModelConfig:
         self._model_config = fields
 """
 WAITS = {"x86_64": 61, "aarch64": 260}[os.uname().machine]
-
-
 COMPLETED = """
 class TritonPythonModel:
     @staticmethod
