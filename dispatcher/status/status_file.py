@@ -126,10 +126,12 @@ class News:
             file.seek(self._read)
             lines = file.read().splitlines(keepends=True)
             whole = [line for line in lines if line.endswith(b"\n")]
-            self._read += sum(map(len, whole))
             changed = set[str]()
             for line in whole:
                 with suppress(ValueError):
                     changed.update(json.loads(line))
-            if changed:
-                self.take_up(changed)
+            try:
+                if changed:
+                    self.take_up(changed)
+            finally:  # not before: other threads would go on with what was there
+                self._read += sum(map(len, whole))

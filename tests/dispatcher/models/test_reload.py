@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from dispatcher.models.reload import alone
 from dispatcher.models.sandbox import Tried
 from dispatcher.settings import Settings
 from dispatcher.status.prober import Prober
+from dispatcher.status.status_file import News
 from tests.support.probing import probed, triton
 from tests.support.reloading import FINE, Worker, folder, write
 from tests.support.stand_ins import assert_error
@@ -95,6 +97,23 @@ def test_a_line_that_a_full_disk_has_cut_hides_none_that_follows(folder: Path) -
     (folder / "reload" / "news").write_text('["/nowhe')
     assert first.reload().status_code == 200
     assert second.ask("mine") == "new"
+
+
+def test_requests_wait_while_what_has_changed_is_taken_up(tmp_path: Path) -> None:
+    """A request that comes after the change, meanwhile, would meet the old class."""
+    news, ended = News(tmp_path / "news"), list[str]()
+    other = threading.Thread(target=lambda: (news.follow(), ended.append("request")))
+
+    def take_up(_: set[str]) -> None:
+        other.start()
+        other.join(0.2)
+        ended.append("change")
+
+    news.take_up = take_up
+    news.add(["mine"])
+    news.follow()
+    other.join()
+    assert ended == ["change", "request"]
 
 
 def test_a_good_client_beside_a_broken_one_is_served_by_a_later_worker_too(folder: Path) -> None:
