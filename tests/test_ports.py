@@ -154,10 +154,10 @@ def test_closed_standard_streams_do_not_end_the_start(tmp_path: Path, closed: st
         assert f" {stream} -> " in opened
 
 
-@pytest.mark.parametrize(("hard", "told"), [(64, True), (512, False)])
-def test_too_few_open_files_are_told_at_the_start(hard: int, told: bool) -> None:
+@pytest.mark.parametrize(("hard", "refused"), [(64, True), (512, False)])
+def test_too_few_open_files_are_named_at_the_start(hard: int, refused: bool) -> None:
     code = (
         "import resource; from container.checks import raise_file_limit\n"
         f"resource.setrlimit(resource.RLIMIT_NOFILE, ({hard}, {hard})); raise_file_limit(print)"
     )
-    assert ("a process may have only 64 open files" in run_python(code)) == told
+    assert ("a process may have only 64 open files" in run_python(code)) == refused

@@ -95,7 +95,7 @@ def masks(count: int) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_the_largest_batches_and_mixed_load_stay_within_it(scarce: Endpoint) -> None:
-    """The sizes of the regions in /dev/shm are the judge; what never has room is told the fix."""
+    """Regions in /dev/shm keep their sizes; what never has room is refused with the fix."""
     img = {"img": picture(PICTURES / "coffee.png")}
     cases: list[tuple[str, Any]] = [
         ("resnet", [img] * 16),

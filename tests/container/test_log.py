@@ -142,7 +142,7 @@ def test_an_indented_line_has_the_level_of_the_line_that_it_continues(tmp_path: 
 
 @pytest.mark.parametrize("length", [4095, 4096, 4097, 20_000, 500_000])
 def test_long_lines_and_pieces_come_whole(tmp_path: Path, length: int) -> None:
-    """Each piece by a program of its own, as where one is started anew."""
+    """Each piece by a program of its own, as where one starts again."""
     with (tmp_path / "log").open("wb") as out, Log(out.fileno(), as_json=False) as log:
         sink = log.sink("gunicorn")
         for piece in (b"first\n", b"x" * length, b"\nlast\n"):

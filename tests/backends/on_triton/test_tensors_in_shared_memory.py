@@ -112,12 +112,12 @@ def test_what_is_wrong_with_a_request_is_told_as_by_grpc(
 ) -> None:
     wrong = np.zeros((ROWS, 4), np.float32)
     plain = Triton(f"127.0.0.1:{triton.ports[0]}")
-    told = []
+    said = []
     for one in (client, plain):
         with pytest.raises(TensorsRefused) as caught:
             ask(one, wrong)
-        told.append(caught.value.message)
-    assert told[0] == told[1]
+        said.append(caught.value.message)
+    assert said[0] == said[1]
     np.testing.assert_array_equal(ask(client), X + 1)
 
 

@@ -1,4 +1,4 @@
-"""What a class is told of a package that is not there, and that this mends it."""
+"""What the error of a class says of a package that is not there, and that this mends it."""
 
 from __future__ import annotations
 

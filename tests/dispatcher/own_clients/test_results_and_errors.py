@@ -108,15 +108,15 @@ def test_what_is_wrong_with_one_class_is_that_model_s_alone(
     else:
         response = ask(client, ["mine", "healthy"])
         bad, *others = response.json["results"].values()
-    error, told = bad["error"], (bad["status"], bad["error"]["code"])
+    error, answered = bad["error"], (bad["status"], bad["error"]["code"])
     if source in FAULTS:
-        assert told == (500, "client_failed")
+        assert answered == (500, "client_failed")
         assert error["modelname"] == "mine"
         assert "secret" not in str(error)
         assert "'mine'" in caplog.text
         assert caplog.records[-1].exc_info is not None
     else:
-        assert told == (400, "bad_payload")
+        assert answered == (400, "bad_payload")
         assert "TooLoud: 5" in error["message"]
         assert error["hint"] == "send a quieter one"
     assert all((other["status"], other["result"]) == (200, "well") for other in others)
@@ -196,16 +196,16 @@ def test_one_error_object_may_be_raised_again_and_again(
 ) -> None:
     client = served(tmp_path, KEPT.replace("<error>", error))
 
-    def told(name: str, payload: Any) -> str:
+    def message_of(name: str, payload: Any) -> str:
         said = assert_error(ask(client, name, payload), 400, "bad_payload")
         assert said["hint"] == ("mend it" if "mend" in error else "")
         return str(said["message"])
 
     for _ in range(2):
-        assert told("mine", [{}, {}, {}, {"x": 1}]) == f"payload[3]: {message}"
-        assert told("mine", [{"x": 1}]) == f"payload[0]: {message}"
-        assert told("mine", {"x": 1}) == message
-        assert told("other", [{}]) == message
+        assert message_of("mine", [{}, {}, {}, {"x": 1}]) == f"payload[3]: {message}"
+        assert message_of("mine", [{"x": 1}]) == f"payload[0]: {message}"
+        assert message_of("mine", {"x": 1}) == message
+        assert message_of("other", [{}]) == message
 
 
 STRIPPED = """

@@ -1,4 +1,4 @@
-"""What goes wrong with S3: what its client raises, and what the caller is told."""
+"""What goes wrong with S3: what its client raises, and what the caller reads."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def test_one_that_hangs_from_the_beginning_would_hang_in_a_fresh_worker_too(tmp_
 def test_a_model_that_answers_no_probe_may_be_busy_for_as_long_as_a_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_process: bool
 ) -> None:
-    """Only then it hangs: its process is ended, and it is loaded again. An answer begins anew."""
+    """Only then it hangs: its process is ended, and it is loaded again; an answer ends that."""
     stage = Stage(run_dir=tmp_path)
     stage.prober.patience = 54
     ended: list[str] = []

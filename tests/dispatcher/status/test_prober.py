@@ -83,7 +83,7 @@ def test_one_that_answers_others_is_busy(stage: Stage, error: InferenceError) ->
     assert stage.is_stuck("echo") != waits_for_others
 
 
-@pytest.mark.parametrize("what", ["a request failed", "Triton was started anew", "it is disabled"])
+@pytest.mark.parametrize("what", ["a request failed", "Triton was started again", "it is disabled"])
 def test_a_knock_is_not_enough_after_a_change(stage: Stage, what: str) -> None:
     stage.round()
     stage.time += 8
@@ -217,7 +217,7 @@ def test_where_there_is_no_room_for_a_thread_deaths_are_seen_all_the_same(
 
 
 def test_what_keeps_all_models_from_answering_is_said_first(stage: Stage) -> None:
-    """A Triton that once listed its models and is silent is to be started anew."""
+    """A Triton that once listed its models and is silent is to be started again."""
     stage.round()
     assert not stage.readiness.restart_helps()
     stage.server.states = DeadlineExceeded("no answer")
