@@ -249,8 +249,10 @@ def with_setting(
     config = own / model / "config.pbtxt"
     if files:
         server.command = [str(files / "serve")]
-        if (its := files / "model_repository" / model / "config.pbtxt").exists():
-            shutil.copy(its, config)
+        its = files / "model_repository" / model
+        # Not one that does not fit the weights, which are this one's.
+        if its.exists() and work.pixel_type(its) == work.pixel_type(own / model):
+            shutil.copy(its / "config.pbtxt", config)
     if count:
         text, changed = re.subn(
             r"count: \d+", f"count: {count}", config.read_text(encoding="utf-8")

@@ -37,6 +37,7 @@ class Work(ABC):
     def __init__(self, repository: Path) -> None:
         self.folder = repository / self.modelname
         self.file = self.folder / "1" / "model.onnx"
+        self.pixels = pixel_type(self.folder)
 
     @abstractmethod
     def prepare(self, payload: Mapping[str, Any]) -> tuple[Tensors, Any]:
@@ -66,7 +67,7 @@ class ResNet(Work):
         from clients.images.resizing import resized
 
         small = resized(picture(payload["img"]), (224, 224), (224, 224))
-        pixels = (np.asarray(small, np.float32) / 255).transpose(2, 0, 1)
+        pixels = as_pixels(np.asarray(small), self.pixels).transpose(2, 0, 1)
         return {"input": np.ascontiguousarray(pixels[None])}, None
 
     def finish(self, output: npt.NDArray[Any], kept: Any) -> list[Any]:  # noqa: ARG002  as in the others
@@ -89,7 +90,8 @@ class YoloV5(Work):
 
         box = Letterbox.around(picture(payload["img"]))
         kept = [box.width, box.height, box.scale, box.left, box.top]
-        return {"images": np.ascontiguousarray(box.pixels[None])}, kept
+        pixels = as_pixels(box.pixels, self.pixels)
+        return {"images": np.ascontiguousarray(pixels[None])}, kept
 
     def finish(self, output: npt.NDArray[Any], kept: Any) -> list[Any]:
         from clients.families.detection import Letterbox, best_objects, yolov5_candidates
@@ -169,6 +171,19 @@ class Bert(Work):
 
 
 WORKS: Mapping[str, type[Work]] = {work.modelname: work for work in (ResNet, YoloV5, Bert)}
+
+
+def pixel_type(model: Path) -> str:
+    """Return what a model's config.pbtxt says of its pixels: "UINT8", 0 to 255, or "FP32", to 1."""
+    config = (model / "config.pbtxt").read_text(encoding="utf-8")
+    return "UINT8" if "TYPE_UINT8" in config else "FP32"
+
+
+def as_pixels(pixels: npt.NDArray[Any], kind: str) -> npt.NDArray[Any]:
+    """Return pixels of either type as the `kind` of `pixel_type`."""
+    if kind == "UINT8":
+        return pixels if pixels.dtype == np.uint8 else (pixels * 255).round().astype(np.uint8)
+    return pixels.astype(np.float32) / 255 if pixels.dtype == np.uint8 else pixels
 
 
 def picture(text: str) -> Picture:

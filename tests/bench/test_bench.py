@@ -24,6 +24,7 @@ from bench.measure import Patience, Sample
 from bench.servers import processes
 from bench.servers.contenders import PRECISION
 from tests.conftest import PROJECT
+from tests.support.family_bench import picture, plain
 
 ANSWER_S = 0.02
 
@@ -143,6 +144,20 @@ def test_the_limit_fills_a_mask_as_the_server_does() -> None:
     logits[0, 2, bert.tokenizer.id("##ing")] = 9
     best = bert.finish(logits[0], ["look[MASK] here.", [2]])[0]
     assert best["token"] == "looking here."
+
+
+@pytest.mark.parametrize(("kind", "red"), [("UINT8", 255), ("FP32", 1.0)])
+@pytest.mark.parametrize("model", [work.ResNet, work.YoloV5])
+def test_pixels_are_of_the_type_that_the_model_takes(
+    model: type[work.Work], kind: str, red: float, tmp_path: Path
+) -> None:
+    folder = tmp_path / model.modelname
+    folder.mkdir()
+    (folder / "labels.txt").touch()
+    (folder / "config.pbtxt").write_text(f"input [ {{ data_type: TYPE_{kind} }} ]")
+    (pixels,) = model(tmp_path).prepare(picture(plain(8, 8, [255, 102, 51])))[0].values()
+    middle = len(pixels[0, 0]) // 2
+    assert pixels[0, :, middle, middle] == pytest.approx([red, red * 0.4, red * 0.2])
 
 
 def sample(per_second: float, p50: float, elsewhere: float = 0.0) -> Sample:
