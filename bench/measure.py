@@ -146,7 +146,7 @@ def of_limit(limit: Limit, way: Way, payload: Any, seconds: float, cpus: int) ->
     elsewhere = Elsewhere(cpus)
     came = limit.measure(way, seconds, payload)
     share = elsewhere.share(came.cpu_ms * came.per_second * seconds)
-    spent = {"engine": came.engine_ms, "outside": came.cpu_ms - came.engine_ms}
+    spent = {"limit": came.cpu_ms}
     return Sample(came.per_second, came.p50, came.p99, spent, came.memory_mb, share)
 
 

@@ -76,16 +76,12 @@ def ways_of(engine: Engine, cpus: int, batch: int) -> list[Way]:
 
 @dataclass(frozen=True)
 class Figures:
-    """One measurement; times in milliseconds of one payload, or of one batch.
-
-    `engine_ms` is the processor time of a payload inside of the engine, with its own threads.
-    """
+    """One measurement; times in milliseconds of one payload, or of one batch."""
 
     per_second: float
     p50: float
     p99: float
     cpu_ms: float
-    engine_ms: float
     memory_mb: float
 
 
@@ -175,41 +171,24 @@ def main(repository: str, modelname: str) -> None:
         sys.stdout.flush()
 
 
-class Timed:
-    """A session that counts the processor time of the thread that runs it, meanwhile."""
-
-    def __init__(self, session: Any) -> None:
-        self._session = session
-        self.seconds = 0.0
-
-    def run(self, outputs: list[str], inputs: work.Tensors) -> Any:
-        before = time.thread_time()
-        answer = self._session.run(outputs, inputs)
-        self.seconds += time.thread_time() - before
-        return answer
-
-
 class Worker(threading.Thread):
     """One of the limit's threads: the whole work, over and over, until the time is up."""
 
     def __init__(self, kind: work.Work, session: Any, payloads: list[Any], seconds: float) -> None:
         super().__init__()
-        self.timed = Timed(session)
         self.times: list[float] = []
         self.took = 0.0
-        self.outside_s = 0.0  # of processor time, before and after the runs
-        self._job = (kind, payloads, seconds)
+        self._job = (kind, session, payloads, seconds)
 
     def run(self) -> None:
-        kind, payloads, seconds = self._job
+        kind, session, payloads, seconds = self._job
         began = before = time.perf_counter()
         while before < began + seconds:
-            work.answer_batch(kind, self.timed, payloads)
+            work.answer_batch(kind, session, payloads)
             now = time.perf_counter()
             self.times.append(now - before)
             before = now
         self.took = before - began
-        self.outside_s = time.thread_time() - self.timed.seconds
 
 
 def run_work(
@@ -233,7 +212,6 @@ def run_work(
         p50=times[len(times) // 2] * 1e3,
         p99=times[min(len(times) - 1, int(len(times) * 0.99))] * 1e3,
         cpu_ms=cpu / done * 1e3,
-        engine_ms=(cpu - sum(one.outside_s for one in workers)) / done * 1e3,
         memory_mb=kilobytes(os.getpid(), "status", "VmHWM") / 1e3,
     )
 
