@@ -81,7 +81,7 @@ def test_a_signal_drains_and_exits_0_and_nothing_looks_like_an_error(tmp_path: P
             try:
                 answers.append(endpoint.ask(modelname="double", payload={"numbers": [1]}).json)
             except Exception as error:
-                # A port that closes resets whom NGINX has not accepted; a lost request raises another.
+                # A closing port resets whom NGINX has not accepted; a lost request raises another.
                 if type(error) not in (ConnectionRefusedError, ConnectionResetError):
                     lost.append(error)
                 return
