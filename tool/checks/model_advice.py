@@ -32,11 +32,11 @@ from container.model_check.file import is_onnx
 from container.model_check.findings import ConfigFindings, Findings
 from container.model_check.model import check_loading
 from container.model_check.versions import find_served, version_folders
-from tool.checks.environment import KEY, check_environment, is_interpreter
 
 READ = (ENGINE, PRECISION, THREADS, STREAMS)
 """The parameters that say how a model is run on the CPU; ONNX Runtime has more."""
 ALIKE = 0.8
+INTERPRETER = re.compile(r"bin/python[\d.]*")
 LATIN = (b"[a-zA-Z0-9_]+",)
 """What skl2onnx writes in place of scikit-learn's pattern of a word."""
 
@@ -56,8 +56,6 @@ def check_model(name: str, folder: Path, findings: Findings) -> None:
         check_answers(config, message)
         check_cache(config, message)
         check_parameters(config, message)
-        for field in entries(message, KEY):
-            check_environment(folder, config, field)
     versions = version_folders(folder)
     if folder / "0" in versions:
         findings.warning(
@@ -85,6 +83,14 @@ def check_links(folder: Path, findings: Findings) -> None:
                 what,
                 "put the files themselves there, as `dispatcher pack` does; `cp -rL` follows links",
             )
+
+
+def is_interpreter(path: Path) -> bool:
+    """Whether a path is the interpreter of a virtual environment, a link that may lead out."""
+    environment = path.parent.parent
+    name = path.relative_to(environment).as_posix()
+    is_named_so = bool(INTERPRETER.fullmatch(name)) and (environment / "pyvenv.cfg").is_file()
+    return is_named_so and path.exists()
 
 
 def check_batching(config: ConfigFindings, message: Message) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,9 @@ def test_links_that_lead_out_or_nowhere_are_named(tmp_path: Path, check: Check) 
     (tmp_path / "elsewhere").mkdir()
     for version, leads_to in (("2", "1"), ("3", tmp_path / "elsewhere"), ("4", "gone")):
         (folder / version).symlink_to(leads_to)
+    (folder / "env" / "bin").mkdir(parents=True)
+    (folder / "env" / "pyvenv.cfg").touch()
+    (folder / "env" / "bin" / "python3").symlink_to(sys.executable)  # as venv leaves it
     _, found = check(root, "--no-clients")
     said = {one["file"]: one["message"] for one in found if "link" in one["message"]}
     assert set(said) == {"right/1/model.onnx", "right/3", "right/4"}
