@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -27,7 +26,6 @@ WORDS = {"upper", "status", "sleep", "close", "parts"}
 ending = threading.Event()
 began = time.monotonic()
 loaded: dict[str, str] = {}
-worker: subprocess.Popen[bytes] | None = None
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -57,7 +55,6 @@ class Handler(BaseHTTPRequestHandler):
             if FAULT == "slow ping":
                 time.sleep(0.7)
             well = is_loaded() or FAULT == "constant ping"
-            well = well and (worker is None or worker.poll() is None or FAULT == "dead worker")
             self.answer(PING if well else 503, b"" if PING == 200 else b"the weights are missing")
         elif self.path == "/models":
             models = [{"modelName": name, "modelUrl": url} for name, url in loaded.items()]
@@ -109,7 +106,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def invoke(self, body: bytes) -> None:
         """Answer what came; x in JSON may ask for more."""
-        if not is_loaded() or (worker and worker.poll() is not None):
+        if not is_loaded():
             self.refuse(503, "there is no model")
             return
         try:
@@ -191,9 +188,6 @@ def say(text: str) -> None:
 
 
 def main() -> None:
-    global worker  # noqa: PLW0603  a small program
-    if FAULT == "dead worker" or "WORKER" in os.environ:
-        worker = subprocess.Popen(["sleep", "600"])
     port = 0 if FAULT == "other port" else int(os.environ["SAGEMAKER_BIND_TO_PORT"])
     kind = OneAtATime if FAULT == "one at a time" else Server
     server = kind(("", port), Handler)
@@ -212,8 +206,6 @@ def main() -> None:
     server.serve_forever(0.05)
     server.server_close()  # waits for the requests
     del further
-    if worker:
-        worker.kill()
     sys.stdout.flush()
     os._exit(3 if FAULT == "exit code" else 0)
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import platform
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sagemaker_emulator.conformance import health, load, multi_model, requests, starting
@@ -21,7 +19,6 @@ from sagemaker_emulator.conformance.report import (
     Result,
 )
 from sagemaker_emulator.conformance.subject import AGAIN_S, Subject
-from sagemaker_emulator.host import processes
 from sagemaker_emulator.host.calls import NoAnswer
 from sagemaker_emulator.trouble import Trouble
 
@@ -47,7 +44,6 @@ class Examination:
         """Make all checks; raise Trouble where the container cannot be started at all."""
         try:
             self.first_life()
-            self.second_life()
             self.multi_model_life()
         finally:
             self.subject.close()
@@ -69,12 +65,10 @@ class Examination:
                 self.restart(ended)
                 if subject.not_ready:
                     dead = f"it does not start again: {subject.not_ready}"
-        self.children = bool(subject.pid) and len(processes.tree(subject.pid)) > 1
         self.check(STAGES["stop"], dead)
         if dead:
             subject.stop()
         self.check(STAGES["logs"])
-        self.dead = dead
 
     def ended(self) -> str:
         """Return how it ended; a process needs a moment to end after its last connection."""
@@ -93,26 +87,6 @@ class Examination:
         self.subject.stop()
         self.subject.begin()
 
-    def second_life(self) -> None:
-        """Run it without a network, where that can be; and with a process killed."""
-        subject, alone = self.subject, ""
-        broken = self.dead
-        if not subject.is_started_here:
-            alone = broken = "the server runs already; give its image or its folder"
-        elif not subject.is_image:
-            alone = "this needs the image"
-        elif platform.system() != "Linux":
-            alone = "a container without a network is reached on Linux only"
-        if alone and not self.children:
-            broken = broken or "it is one process, and cannot be broken from outside"
-        if broken:
-            self.check(STAGES["alone"], alone or broken)
-            self.check(STAGES["broken"], broken)
-            return
-        with self.life(alone=not alone):
-            self.check(STAGES["alone"], alone)
-            self.check(STAGES["broken"], "it did not start" if subject.not_ready else "")
-
     def multi_model_life(self) -> None:
         """Run it as one of the containers of a multi-model endpoint."""
         subject, source = self.subject, self.subject.settings.models
@@ -125,23 +99,14 @@ class Examination:
             if source:
                 unpack_models(source, work)
             subject.models_folder = work
-            with self.life({VARIABLE: "true"}, work):
-                reason = subject.not_ready
-                if reason:
-                    reason = f"it does not start with {VARIABLE}=true: {reason}"
-                first, *others = STAGES["multi-model"]
-                self.check([first], reason, FAIL)
-                self.check(others, reason)
-
-    @contextmanager
-    def life(
-        self, more: dict[str, str] | None = None, models: Path | None = None, *, alone: bool = False
-    ) -> Iterator[None]:
-        self.subject.begin(more, models, alone=alone)
-        try:
-            yield
-        finally:
-            self.subject.close()
+            subject.begin({VARIABLE: "true"}, work)
+            reason = subject.not_ready
+            if reason:
+                reason = f"it does not start with {VARIABLE}=true: {reason}"
+            first, *others = STAGES["multi-model"]
+            self.check([first], reason, FAIL)
+            self.check(others, reason)
+            subject.close()  # before its models are gone
 
     def check(
         self, checks: Sequence[Check], reason: str = "", outcome: str = NOT_APPLICABLE

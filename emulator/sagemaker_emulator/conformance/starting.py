@@ -126,13 +126,6 @@ def size_is_allowed(subject: Subject) -> str:
     return text
 
 
-@check("start.no-network")
-def no_network_is_needed(subject: Subject) -> str:
-    if subject.not_ready:
-        raise Failed(f"without a way out: {subject.not_ready}")
-    return f"the first 200 after {subject.ready_s:.1f} s, on a network that leads nowhere"
-
-
 @check("logs.written")
 def something_is_logged(subject: Subject) -> str:
     must_be_started_here(subject)

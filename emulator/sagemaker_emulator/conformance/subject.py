@@ -20,7 +20,6 @@ from sagemaker_emulator.host.containers import (
     SAFE_PORTS,
     Container,
     Image,
-    IsolatedImage,
     LocalProgram,
     Program,
     Remote,
@@ -49,7 +48,7 @@ class Subject:
         self.first: Reply | str = ""  # the answer after the first good ping, or why none came
         self.later: Reply | str = ""  # when it was repeated
         self.models_folder = Path()  # of a multi-model endpoint, with a folder for each model
-        self.lives, self.alone = 0, False
+        self.lives = 0
         self.forget()
 
     def forget(self) -> None:
@@ -98,26 +97,18 @@ class Subject:
 
     # Its life.
 
-    def begin(
-        self,
-        more: Mapping[str, str] | None = None,
-        models: Path | None = None,
-        *,
-        alone: bool = False,
-    ) -> None:
-        """Start it, `alone` without a network, and wait for the first good ping.
+    def begin(self, more: Mapping[str, str] | None = None, models: Path | None = None) -> None:
+        """Start it and wait for the first good ping.
 
         `not_ready` says why none came; `models` is the folder of a multi-model endpoint.
         """
         self.forget()
-        self.alone = alone
         given = dict(more or {})
         options: tuple[str, ...] = ()
         if self.labelled("accept-bind-to-port") and not self.failed("ports.bind"):
             last = OTHER_PORT + NEEDED_PORTS - 1
             given |= {BIND_TO_PORT: str(OTHER_PORT), SAFE_PORTS: f"{OTHER_PORT + 1}-{last}"}
-            if not alone:  # where it does not mind it
-                options = ("--publish", f"127.0.0.1::{DEFAULT_PORT}")
+            options = ("--publish", f"127.0.0.1::{DEFAULT_PORT}")  # where it does not mind it
         how = Start(
             f"conformance{self.lives + 1}",
             self.lines.append,
@@ -127,19 +118,12 @@ class Subject:
             self.limits.stop_s,
             options,
         )
-        self.container: Container = (
-            IsolatedImage(self.what, how) if alone else container_of(self.what, how)
-        )
+        self.container: Container = container_of(self.what, how)
         self.lives += 1  # from here on something may have to be taken away
         self.container.start()
         environment = how.environment
         self.given_port = int(environment.get(BIND_TO_PORT, self.container.address.port))
         self.wait()
-
-    def again(self) -> None:
-        """Start it again where it has ended, as it was started."""
-        self.close()
-        self.begin(alone=self.alone)
 
     def wait(self) -> None:
         """Wait for the first good ping, however long each takes."""

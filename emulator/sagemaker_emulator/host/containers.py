@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sagemaker_emulator.host.calls import Address, address_of
@@ -25,7 +25,6 @@ NO_SERVE = (
     "the service runs `docker run IMAGE serve`: the image needs a program `serve` on PATH, or an "
     'ENTRYPOINT in exec form (["program"]) that takes this word'
 )
-OWN_ADDRESS = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
 OTHERWISE = "give the URL of a running server, or `.` for this checkout"
 ENGINE_S = 60.0  # for a command of Docker that is not a pull
 
@@ -225,29 +224,6 @@ class Image(Program):
             if self.process:
                 self.process.wait(ENGINE_S)
         return ""
-
-
-class IsolatedImage(Image):
-    """An image on an internal network; it is reached by its own address, on Linux."""
-
-    def __init__(self, image: str, how: Start) -> None:
-        super().__init__(image, how)
-        self.network = self.name
-        self.how = replace(how, options=(*how.options, "--network", self.network))
-
-    def start(self) -> None:
-        docker("network", "create", "--internal", self.network)
-        super().start()
-
-    def found(self, port: str) -> Address | None:
-        address = docker("inspect", "--format", OWN_ADDRESS, self.name, may_fail=True).strip()
-        return Address(address, int(port)) if address else None
-
-    def stop(self) -> str:
-        try:
-            return super().stop()
-        finally:
-            docker("network", "rm", self.network, may_fail=True)
 
 
 def docker(*arguments: str, seconds: float | None = ENGINE_S, may_fail: bool = False) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -23,15 +22,6 @@ def tree(pid: int) -> list[int]:
     for one in found:
         found += children.get(one, [])
     return found
-
-
-def memory(pid: int) -> int:
-    """Return the bytes of a process in memory; 0 where it has ended."""
-    try:
-        pages = (PROC / str(pid) / "statm").read_text(encoding="utf-8").split()[1]
-        return int(pages) * mmap.PAGESIZE
-    except OSError:
-        return 0
 
 
 def listening(pids: Iterable[int]) -> set[int]:
@@ -60,11 +50,3 @@ def belongs_to(pid: int, container: str) -> bool:
         return container in (PROC / str(pid) / "cgroup").read_text(encoding="utf-8")
     except OSError:
         return False
-
-
-def name(pid: int) -> str:
-    """Return the name of a process; its number where it has ended."""
-    try:
-        return (PROC / str(pid) / "comm").read_text(encoding="utf-8").strip()
-    except OSError:
-        return str(pid)
