@@ -11,7 +11,7 @@ from typing import Any
 
 from backends import engine_choice
 from backends.engine_choice import ENGINE, ONNXRUNTIME, PRECISION
-from backends.model_config import ModelConfigError, has_operator, read_parameters
+from backends.model_config import ModelConfigError, read_parameters
 from backends.onnxruntime.execution_providers import CPU, execution_providers
 from backends.onnxruntime.session_settings import own_settings, session_settings
 from backends.openvino.properties import STREAMS, THREADS, properties
@@ -31,14 +31,12 @@ from clients.triton.configuration import config_dictionary
 from container.model_check.file import is_onnx
 from container.model_check.findings import ConfigFindings, Findings
 from container.model_check.model import check_loading
-from container.model_check.versions import find_served, version_folders
+from container.model_check.versions import version_folders
 
 READ = (ENGINE, PRECISION, THREADS, STREAMS)
 """The parameters that say how a model is run on the CPU; ONNX Runtime has more."""
 ALIKE = 0.8
 INTERPRETER = re.compile(r"bin/python[\d.]*")
-LATIN = (b"[a-zA-Z0-9_]+",)
-"""What skl2onnx writes in place of scikit-learn's pattern of a word."""
 
 
 def check_model(name: str, folder: Path, findings: Findings) -> None:
@@ -63,8 +61,6 @@ def check_model(name: str, folder: Path, findings: Findings) -> None:
             "cannot be asked for by its number: callers name versions from 1",
             "rename it, unless no caller names it",
         )
-    for place in find_served(message, versions) or [folder]:
-        check_words(place, findings)
 
 
 def check_links(folder: Path, findings: Findings) -> None:
@@ -186,19 +182,6 @@ def check_parameters(config: ConfigFindings, message: Message) -> None:
         if near and key not in READ:
             what, fix = "is read by no backend", f"did you mean '{names[near[0]]}'?"
             config.warning("", [field], f"parameter '{key}' {what}", fix)
-
-
-def check_words(version: Path, findings: Findings) -> None:
-    """Warn of a converted Tokenizer that loses words."""
-    for file in version.glob("*.onnx"):
-        if file.is_file() and file.stat().st_size and has_operator(file, LATIN):
-            findings.warning(
-                file,
-                f"its Tokenizer knows no letters but a to z: its pattern is {LATIN[0].decode()}; "
-                "words with an umlaut, or in another script, are lost or cut",
-                r"convert it with options={TfidfVectorizer: {'tokenexp': r'[\pL\pN_]{2,}'}}, and "
-                "compare the answers with scikit-learn's",
-            )
 
 
 def list_switches(message: Message, group: str, key: str) -> list[Field]:

@@ -38,14 +38,11 @@ def write_files(place: Path, name: str, source: ModelSource, plan: FamilyPlan) -
     (folder / FILE).write_text(dispatch_toml(name, plan), encoding="utf-8")
     (folder / LABELS).unlink(missing_ok=True)  # another plan's
     if plan.labels:
-        write_labels(folder, plan)
+        text = "".join(f"{one}\n" for one in plan.labels)
+        (folder / LABELS).write_text(text, encoding="utf-8")
     test = place / "code" / "tests" / f"test_{file_name(name)}.py"
     test.parent.mkdir(parents=True, exist_ok=True)
     test.write_text(test_of(name, source, plan), encoding="utf-8")
-
-
-def write_labels(folder: Path, plan: FamilyPlan) -> None:
-    (folder / LABELS).write_text("".join(f"{one}\n" for one in plan.labels), encoding="utf-8")
 
 
 def dispatch_toml(name: str, plan: FamilyPlan) -> str:

@@ -106,25 +106,22 @@ def classification(source: ModelSource) -> Iterator[FamilyPlan]:
             plan = plan.and_lines(f"output = {quote(output.name)}")
         names = source.labels if len(source.labels) == count else ()
         plan = plan.with_labels(names).and_lines(*how)
-        softmax = is_probability(answers[output.name])
+        scores = answers[output.name]
+        softmax = bool(scores.min() >= 0 and abs(float(scores.sum()) - 1) < 1e-2)
         if softmax:
             plan = plan.and_lines("# The scores are probabilities already: no `softmax`.")
         else:
             plan = plan.and_lines("# softmax = true  # makes probabilities of the scores")
-        scores = softmax or any(word in output.name.lower() for word in SCORES)
+        named = softmax or any(word in output.name.lower() for word in SCORES)
         sure = are_pictures(taken) and not any(ANY_SIZE in line for line in how)
         # One number for a picture is no class, unless its author says so.
-        yield replace(plan, proven=sure and count > 1 and (scores or bool(names)))
+        yield replace(plan, proven=sure and count > 1 and (named or bool(names)))
 
 
 def is_row(output: TensorSpec, taken: Pixels) -> bool:
     """Whether an output may have a score for each class of one picture."""
     rest = output.shape[1:] if len(taken.spec.shape) == 4 else output.shape
     return output.datatype in FLOATS and sum(size != 1 for size in rest) == 1
-
-
-def is_probability(scores: npt.NDArray[Any]) -> bool:
-    return bool(scores.min() >= 0 and abs(float(scores.sum()) - 1) < 1e-2)
 
 
 def describe_preparation(source: ModelSource, taken: Pixels) -> Iterator[str]:

@@ -103,7 +103,9 @@ def begin(options: argparse.Namespace, stack: ExitStack) -> Endpoint:
         models = folder / "models"
         models.mkdir()
         environment.setdefault(MULTI_MODEL, "true")
-    how = Start(VARIANT, log_line, environment, model, models, limits.stop_s)
+    how = Start(
+        VARIANT, lambda line: say(f"{VARIANT} | {line}"), environment, model, models, limits.stop_s
+    )
     container = container_of(options.what, how)
     stack.callback(stop, container)
     verb = "pinging" if isinstance(container, Remote) else "starting"
@@ -117,10 +119,6 @@ def begin(options: argparse.Namespace, stack: ExitStack) -> Endpoint:
         stack.callback(endpoint.models.close)
     health.thread.start()
     return endpoint
-
-
-def log_line(line: str) -> None:
-    say(f"{VARIANT} | {line}")
 
 
 def stop(container: Container) -> None:

@@ -239,21 +239,6 @@ def small_letters(file: Path, **attributes: str) -> None:
     save(file, [node], [("text", STRING, ["n"])], [("small", STRING, ["n"])])
 
 
-def latin_words(file: Path, tokenexp: str = "[a-zA-Z0-9_]+") -> None:
-    """text [n] -> words [n, so many], split as skl2onnx has it"""
-    node = helper.make_node(
-        "Tokenizer",
-        ["text"],
-        ["words"],
-        domain="com.microsoft",
-        tokenexp=tokenexp,
-        mark=0,
-        pad_value="#",
-        mincharnum=1,
-    )
-    save(file, [node], [("text", STRING, ["n"])], [("words", STRING, ["n", "words"])])
-
-
 def broken(file: Path) -> None:
     file.parent.mkdir(parents=True)
     file.write_bytes(b"not a model")
