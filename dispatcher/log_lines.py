@@ -44,12 +44,9 @@ def message_line(program: str, level: str, message: str, at: float, **more: str)
 
 def text_lines(program: str, text: str) -> bytes:
     """Return a text after the program's name; what follows its first line is indented."""
-    shown = "\n  ".join(HIDDEN.sub(escape_match, line) for line in text.split("\n"))
+    lines = text.split("\n")
+    shown = "\n  ".join(HIDDEN.sub(lambda found: ascii(found[0])[1:-1], one) for one in lines)
     return f"{program}: {shown}".replace("\n", f"\n{program}: ").encode() + b"\n"
-
-
-def escape_match(found: re.Match[str]) -> str:
-    return ascii(found[0])[1:-1]
 
 
 def level_of_status(status: int) -> str:

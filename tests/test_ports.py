@@ -1,4 +1,4 @@
-"""Several runs of the tests may go on beside each other."""
+"""The folder that `serve` has for itself, and what it needs of the machine at the start."""
 
 from __future__ import annotations
 
@@ -17,21 +17,12 @@ from container import serving
 from container.programs.gunicorn import SOCKET
 from container.serving import OWN, make_run_folder
 from dispatcher.settings import SettingError, read_settings
-from tests.conftest import PROJECT, free_ports
+from tests.conftest import PROJECT
 
 
 def run_python(code: str) -> str:
     command = [sys.executable, "-c", code]
     return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True).stdout
-
-
-def test_nobody_else_is_given_ports_that_a_run_of_the_tests_has() -> None:
-    ours = {*free_ports(4), *free_ports(4)}
-    assert len(ours) == 8
-    other = "from tests.conftest import free_ports; print(*free_ports(4))"
-    theirs = {int(port) for port in run_python(other).split()}
-    assert len(theirs) == 4
-    assert not ours & theirs
 
 
 def test_nobody_else_is_given_the_folder_of_a_serve_that_runs(tmp_path: Path) -> None:

@@ -73,13 +73,10 @@ class Generations:
         new = [one for one in workers if one.age > self.last_old]
         for _ in range(len(new), self.server.num_workers):
             self.server.spawn_worker()
-        if len(new) >= self.server.num_workers and all(map(has_booted, new)):
+        booted = [one for one in new if os.fstat(one.tmp.fileno()).st_mode & stat.S_IXUSR]
+        if len(booted) == len(new) >= self.server.num_workers:
             for one in workers[: -self.server.num_workers]:
                 self.server.kill_worker(one.pid, signal.SIGTERM)
-
-
-def has_booted(worker: Any) -> bool:
-    return bool(os.fstat(worker.tmp.fileno()).st_mode & stat.S_IXUSR)
 
 
 def post_worker_init(worker: Any) -> None:

@@ -181,10 +181,8 @@ def is_loaded() -> bool:
 
 
 def say(text: str) -> None:
-    if FAULT != "silent":
-        sys.stdout.write(f"{text}\n")
-        if FAULT != "buffered logs":
-            sys.stdout.flush()
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
 def main() -> None:

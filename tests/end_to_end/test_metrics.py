@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import logging
 import os
 import re
 import signal
@@ -14,7 +12,6 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,11 +20,8 @@ from flask.testing import FlaskClient
 from bench.servers.processes import kilobytes
 from clients.base import Client, Environment
 from clients.plugins.registry import Registry
-from dispatcher.gunicorn import hooks as gunicorn_hooks
-from dispatcher.routes import metrics as route
 from dispatcher.settings import read_settings
 from dispatcher.status.status import Readiness, Status, SupervisorStatus
-from dispatcher.telemetry.multiprocess import free_seat
 from dispatcher.telemetry.request_log import RequestRecord
 from dispatcher.telemetry.telemetry import MAX_MODELS, Metrics
 from dispatcher.version import VERSION
@@ -202,32 +196,6 @@ def test_a_worker_has_the_room_for_its_counts_before_it_counts(seen: Endpoint) -
             status = (folder / f"{kind}_{seat}.db").stat()
             assert status.st_blocks * 512 >= status.st_size
     assert len(list(folder.glob("*.db"))) == 2 * 3, "there are none of dead workers"
-
-
-def test_the_seat_of_a_dead_worker_is_taken_by_the_next() -> None:
-    assert [free_seat(taken) for taken in ([], [0], [1, 3, 0], [1])] == [0, 1, 2, 0]
-
-
-def test_without_room_a_worker_counts_for_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: int) -> None:
-        raise OSError(errno.ENOSPC, "no room")
-
-    monkeypatch.setenv(gunicorn_hooks.DIR_VARIABLE, str(tmp_path / "counts"))
-    monkeypatch.setattr(os, "posix_fallocate", full)
-    gunicorn_hooks.on_starting(SimpleNamespace(murder_workers=None))
-    worker = SimpleNamespace(seat=0, booted=True)
-    monkeypatch.setenv(gunicorn_hooks.SEAT_VARIABLE, "")  # which it sets
-    gunicorn_hooks.post_fork(SimpleNamespace(log=logging.getLogger()), worker)
-    assert gunicorn_hooks.DIR_VARIABLE not in os.environ
-
-
-def test_a_histogram_of_counts_by_size() -> None:
-    buckets, total = route.histogram(route.Counter({1: 5, 3: 2, 200: 1}))
-    below = dict(buckets)
-    assert [below[end] for end in ("1.0", "2.0", "4.0", "128.0", "+Inf")] == [5, 5, 7, 7, 8]
-    assert total == 5 + 6 + 200
 
 
 def record(model: str, status: int = 200) -> RequestRecord:

@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 
-from dispatcher.background import start_rounds
-from dispatcher.telemetry.request_log import AccessLog
 from dispatcher.telemetry.telemetry import Metrics
 from tests.conftest import Endpoint, wait_for
 from tests.support.front import front
@@ -246,22 +244,3 @@ def test_a_name_that_no_page_can_hold_is_counted_as_others() -> None:
     page = metrics.page().decode()
     assert 'dispatcher_items_total{model="other",status="200"} 1.0' in page
     assert 'dispatcher_items_total{model="whole",status="200"} 1.0' in page
-
-
-def test_a_line_that_cannot_be_written_takes_no_other_along(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    flushes = iter([ValueError("no line"), None])
-    second = threading.Event()
-
-    def flush() -> None:
-        if error := next(flushes, None):
-            raise error
-        second.set()
-
-    written = AccessLog(-1)
-    monkeypatch.setattr(written, "flush", flush)
-    start_rounds(written._write_next, "test")
-    written._some.set()
-    wait_for(lambda: not written._some.is_set(), 5, "the first lines")
-    wait_for(lambda: written._some.set() or second.is_set(), 5, "the next lines")

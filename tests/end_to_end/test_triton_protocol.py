@@ -22,7 +22,6 @@ from tests.support.telemetry import lines_of, settled, value
 # `tritonclient.http` adds to the headers that it is given: each call gets a copy.
 ASKING = MappingProxyType({"x-api-key": "for-asking"})
 MANAGING = MappingProxyType({"x-api-key": "for-managing"})
-SAGEMAKER = "application/vnd.sagemaker-triton.binary+json"
 NUMBERS = np.array([[1, 2, 3]], np.float32)  # the model adds one
 
 
@@ -203,18 +202,6 @@ def test_shared_memory_traces_and_logs_cannot_be_reached(client: Any) -> None:
         with pytest.raises(InferenceServerException) as caught:
             call(*arguments, headers=dict(MANAGING))
         assert caught.value.status() in {"404", "405"}
-
-
-def test_clients_of_triton_s_sagemaker_server_are_answered(endpoint: Endpoint) -> None:
-    inputs, outputs = tensors()
-    body, size = triton.InferenceServerClient.generate_request_body(inputs, outputs=outputs)
-    headers = {**ASKING, "Content-Type": f"{SAGEMAKER};json-header-size={size}"}
-    answer = endpoint.call("/invocations", body, headers=headers)
-    assert answer.status == 200, answer.body
-    kind, _, size = answer.headers["Content-Type"].partition(";json-header-size=")
-    assert kind == SAGEMAKER
-    result = triton.InferenceServerClient.parse_response_body(answer.body, header_length=int(size))
-    np.testing.assert_array_equal(result.as_numpy("y"), [[2, 3, 4]])
 
 
 @pytest.mark.slow

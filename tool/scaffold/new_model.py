@@ -49,18 +49,14 @@ def run(options: argparse.Namespace) -> int:
     root: Path = options.into
     test = Path("code", "tests", f"test_{file_name(options.name)}.py")
     refuse_to_overwrite(root, Path(options.name), test)
-    source = source_of(options)
+    source = open_model(options.source)
+    if options.labels:
+        source = replace(source, given=labels_in(options.labels))
     with beside(root) as place:
         plan, notes = lay_out(options, source, place)
         put(place, root, (Path(options.name), test))
     say(options, plan, notes)
     return 0
-
-
-def source_of(options: argparse.Namespace) -> ModelSource:
-    """Return the model that the options name, with the labels that they name."""
-    source = open_model(options.source)
-    return replace(source, given=labels_in(options.labels)) if options.labels else source
 
 
 def lay_out(

@@ -76,12 +76,6 @@ def pixels(source: ModelSource) -> Pixels:
     raise Misfit(f"{show(spec)} has not three channels, nor one")
 
 
-def are_pictures(taken: Pixels) -> bool:
-    """Whether it is sure that the input takes pictures: sound has one channel, too."""
-    named = any(word in taken.spec.name.lower() for word in PICTURES)
-    return taken.channels == 3 or named
-
-
 def classification(source: ModelSource) -> Iterator[FamilyPlan]:
     """Yield how the model would be served as a classifier.
 
@@ -113,7 +107,9 @@ def classification(source: ModelSource) -> Iterator[FamilyPlan]:
         else:
             plan = plan.and_lines("# softmax = true  # makes probabilities of the scores")
         named = softmax or any(word in output.name.lower() for word in SCORES)
-        sure = are_pictures(taken) and not any(ANY_SIZE in line for line in how)
+        # Sound has one channel, too.
+        shown = taken.channels == 3 or any(word in taken.spec.name.lower() for word in PICTURES)
+        sure = shown and not any(ANY_SIZE in line for line in how)
         # One number for a picture is no class, unless its author says so.
         yield replace(plan, proven=sure and count > 1 and (named or bool(names)))
 

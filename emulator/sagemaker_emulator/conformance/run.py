@@ -68,7 +68,6 @@ class Examination:
         self.check(STAGES["stop"], dead)
         if dead:
             subject.stop()
-        self.check(STAGES["logs"])
 
     def ended(self) -> str:
         """Return how it ended; a process needs a moment to end after its last connection."""

@@ -1,4 +1,4 @@
-"""Checks of the start, the ports, the image and the logs."""
+"""Checks of the start, the ports and the image."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from sagemaker_emulator.host import processes
 from sagemaker_emulator.host.containers import NEEDED_PORTS, Image
 from sagemaker_emulator.host.health import hint_for
 
-GB = 10**9
-MOST_BYTES = 10 * GB
 KNOWN = {"accept-bind-to-port", "multi-models", "bidirectional-streaming"}
 SHELLS = {"sh", "bash", "dash", "ash", "zsh"}
 READ_ONLY = "read-only file system"
@@ -115,32 +113,3 @@ def labels_are_known(subject: Subject) -> str:
     ]:
         raise Failed(", ".join(wrong))
     return ", ".join(sorted(found))
-
-
-@check("image.size")
-def size_is_allowed(subject: Subject) -> str:
-    must_be_an_image(subject)
-    text = f"{subject.image_bytes / GB:.2f} GB unpacked"
-    if subject.image_bytes > MOST_BYTES:
-        raise Failed(text)
-    return text
-
-
-@check("logs.written")
-def something_is_logged(subject: Subject) -> str:
-    must_be_started_here(subject)
-    if not subject.lines:
-        raise Failed("no line came from the start to the end")
-    return f"{len(subject.lines)} lines"
-
-
-@check("logs.unbuffered")
-def logs_are_not_buffered(subject: Subject) -> str:
-    must_be_started_here(subject)
-    if not subject.lines:
-        raise NotApplicable("it wrote nothing")
-    if not subject.stopped:
-        raise NotApplicable("it ended before SIGTERM")
-    if not subject.lines_before_stop:
-        raise Failed(f"all {len(subject.lines)} lines came only after SIGTERM")
-    return f"{subject.lines_before_stop} of {len(subject.lines)} lines came before SIGTERM"

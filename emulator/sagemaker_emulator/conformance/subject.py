@@ -54,7 +54,6 @@ class Subject:
     def forget(self) -> None:
         """Forget what belongs to one life."""
         self.lines: list[str] = []
-        self.lines_before_stop = 0
         self.not_ready = "it was not started"
         self.ready_s = 0.0
         self.given_port, self.wrong_port = 0, False
@@ -75,11 +74,6 @@ class Subject:
             docker("pull", self.what, seconds=None)
         found = docker("image", "inspect", "--format", "{{json .Config}}", self.what)
         return dict(json.loads(found))
-
-    @cached_property
-    def image_bytes(self) -> int:
-        """The size of the image, unpacked."""
-        return int(docker("image", "inspect", "--format", "{{.Size}}", self.what))
 
     @property
     def is_started_here(self) -> bool:
@@ -166,7 +160,6 @@ class Subject:
     def stop(self) -> None:
         """Stop it by SIGTERM; `stopped` says how, `code` with which exit code."""
         if not self.container.ended():
-            self.lines_before_stop = len(self.lines)
             self.stopped = self.container.stop()
             if isinstance(self.container, Program) and self.container.process:
                 self.container.reader.join(1)

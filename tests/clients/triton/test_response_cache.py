@@ -184,18 +184,3 @@ def test_noise_differs_each_time_and_has_the_types_of_the_model() -> None:
         assert one[name].dtype == other[name].dtype
         assert not np.array_equal(one[name], other[name])
     assert {type(text) for text in one["BYTES"].flat} == {bytes}
-
-
-def test_triton_still_compares_bytes_and_versions_alone(
-    server: triton_process.Triton, client: Triton
-) -> None:
-    """What docs/triton-options.md warns of: where a newer Triton does better, the page changes."""
-    x = rows(600)[:, :2]
-    flat = client.infer("any", {"x": x.reshape(1, 4)}, timeout=10)["y"]
-    assert flat.shape == (1, 4)
-    assert client.infer("any", {"x": x}, timeout=10)["y"].shape == (1, 4)
-    server.client.unload_model("any")
-    server.client.load_model("any")
-    client.infer("any", {"x": x}, timeout=10)
-    # A load sets the statistics to zero; the instance that it started never ran.
-    assert more(server, (0, 0), 1, "any") == (1, 0)

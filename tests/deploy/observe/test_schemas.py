@@ -1,4 +1,4 @@
-"""What Grafana and Docker Compose read, by those who define it."""
+"""What Docker Compose reads, by Docker Compose, and what Grafana is told in it."""
 
 from __future__ import annotations
 
@@ -12,86 +12,11 @@ import pytest
 import yaml
 
 from tests.conftest import PROJECT
-from tests.deploy.test_schemas import installed, run_node
-from tests.support.dashboards import dashboards
+from tests.deploy.test_schemas import installed
 from tests.support.prometheus import OBSERVE
 
 slow = pytest.mark.slow
 COMPOSE = yaml.safe_load((PROJECT / "compose.yaml").read_text())
-GRAFANA = COMPOSE["services"]["grafana"]["image"].partition(":")[2].partition("@")[0]
-
-# Grafana's own types of the version that is served: of a dashboard, and of each kind of panel.
-RAW = "@grafana/schema/dist/types/raw"
-PANELS = {
-    "timeseries": "TimeSeries",
-    "stat": "Stat",
-    "bargauge": "BarGauge",
-    "heatmap": "Heatmap",
-    "table": "Table",
-}
-TYPES = f"""
-import type {{ Dashboard, Panel }} from "{RAW}/dashboard/x/dashboard_types.gen.d.ts";
-import type {{ DataQuery, GraphFieldConfig }} from "@grafana/schema";
-interface Query extends DataQuery {{
-  expr: string; legendFormat?: string; instant?: boolean; range?: boolean;
-  format?: "time_series" | "table" | "heatmap";
-}}
-// A file has the values of an enumeration, not its names.
-type Plain<T> = T extends string ? `${{T}}`
-  : T extends object ? {{ [K in keyof T]: Plain<T[K]> }} : T;
-"""
-
-
-@pytest.fixture(scope="module")
-def grafana(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with Grafana's types and a compiler that compares with them."""
-    folder = tmp_path_factory.mktemp("grafana")
-    (folder / "package.json").write_text('{"type": "module"}')
-    options = ["--no-save", "--ignore-scripts", "--no-audit", "--no-fund", "--silent"]
-    packages = [f"@grafana/schema@{GRAFANA}", "typescript@5.9.3"]
-    done = run_node("npm", "install", *options, *packages, folder=folder)
-    assert done.returncode == 0, done.stderr
-    return folder
-
-
-def source(dashboard: dict[str, Any]) -> str:
-    """Return a program that is right if a dashboard is."""
-    lines = [TYPES]
-    for kind, name in PANELS.items():
-        file = f"{RAW}/composable/{kind}/panelcfg/x/{name}PanelCfg_types.gen.d.ts"
-        lines.append(f'import type {{ Options as {kind} }} from "{file}";')
-    found: list[tuple[str, Any]] = [("Dashboard", {**dashboard, "panels": []})]
-    for panel in dashboard["panels"]:
-        found += [("Panel", panel), (panel["type"], panel["options"])]
-        found += [("Query", target) for target in panel["targets"]]
-        if panel["type"] == "timeseries":
-            found.append(("GraphFieldConfig", panel["fieldConfig"]["defaults"]["custom"]))
-    for number, (name, value) in enumerate(found):
-        lines.append(f"const v{number}: Plain<{name}> = {json.dumps(value)};")
-    return "\n".join(lines)
-
-
-def complaints(folder: Path, given: list[dict[str, Any]]) -> list[list[str]]:
-    """Return, for each dashboard, its unknown and missing fields and wrong values."""
-    files = [f"check{number}.ts" for number, _ in enumerate(given)]
-    for file, dashboard in zip(files, given, strict=True):
-        (folder / file).write_text(source(dashboard))
-    modules = ["--module", "esnext", "--moduleResolution", "bundler", "--target", "es2022"]
-    options = ["--strict", "--skipLibCheck", "--noEmit", "--pretty", "false", *modules]
-    compiler = "node_modules/typescript/bin/tsc"
-    done = run_node("node", compiler, *options, *files, folder=folder)
-    said = done.stdout.splitlines()
-    assert done.returncode == 0 or any(line.startswith("check") for line in said), done.stderr
-    return [[line for line in said if line.startswith(f"{file}(")] for file in files]
-
-
-@slow
-def test_grafana_takes_the_dashboards(grafana: Path) -> None:
-    given = list(dashboards().values())
-    assert complaints(grafana, given) == [[] for _ in given]
-
-
-# Docker Compose
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,9 @@ from flask.testing import FlaskClient
 from PIL import Image
 from werkzeug.test import TestResponse
 
-from clients.images.opening import FORMATS
 from clients.request import Media
 from clients.triton.server import Signature, TensorSpec
-from dispatcher.codecs.media import IMAGE_SIGNATURE, detect_media
+from dispatcher.codecs.media import detect_media
 from tests.support.asking import FORM, PNG, ask, form_of, part
 from tests.support.fake_triton import FakeTriton
 from tests.support.stand_ins import Red, assert_error, image
@@ -392,14 +391,6 @@ def test_a_file_of_a_form_that_is_neither_picture_nor_text_is_told_so(client: Fl
         assert_error(response, 415, "unsupported_type", *words)
     body = form_of(PNG, "binary/octet-stream")  # as S3 has it
     assert client.post("/infer/resnet", data=body, content_type=FORM).status_code == 200
-
-
-@pytest.mark.parametrize("kind", FORMATS)
-def test_every_kind_of_picture_is_known_by_its_beginning(kind: str) -> None:
-    for mode in ("1", "L", "RGB"):
-        out = io.BytesIO()
-        Image.new(mode, (3, 2)).convert("RGB" if kind == "WEBP" else mode).save(out, kind)
-        assert IMAGE_SIGNATURE.match(out.getvalue())
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +17,6 @@ from clients.plugins.registry import Registry
 from dispatcher.errors import CallerGone
 from dispatcher.execution.admission import Admission
 from dispatcher.execution.slots import Caller, Slot, Slots
-from dispatcher.execution.watchdog import Watchdog
 from dispatcher.settings import read_settings
 from tests.conftest import wait_for
 from tests.support.application import make_app, quiet
@@ -283,19 +280,6 @@ def test_a_turn_that_cannot_be_given_back_does_not_hide_what_went_wrong_in_it(
     assert str(late) in caplog.text
     with pytest.raises(type(late), match=str(late)), admission().calls.enter("a", soon()):
         pass
-
-
-def test_a_look_that_fails_is_followed_by_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    failures = [RuntimeError("a bug"), RuntimeError("another")]
-    look = Mock(side_effect=itertools.chain(failures, itertools.repeat(None)))
-    watch = Watchdog(admission(), 60, lambda: None)
-    monkeypatch.setattr(watch, "look", look)
-    given = signal.getsignal(signal.SIGTERM)
-    try:
-        watch.start()
-    finally:
-        signal.signal(signal.SIGTERM, given)
-    wait_for(lambda: look.call_count > 2, 5, "a third look")
 
 
 def test_saturation_is_the_share_of_the_turns_that_the_busiest_model_may_have() -> None:

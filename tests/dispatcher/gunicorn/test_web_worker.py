@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -229,14 +228,6 @@ def test_as_many_as_there_are_threads_work_at_a_time() -> None:
     assert sorted(p.result(20) for p in [pool.submit(all_of_them.wait, 20) for _ in range(8)]) == [
         *range(8)
     ]
-
-
-def test_the_thread_that_was_busy_last_is_the_next() -> None:
-    pool, seen = ThreadPool(8), list[int]()
-    for _ in range(20):
-        seen.append(pool.submit(threading.get_ident).result(20))
-        time.sleep(0.02)  # until it is idle again
-    assert len(set(seen)) <= 3
 
 
 def test_the_application_sees_what_gunicorns_own_parser_would_show() -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.models import sandbox as trial
 from dispatcher.models.reload import try_at_start
 from tests.conftest import PROJECT, alive, descendants
 from tests.support.reloading import FINE, Worker, folder, until, write
@@ -72,14 +71,6 @@ def test_a_class_that_asks_others_is_tried_with_those_that_there_are(folder: Pat
     assert "'nobody', which 'chain' asks: there is no model 'nobody'" in error
     assert all(f" {name}" in error for name in ("kept", "later", "mine")), "not tried, and there"
     assert worker.ask("chain")[0] == "kept"
-
-
-def test_a_trial_that_a_signal_without_a_name_ends_says_its_number(folder: Path) -> None:
-    killed = [sys.executable, "-c", "import os; os.kill(os.getpid(), 37)"]
-    worker = Worker(folder)
-    tried = trial.try_sources(worker.reloader.sources(), {}, worker.settings, command=killed)
-    reason = tried[str(folder / "clients" / "mine.py")].reason
-    assert reason.endswith("the process that tested it ended with signal 37")
 
 
 @pytest.mark.slow

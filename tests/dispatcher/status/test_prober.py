@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import socket
 import threading
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -199,21 +198,6 @@ def test_nothing_is_tried_while_triton_is_away_and_all_is_when_it_is_back(stage:
     assert UNTRIED in stage.readiness.reasons()[0]
     assert stage.round() == ["echo", "other"]
     assert stage.readiness.reasons() == []
-
-
-def test_where_there_is_no_room_for_a_thread_deaths_are_seen_all_the_same(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def start(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    done: list[str] = []
-    monkeypatch.setattr(threading.Thread, "start", start)
-    for name in ("give_up", "note_deaths", "publish", "abandon"):
-        monkeypatch.setattr(stage.prober, name, partial(done.append, name))
-    with pytest.raises(RuntimeError):
-        stage.prober._step()
-    assert done == ["give_up", "note_deaths", "publish", "abandon"]
 
 
 def test_what_keeps_all_models_from_answering_is_said_first(stage: Stage) -> None:
