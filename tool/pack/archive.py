@@ -9,8 +9,6 @@ from pathlib import Path
 
 from container.trouble import Trouble
 from tool.pack.contents import ArchiveMember, Contents
-from tool.progress import announce
-from tool.sizes import size_text
 
 FOLDER_MODE, PROGRAM_MODE, FILE_MODE = 0o755, 0o755, 0o644
 LEVEL = 6  # more takes far longer, and weights hardly get smaller
@@ -24,7 +22,6 @@ def write_archive(contents: Contents, place: Path) -> int:
     part = place.with_name(f".{place.name}.part")
     try:
         with (
-            announce(f"packing {size_text(contents.size)}"),
             part.open("wb") as file,
             gzip.GzipFile("", "wb", LEVEL, file, mtime=0) as packed,
             tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as tar,

@@ -11,7 +11,6 @@ from container.trouble import Trouble
 from tool.checks.check import check_all, report
 from tool.pack.archive import write_archive
 from tool.pack.contents import Contents, contents_of
-from tool.sizes import size_text
 
 ARCHIVE = Path("model.tar.gz")
 MOST_SHOWN = 10
@@ -55,13 +54,13 @@ def run(options: argparse.Namespace) -> int:
     sys.stdout.write(describe_contents(contents))
     sys.stdout.flush()
     written = write_archive(contents, options.out)
-    sys.stdout.write(f"wrote {options.out}: {size_text(written)}\n")
+    sys.stdout.write(f"wrote {options.out}: {written / 2**20:.2f} MB\n")
     return 0
 
 
 def describe_contents(contents: Contents) -> str:
     """Return what is packed, in lines."""
-    lines = [f"packing {contents.files} files, {size_text(contents.size)}"]
+    lines = [f"packing {contents.files} files, {contents.size / 2**20:.2f} MB"]
     for what, names in (
         ("links replaced by their files", contents.replaced),
         ("left out", contents.left_out),

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
-import signal
 import socket
 import sys
 import threading
 from contextlib import ExitStack
-from typing import TextIO
 
 from sagemaker_emulator.commands.options import (
     add_container,
@@ -51,20 +48,12 @@ def run(options: argparse.Namespace) -> int:
     if options.multi_model and options.model:
         raise Trouble("--multi-model does not go with --model; leave one out")
     refuse_wrong(options)
-    terminal = Terminal(sys.stdout)
+    terminal = logging.StreamHandler(sys.stdout)
     terminal.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     LOG.handlers, LOG.propagate = [terminal], False
     LOG.setLevel(logging.INFO)
     with ExitStack() as stack:
         return serve(options, stack)
-
-
-class Terminal(logging.StreamHandler[TextIO]):
-    """Shows lines with the time; where nobody reads them any more, the command ends."""
-
-    def handleError(self, _: logging.LogRecord) -> None:  # noqa: N802  its name in the library
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def serve(options: argparse.Namespace, stack: ExitStack) -> int:

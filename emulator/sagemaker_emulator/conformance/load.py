@@ -1,4 +1,4 @@
-"""Checks of many requests, slow ones, abandoned ones, and of the end."""
+"""Checks of many requests, slow ones, stalled ones, and of the end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from sagemaker_emulator.conformance.subject import AGAIN_S, Subject
 from sagemaker_emulator.host.calls import NoAnswer
 
 ROUNDS = 2  # requests of each caller
-ABANDONED = 8
 IN_FLIGHT = 4
 BEGUN_S = 0.2  # a request that was sent as long ago is being answered
 SLOW_S = 1.0  # a request that is refused sooner does not show how slow ones end
@@ -90,16 +89,6 @@ def slow_request_ends(subject: Subject) -> str:
         raise Failed(f"after {took:.0f} s: {came}")
     subject.must_be_well()
     return f"after {took:.1f} s: {came}"
-
-
-@check("deadlines.abandoned")
-def abandoned_requests_harm_nobody(subject: Subject) -> str:
-    request = subject.good_request()
-    for _ in range(ABANDONED):
-        connection = send_part(subject, request, len(request.body))
-        connection.close()
-    subject.must_be_well()
-    return f"{ABANDONED} callers went away, and the next was answered as before"
 
 
 @check("deadlines.stalled")

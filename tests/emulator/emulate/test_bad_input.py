@@ -6,8 +6,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +15,7 @@ import pytest
 from botocore.exceptions import ClientError
 from sagemaker_emulator.__main__ import main
 
-from tests.conftest import PROJECT, alive, descendants, wait_for
+from tests.conftest import descendants, wait_for
 from tests.support.emulate import begin, emulated, end
 
 
@@ -100,28 +98,6 @@ def test_a_second_ctrl_c_does_not_wait_for_the_container(container: Path, tmp_pa
         time.sleep(0.5)
         assert end(running) == 130
         assert time.monotonic() - begun < 15  # not 30
-
-
-def test_it_ends_in_order_where_nobody_reads_what_it_says(container: Path) -> None:
-    """As with `| head`: threads write the lines of the container and of its health."""
-    command = ("-m", "sagemaker_emulator", "emulate", container, "--port=0", "--ping-every=0.3")
-    with subprocess.Popen(
-        [sys.executable, *command], cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        assert process.stdout
-        assert process.stderr
-        while b"the container starts" not in process.stdout.readline():
-            assert process.poll() is None
-        started = descendants(process.pid)
-        process.stdout.close()
-        try:
-            code = process.wait(20)
-        except subprocess.TimeoutExpired:
-            for pid in (process.pid, *started):
-                os.kill(pid, signal.SIGKILL)
-            raise
-        assert (code, process.stderr.read()) == (130, b"")
-        assert not alive(started), "processes are left"
 
 
 def test_a_port_that_is_taken(container: Path, failed: Fails) -> None:

@@ -82,7 +82,7 @@ def test_links_are_replaced_and_what_is_never_read_is_left_out(
     with tarfile.open(out) as packed:
         assert packed.extractfile("copy/1/model.onnx").read() == weights  # type: ignore[union-attr]
     said = capsys.readouterr().out
-    for text in ("net/1/model.onnx", ".git", "code/clients/__pycache__", "left out", " kB"):
+    for text in ("net/1/model.onnx", ".git", "code/clients/__pycache__", "left out", " MB"):
         assert text in said
 
 
