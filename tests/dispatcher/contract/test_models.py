@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,9 @@ import pytest
 from flask.testing import FlaskClient
 
 from clients.base import Environment
-from clients.errors import DeadlineExceeded, ModelUnavailable
+from clients.errors import ModelUnavailable
 from clients.images.pictures import decode_picture
 from clients.plugins.registry import Registry
-from clients.request import Once, Request
 from clients.triton.server import Signature, TensorSpec
 from dispatcher.codecs.json_request import LARGE_BODY, large_body_lock, parse_object
 from dispatcher.settings import WANTED, read_settings
@@ -228,25 +226,6 @@ def test_several_models_about_one_payload_decoded_once(
     assert results["nosuch"]["error"]["code"] == "unknown_model"
     assert results["nosuch"]["error"]["modelname"] == "nosuch"
     assert decode.call_count == 1
-
-
-def test_what_another_model_reads_is_waited_for_until_the_deadline() -> None:
-    once, payload, reads, may_end = Once(), object(), threading.Event(), threading.Event()
-
-    def read() -> str:
-        reads.set()
-        may_end.wait(10)
-        return "read"
-
-    first = threading.Thread(target=lambda: once(payload, read), daemon=True)
-    first.start()
-    assert reads.wait(10)
-    soon = Request(deadline=time.monotonic() + 0.2)
-    with soon.active(), pytest.raises(DeadlineExceeded):
-        once(payload, lambda: "again")
-    may_end.set()
-    first.join(10)
-    assert once(payload, lambda: "again") == "read"
 
 
 def test_several_models_run_at_the_same_time(client: FlaskClient, server: FakeTriton) -> None:

@@ -270,18 +270,6 @@ def test_a_caller_who_cannot_be_answered_keeps_nobody_waiting() -> None:
         pool.submit(turn.release).result(5)
 
 
-@pytest.mark.parametrize("late", [DeadlineExceeded("late"), RuntimeError("a bug")])
-def test_a_turn_that_cannot_be_given_back_does_not_hide_what_went_wrong_in_it(
-    late: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(Slot, "release", Mock(side_effect=late))
-    with pytest.raises(KeyError, match="first"), admission().calls.enter("a", soon()):
-        raise KeyError("first")
-    assert str(late) in caplog.text
-    with pytest.raises(type(late), match=str(late)), admission().calls.enter("a", soon()):
-        pass
-
-
 def test_saturation_is_the_share_of_the_turns_that_the_busiest_model_may_have() -> None:
     calls = admission().calls
     assert calls.saturation() == 0

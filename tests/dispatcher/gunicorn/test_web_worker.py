@@ -223,13 +223,6 @@ def test_work_is_done_in_the_order_in_which_it_comes_and_each_has_its_own_outcom
     assert begun == [4, 3, 0, 2]
 
 
-def test_as_many_as_there_are_threads_work_at_a_time() -> None:
-    pool, all_of_them = ThreadPool(8), threading.Barrier(8)
-    assert sorted(p.result(20) for p in [pool.submit(all_of_them.wait, 20) for _ in range(8)]) == [
-        *range(8)
-    ]
-
-
 def test_the_application_sees_what_gunicorns_own_parser_would_show() -> None:
     head = (
         b"POST /infer/r%C3%A9s%20net?top_k=3&x=%20y#part HTTP/1.1\r\nHost: here:8080\r\n"
