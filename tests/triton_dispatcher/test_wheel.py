@@ -115,10 +115,8 @@ def plug_in(folder: Path, wanted: str) -> Path:
     path = folder / "double_for_dispatcher-1.0-py3-none-any.whl"
     named = "Metadata-Version: 2.1\nName: double-for-dispatcher\nVersion: 1.0\n"
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("double_for_dispatcher.py", "")
         for name, text in {
             "METADATA": f"{named}Requires-Dist: {wanted}\n",
-            "entry_points.txt": f"[{ENTRY_POINTS}]\ntwice = double_for_dispatcher:Twice\n",
             "WHEEL": "Wheel-Version: 1.0\nTag: py3-none-any\n",
             "RECORD": "",
         }.items():

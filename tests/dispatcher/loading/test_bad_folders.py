@@ -11,26 +11,11 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from clients.errors import UnknownModel
 from clients.triton.configuration import rename_config
-from dispatcher.errors import AlreadyLoaded, BadModel, OutOfMemory
+from dispatcher.errors import BadModel, OutOfMemory
 from dispatcher.models.load_unload import ModelLoader
 from tests.support.fake_triton import FakeTriton
 from tests.support.loading import Hosting
-
-
-def test_one_that_is_there_by_the_second_look_is_left_alone(
-    hosting: Hosting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another caller has got the answer meanwhile that it is loaded."""
-    hosting.load("one", hosting.url)
-    for act in (hosting.unload, lambda name: hosting.load(name, hosting.url)):
-        looks = iter([["LOADING"], ["READY"], ["READY"]])
-        monkeypatch.setattr(hosting, "states", lambda name, looks=looks: next(looks))
-        with pytest.raises((UnknownModel, AlreadyLoaded)):
-            act("one")
-        assert hosting.listed() == ["one"]
-        assert (hosting.repository / "one" / "1" / "model.onnx").exists()
 
 
 def test_what_says_how_a_model_is_asked_is_that_of_the_load(hosting: Hosting) -> None:

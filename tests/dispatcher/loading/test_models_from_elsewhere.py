@@ -212,15 +212,6 @@ def test_a_folder_is_in_the_repository_whole_or_not_at_all(
     assert [path.name for path in tmp_path.glob("aside*")] == []
 
 
-def test_a_model_that_goes_meanwhile_is_not_called_the_repository_s_own(
-    hosting: Hosting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hosting.load("one", hosting.url)
-    monkeypatch.setattr(hosting, "is_loaded", hosting.remove)
-    with pytest.raises(AlreadyLoaded):
-        hosting.load("one", hosting.url)
-
-
 @pytest.mark.slow
 def test_a_model_may_take_longer_to_load_than_an_answer(tmp_path: Path) -> None:
     for name in ("wanted", "elsewhere"):
