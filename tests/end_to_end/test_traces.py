@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import PROJECT, Answer, Endpoint, free_ports, running, wait_for
+from tests.conftest import Answer, Endpoint, free_ports, running, wait_for
 from tests.end_to_end.conftest import write_own_client
 from tests.support.collector import CLIENT, SERVER, Collector, ReceivedSpan, collecting
 from tests.support.front import front, sagemaker_runtime
@@ -300,24 +297,3 @@ def test_requests_are_answered_while_the_collector_is_away(tmp_path: Path) -> No
         with collecting(port) as collector:
             ask(endpoint, 1)
             wait_for(lambda: collector.spans, 20, "spans after the collector has come back")
-
-
-LOADED = """
-import os, sys
-from tests.support.front import build
-
-def loaded(**variables):
-    os.environ |= variables
-    build()
-    return [name for name in sys.modules if name.startswith(("opentelemetry", "requests"))]
-
-assert loaded() == []
-url = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}
-assert loaded(**url, OTEL_SDK_DISABLED="true") == []
-assert "opentelemetry.sdk.trace" in loaded(**url, OTEL_SDK_DISABLED="false")
-"""
-
-
-def test_nothing_is_imported_without_a_collector(tmp_path: Path) -> None:
-    environment = {**os.environ, "MODEL_REPOSITORY": str(tmp_path)}
-    subprocess.run([sys.executable, "-c", LOADED], cwd=PROJECT, env=environment, check=True)
