@@ -1,14 +1,18 @@
 """Measure this server beside a bare route, rivals and the in-process limit: `make bench`.
 
 The same as `python -m bench.compare --bare --rivals litserve triton`, and takes the same options.
+With `--gpu`, `--mix` or `--capacity`: all three models at once, see `--gpu -h`.
 """
 
 from __future__ import annotations
 
 import sys
 
-from bench.compare import main
+from bench import compare, whole
 from bench.servers.rival_servers import RIVALS
 
 if __name__ == "__main__":
-    sys.exit(main(["--bare", "--rivals", *RIVALS, *sys.argv[1:]]))
+    argv = sys.argv[1:]
+    if {"--gpu", "--mix", "--capacity"}.intersection(argv):
+        sys.exit(whole.main(argv))
+    sys.exit(compare.main(["--bare", "--rivals", *RIVALS, *argv]))

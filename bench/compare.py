@@ -24,7 +24,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from functools import partial
@@ -37,7 +37,6 @@ from bench.load.limit import Limit, Way
 from bench.measure import (
     BUSY_ELSEWHERE,
     PAUSE_S,
-    Patience,
     Sample,
     best_ways,
     of_limit,
@@ -45,12 +44,20 @@ from bench.measure import (
     say,
 )
 from bench.servers.contenders import PRECISION, Contender, Skipped, bare_route, this_server, tidy
-from bench.servers.rival_servers import RIVALS, Place
+from bench.servers.rival_servers import LITSERVE, RIVALS, TRITON, Place
 from bench.servers.sessions import EXACT, PRECISIONS, engines_at
 
 DEFAULT = "default"
-NOTHING = "nothing"
 LIMIT = "in-process limit"
+GOALS = {
+    ("resnet", 1): (1.5, 1.0),
+    **dict.fromkeys(
+        [*product(["resnet"], (4, 8, 16)), *product(["bert_base"], (8, 16))], (1.0, 1.0)
+    ),
+}
+"""Answers a second, by model and callers, as shares of LitServe's and of Triton HTTP's at least."""
+P99_GOAL = 1.05
+"""Of a ResNet-50 with several callers, as a share of the better one's at most."""
 CPUINFO = Path("/proc/cpuinfo")
 CPUS = len(os.sched_getaffinity(0))
 Found = dict[tuple[str, int], list[Sample]]
@@ -69,7 +76,9 @@ def main(argv: list[str]) -> int:
     try:
         for model in options.models:
             found = compare(model, repository, cache, options)
-            sys.stdout.write(table(model, found, f"1: {options.settings[0]}"))
+            first = f"1: {options.settings[0]}"
+            sys.stdout.write(table(model, found, first))
+            sys.stdout.write("".join(f"- {line}\n" for line in judge(model, found, first)))
             sys.stdout.flush()
             every[model] = [
                 {"contender": name, "callers": callers, **asdict(one)}
@@ -89,17 +98,10 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    names = [*work.WORKS, NOTHING]
-    parser.add_argument("--models", nargs="*", choices=names, default=list(work.WORKS))
-    parser.add_argument("--callers", nargs="*", type=int, default=[1, 8, 16])
+    parser.add_argument("--models", nargs="*", choices=[*work.WORKS], default=[*work.WORKS])
+    parser.add_argument("--callers", nargs="*", type=int, default=[1, 4, 8, 16])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=4.0, help="of one measurement")
-    parser.add_argument(
-        "--patience",
-        type=float,
-        default=300,
-        help="seconds in all to repeat what others on this machine disturbed",
-    )
     parser.add_argument("--megapixels", type=float, default=work.MEGAPIXELS, help="of the JPEG")
     parser.add_argument(
         "--tokens", nargs="+", type=int, default=[work.TOKENS], help="of the texts; they take turns"
@@ -130,8 +132,6 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
 
 def payloads(model: str, options: argparse.Namespace) -> list[Any]:
     """Return what is asked in turn."""
-    if model == NOTHING:
-        return [{"number": [1]}]
     lengths = options.tokens if model == "bert_base" else options.tokens[:1]
     return [work.payload(model, megapixels=options.megapixels, tokens=tokens) for tokens in lengths]
 
@@ -140,16 +140,14 @@ def compare(model: str, repository: Path, cache: Path, options: argparse.Namespa
     """Start the contenders of one model, and measure them."""
     wanted = payloads(model, options)
     with ExitStack() as stack:
-        limit, ways, right = None, {}, None
+        limit = stack.enter_context(Limit(repository, model))
+        right, ways = limit.answer(wanted[0]), {}
         engine = engines_at(options.precision)[-1]
-        if model != NOTHING:
-            limit = stack.enter_context(Limit(repository, model))
-            right = limit.answer(wanted[0])
-            if options.limit and len(wanted) == 1:
-                engines, seconds = engines_at(options.precision), options.seconds / 2
-                ways = best_ways(limit, model, wanted[0], CPUS, options.callers, seconds, engines)
-                engine = max(ways.items())[1].engine
-                say(f"{model}: the limit is best with {', '.join(map(str, ways.values()))}")
+        if options.limit and len(wanted) == 1:
+            engines, seconds = engines_at(options.precision), options.seconds / 2
+            ways = best_ways(limit, model, wanted[0], CPUS, options.callers, seconds, engines)
+            engine = max(ways.items())[1].engine
+            say(f"{model}: the limit is best with {', '.join(map(str, ways.values()))}")
         servers = [
             stack.enter_context(
                 start_contender(
@@ -163,9 +161,8 @@ def compare(model: str, repository: Path, cache: Path, options: argparse.Namespa
         others: list[Callable[[], Contender]] = []
         if options.bare:
             others.append(partial(bare_route, servers[0], repository, cache / "run", model))
-        if model != NOTHING:
-            place = Place(repository, cache, model, CPUS, options.precision, engine)
-            others += [partial(RIVALS[name], place) for name in options.rivals]
+        place = Place(repository, cache, model, CPUS, options.precision, engine)
+        others += [partial(RIVALS[name], place) for name in options.rivals]
         for make in others:
             try:
                 server = stack.enter_context(start_contender(make()))
@@ -185,42 +182,38 @@ def start_contender(server: Contender) -> Iterator[Contender]:
         server.stop()
 
 
-def await_answer(server: Contender, model: str, payload: Any, right: list[Any] | None) -> None:
+def await_answer(server: Contender, model: str, payload: Any, right: list[Any]) -> None:
     """Wait until a server answers as it should.
 
     Raises:
         Skipped: it does not start, or answers something else.
 
     """
-    if right is None:
-        server.wait_for(payload)
-    else:
-        server.wait(payload, model, right)
+    server.wait(payload, model, right)
     say(f"{server.name} answers {model} {time.monotonic() - server.since:.1f} s after its start")
 
 
 def rounds(
     model: str,
     wanted: Sequence[Any],
-    limit: Limit | None,
+    limit: Limit,
     ways: Mapping[int, Way],
     servers: Sequence[Contender],
     options: argparse.Namespace,
 ) -> Found:
     """Return the samples of the limit and of every server."""
     found: Found = {}
-    patience = Patience(options.patience, CPUS)
     seconds = options.seconds * (2 if model == "yolov5" else 1)  # it takes longest
 
     def note(name: str, callers: int, measured: Callable[[], Sample]) -> Sample:
-        one = patience.quietest(measured)
+        one = measured()
         found.setdefault((name, callers), []).append(one)
         say(f"{model}, {callers} callers, {name}: {one.per_second:.1f}/s, p99 {one.p99:.0f} ms")
         return one
 
     for number, callers in product(range(options.rounds), options.callers):
         rate = 0.0
-        if limit and (way := ways.get(callers)):
+        if way := ways.get(callers):
             measured = partial(of_limit, limit, way, wanted[0], seconds, CPUS)
             rate = note(f"{LIMIT}, {way}", callers, measured).per_second
         for server in servers[:: -1 if number % 2 else 1]:
@@ -318,6 +311,29 @@ def table(model: str, found: Found, first: str) -> str:
             f" than {BUSY_ELSEWHERE:.0%} of the cores, at most {max(busy):.0%}."
         )
     return "\n".join([*lines, ""])
+
+
+def judge(model: str, found: Found, first: str) -> Iterator[str]:
+    """Yield what the first server has beside LitServe and Triton HTTP, and whether it should."""
+    for callers in sorted({callers for _, callers in found}):
+        own, *rivals = (found.get((name, callers), []) for name in (first, LITSERVE, TRITON))
+        goals = GOALS.get((model, callers))
+        if not goals or not own or any(len(one) != len(own) for one in rivals):
+            continue
+        words = []
+        for name, rival, goal in zip((LITSERVE, TRITON), rivals, goals, strict=True):
+            part = median_share((one.per_second for one in own), (one.per_second for one in rival))
+            words.append(f"{part:.2f} of {name} (goal: {goal}{'' if part >= goal else ', MISSED'})")
+        if model == "resnet" and callers > 1:
+            better = (min(one.p99 for one in some) for some in zip(*rivals, strict=True))
+            part = median_share((one.p99 for one in own), better)
+            missed = "" if part <= P99_GOAL else ", MISSED"
+            words.append(f"p99 {part:.2f} of the better one's (goal: {P99_GOAL}{missed})")
+        yield f"{callers} callers: {', '.join(words)}"
+
+
+def median_share(figures: Iterable[float], others: Iterable[float]) -> float:
+    return statistics.median(one / two for one, two in zip(figures, others, strict=True))
 
 
 def share(samples: Sequence[Sample], others: Sequence[Sample] | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
@@ -148,26 +148,3 @@ def of_limit(limit: Limit, way: Way, payload: Any, seconds: float, cpus: int) ->
     share = elsewhere.share(came.cpu_ms * came.per_second * seconds)
     spent = {"limit": came.cpu_ms}
     return Sample(came.per_second, came.p50, came.p99, spent, came.memory_mb, share)
-
-
-class Patience:
-    """Repeats measurements that other programs disturbed, for some seconds in all."""
-
-    def __init__(self, seconds: float, cpus: int) -> None:
-        self._left, self._cpus = seconds, cpus
-
-    def quietest(self, measured: Callable[[], Sample]) -> Sample:
-        """Measure, again while other programs disturb it; return the quietest run."""
-        best = measured()
-        while best.elsewhere > BUSY_ELSEWHERE and self._left > 0:
-            before = time.monotonic()
-            while self._left > time.monotonic() - before and self._busy_now():
-                time.sleep(PAUSE_S)
-            best = min(best, measured(), key=lambda one: one.elsewhere)
-            self._left -= time.monotonic() - before
-        return best
-
-    def _busy_now(self) -> bool:
-        elsewhere = Elsewhere(self._cpus)
-        time.sleep(1)
-        return elsewhere.share(0) > BUSY_ELSEWHERE

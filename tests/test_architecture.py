@@ -192,7 +192,6 @@ ARROWS = {
         "bench/servers clients/families clients/families/base clients/images clients/text"
         " container/programs"
     ),
-    "bench/nothing": "clients",
     "bench/rivals": "bench/load clients/triton dispatcher/telemetry",
     "bench/servers": (
         "bench/load container/programs container/trouble.py backends/machine backends/openvino"

@@ -1,25 +1,29 @@
 """Callers in a closed loop: each asks again once it is answered.
 
 One thread for all of them and requests that are made once, for what this costs is taken from the
-server on the same cores.
+server on the same cores; several processes where a server on many cores can outrun one.
 """
 
 from __future__ import annotations
 
 import http.client
+import os
 import re
 import selectors
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import cycle
+from itertools import chain, cycle
+from multiprocessing import get_context
 
 HEADER_END = b"\r\n\r\n"
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked", re.IGNORECASE)
 PATIENCE_S = 60
+LOOK_S = 0.02
+CALLERS_OF_A_PROCESS = 8
 
 
 class LoadError(Exception):
@@ -142,6 +146,44 @@ def ask_in_a_loop(
     if not loop.times:
         raise LoadError(f"no answer within {seconds} s")
     return loop
+
+
+def ask_at_once(
+    port: int,
+    groups: Sequence[tuple[Sequence[bytes], int]],
+    seconds: float,
+    warm: float,
+    look: Callable[[], None] = lambda: None,
+) -> list[Loop]:
+    """Let groups ask at the same time, each from a process of its own, as `ask_in_a_loop` does.
+
+    A group is what its callers ask, and how many they are. `look` is called again and again.
+    """
+    with get_context("fork").Pool(len(groups)) as pool:
+        coming = pool.starmap_async(
+            ask_in_a_loop, [(port, *group, seconds, warm) for group in groups]
+        )
+        while not coming.ready():
+            look()
+            coming.wait(LOOK_S)
+        return coming.get()
+
+
+def ask_from_processes(
+    port: int,
+    asked: Sequence[bytes],
+    callers: int,
+    seconds: float,
+    warm: float,
+    look: Callable[[], None],
+) -> Loop:
+    """Let callers ask as `ask_in_a_loop` does, from at most half of the cores."""
+    most = min(callers // CALLERS_OF_A_PROCESS, len(os.sched_getaffinity(0)) // 2)
+    count = max(1, most)
+    sizes = [callers // count + (number < callers % count) for number in range(count)]
+    loops = ask_at_once(port, [(asked, size) for size in sizes], seconds, warm, look)
+    times = list(chain.from_iterable(one.times for one in loops))
+    return Loop(loops[0].begin, loops[0].end, times, sum(one.answers for one in loops))
 
 
 def follow(selector: selectors.DefaultSelector, caller: Caller, events: int, loop: Loop) -> None:

@@ -1,4 +1,4 @@
-"""The models of the benchmark: the served ones, a full BERT, and nothing."""
+"""The models of the benchmark: the served ones, and a full BERT."""
 
 from __future__ import annotations
 
@@ -20,18 +20,9 @@ LONGEST = 512
 VOCABULARY = 30522
 SPREAD = 0.02  # of the random weights, as BERT's own before training
 
-NOTHING = """\
-name: "{name}"
-backend: "onnxruntime"
-max_batch_size: 16
-input [ {{ name: "INPUT" data_type: TYPE_FP32 dims: [ 1 ] }} ]
-output [ {{ name: "OUTPUT" data_type: TYPE_FP32 dims: [ 1 ] }} ]
-instance_group [ {{ count: 1 kind: KIND_AUTO }} ]
-"""
 
-
-def lay_out(folder: Path, *, nothings: int = 1) -> Path:
-    """Make a model repository: the served models, full BERT, and nothing.
+def lay_out(folder: Path) -> Path:
+    """Make a model repository: the served models, and full BERT.
 
     The configurations are the project's own. The random BERT (450 MB) is made once, and once more
     for the in-process limit, with the scores of some places alone.
@@ -50,8 +41,6 @@ def lay_out(folder: Path, *, nothings: int = 1) -> Path:
     served = repository / "bert_base" / "1" / "model.onnx"
     served.unlink()
     served.symlink_to(bert)
-    for number in range(nothings):
-        add_nothing(repository, "nothing" + (str(number) if number else ""))
     return repository
 
 
@@ -61,24 +50,6 @@ def link(source: str, target: str) -> None:
         Path(target).symlink_to(Path(source).resolve())
     else:
         shutil.copy(source, target)
-
-
-def add_nothing(repository: Path, name: str) -> None:
-    model = repository / name
-    (model / "1").mkdir(parents=True)
-    (model / "config.pbtxt").write_text(NOTHING.format(name=name), encoding="utf-8")
-    onnx.save(nothing(), model / "1" / "model.onnx")
-
-
-def nothing() -> onnx.ModelProto:
-    """Return a model whose output is its input, one float."""
-    shape: list[str | int | None] = ["batch", 1]
-    return model_of(
-        [helper.make_node("Identity", ["INPUT"], ["OUTPUT"])],
-        [helper.make_tensor_value_info("INPUT", TensorProto.FLOAT, shape)],
-        helper.make_tensor_value_info("OUTPUT", TensorProto.FLOAT, shape),
-        [],
-    )
 
 
 def model_of(

@@ -252,6 +252,11 @@ def payload(modelname: str, *, megapixels: float = MEGAPIXELS, tokens: int = TOK
     return {"img": base64.b64encode(jpeg(megapixels)).decode()}
 
 
+def body(modelname: str, **size: Any) -> dict[str, Any]:
+    """Return the whole body of a request to this server."""
+    return {"modelname": modelname, "payload": payload(modelname, **size)}
+
+
 def jpeg(megapixels: float) -> bytes:
     """Return a JPEG, 4:3, made from a picture of the tests.
 

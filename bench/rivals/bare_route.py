@@ -18,7 +18,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from flask import Flask, request
 
 from bench.load.work import WORKS, Bert, Work, YoloV5
@@ -73,9 +72,7 @@ def program() -> Flask:
     def invocations() -> dict[str, object]:
         body = json.loads(request.get_data(cache=False))
         name, payload = body["modelname"], body["payload"]
-        work = works.get(name)
-        result = ask_model(triton, work, payload) if work else nothing(triton, name, payload)
-        return {"modelname": name, "result": result}
+        return {"modelname": name, "result": ask_model(triton, works[name], payload)}
 
     return app
 
@@ -93,12 +90,6 @@ def ask_model(triton: Triton, work: Work, payload: Mapping[str, Any]) -> list[An
     if isinstance(work, Bert):
         return work.finish(dict(zip(kept[1], rows, strict=True)), kept)
     return work.finish(rows[0], kept)
-
-
-def nothing(triton: Triton, name: str, payload: Mapping[str, Any]) -> Any:
-    """Return what the model that does nothing makes of a number."""
-    number = np.array([payload["number"]], np.float32)
-    return triton.infer(name, {"INPUT": number}, timeout=TIMEOUT_S)["OUTPUT"][0].tolist()
 
 
 def serve(port: int, folder: Path) -> None:

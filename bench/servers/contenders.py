@@ -183,19 +183,21 @@ def this_server(
     name: str = "this server",
     settings: Mapping[str, str] = {},
 ) -> Contender:
-    """Return `./serve` with all models of the repository and some settings."""
+    """Return `./serve` with all models of the repository and some settings.
+
+    It is asked payloads of one model, or whole bodies where none is named.
+    """
     port = free_port(10)
     return Contender(
         name,
         [str(PROJECT / "serve")],
         port,
         "/invocations",
-        lambda payload: {"modelname": modelname, "payload": payload},
+        (lambda payload: {"modelname": modelname, "payload": payload}) if modelname else as_it_is,
         lambda answer: answer["result"],
         {
             "PYTHON": sys.executable,
             "MODEL_REPOSITORY": str(repository),
-            "CLIENTS_PATH": str(BENCH / "nothing"),
             "SAGEMAKER_BIND_TO_PORT": str(port),
             "SAGEMAKER_SAFE_PORT_RANGE": f"{port + 1}-{port + 9}",
             **settings,

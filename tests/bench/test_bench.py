@@ -20,7 +20,7 @@ import pytest
 
 from bench import compare
 from bench.load import load, models, work
-from bench.measure import Patience, Sample
+from bench.measure import Sample
 from bench.servers import processes
 from bench.servers.contenders import PRECISION
 from tests.conftest import PROJECT
@@ -177,12 +177,17 @@ def test_a_contender_is_compared_with_others_in_the_same_round() -> None:
     assert rows[-1].endswith("at most 50%.")
 
 
-def test_what_others_disturbed_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Patience, "_busy_now", lambda _: False)
-    came = iter([sample(10, 1, 0.5), sample(12, 1, 0.2), sample(14, 1, 0.01)])
-    assert Patience(60, 2).quietest(lambda: next(came)).per_second == 14
-    came = iter([sample(10, 1, 0.5)])
-    assert Patience(0, 2).quietest(lambda: next(came)).per_second == 10
+def test_goals_are_shares_of_rivals_in_the_same_round() -> None:
+    found = {
+        ("1: default", 8): [sample(20, 1), sample(9, 1), sample(30, 1)],
+        ("LitServe", 8): [sample(10, 1), sample(10, 1), sample(20, 1)],
+        ("Triton HTTP", 8): [sample(25, 1), sample(10, 1), sample(25, 1)],
+    }
+    (line,) = compare.judge("resnet", found, "1: default")
+    assert line == (
+        "8 callers: 1.50 of LitServe (goal: 1.0), 0.90 of Triton HTTP (goal: 1.0, MISSED),"
+        " p99 1.00 of the better one's (goal: 1.05)"
+    )
 
 
 @pytest.mark.skipif(
