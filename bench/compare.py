@@ -1,11 +1,11 @@
 """Compare settings and commits of this server, rivals and the in-process limit, in turn.
 
 A SETTING is made of words: `commit=REVISION` is the server of that commit (in this environment),
-with its own configuration of the model; `count=8` the number of instances of the asked model, every
-other word an environment variable of the server. "default" changes nothing; twice, it shows the
-noise. All servers run side by side, and every round asks them in turn, forwards and backwards.
-The tables on standard output have medians, and for each contender its answers a second as a share
-of the limit's and of the first server's in the same round. How an older version does beside this:
+with its own configuration of the model; every other word an environment variable of the server.
+"default" changes nothing; twice, it shows the noise. All servers run side by side, and every round
+asks them in turn, forwards and backwards. The tables on standard output have medians, and for each
+contender its answers a second as a share of the limit's and of the first server's in the same
+round. How an older version does beside this:
 
     python -m bench.compare --models resnet --callers 1 8 --settings commit=HEAD~1 default
 
@@ -236,23 +236,15 @@ def with_setting(
     # Two that are the same show how much is noise.
     server = this_server(own, cache / "run", model, f"{number + 1}: {setting}")
     variables = dict(word.split("=", 1) for word in setting.split() if "=" in word)
-    revision, count = variables.pop("commit", ""), variables.pop("count", "")
+    revision = variables.pop("commit", "")
     files = check_out(revision, cache / "commits") if revision else None
     shutil.copytree(repository / model, own / model, symlinks=True)
-    config = own / model / "config.pbtxt"
     if files:
         server.command = [str(files / "serve")]
         its = files / "model_repository" / model
         # Not one that does not fit the weights, which are this one's.
         if its.exists() and work.pixel_type(its) == work.pixel_type(own / model):
-            shutil.copy(its / "config.pbtxt", config)
-    if count:
-        text, changed = re.subn(
-            r"count: \d+", f"count: {count}", config.read_text(encoding="utf-8")
-        )
-        if not changed:
-            raise SystemExit(f"{config} says no count that could be {count}")
-        config.write_text(text, encoding="utf-8")
+            shutil.copy(its / "config.pbtxt", own / model)
     server.environment = {**server.environment, PRECISION: precision, **variables}
     return server
 

@@ -38,29 +38,23 @@ class Sample:
 
 
 class Elsewhere:
-    """Counts what the cores did for others than the contender and the callers.
+    """Counts what so many cores did for others than the contender and the callers."""
 
-    Args:
-        cpus: how many cores that are.
-        only: their numbers; all of the machine if empty.
-
-    """
-
-    def __init__(self, cpus: int, only: Collection[int] = ()) -> None:
-        self._cpus, self._only = cpus, only
-        self._since, self._busy, self._own = time.monotonic(), busy_ms(only), time.process_time()
+    def __init__(self, cpus: int) -> None:
+        self._cpus = cpus
+        self._since, self._busy, self._own = time.monotonic(), busy_ms(), time.process_time()
 
     def share(self, contender_ms: float) -> float:
         took = (time.monotonic() - self._since) * 1e3
         own = (time.process_time() - self._own) * 1e3 + contender_ms
-        return max(0.0, (busy_ms(self._only) - self._busy - own) / took / self._cpus)
+        return max(0.0, (busy_ms() - self._busy - own) / took / self._cpus)
 
 
-def busy_ms(only: Collection[int] = ()) -> float:
-    wanted = {f"cpu{number}" for number in only} or {"cpu"}
-    lines = (line.split() for line in Path("/proc/stat").read_text(encoding="utf-8").splitlines())
-    used = ([int(number) for number in fields] for name, *fields in lines if name in wanted)
-    return sum(sum(fields[:3]) + sum(fields[5:7]) for fields in used) * TICK_MS
+def busy_ms() -> float:
+    """Return what the cores have worked since the start, and what the host gave to others."""
+    line = Path("/proc/stat").read_text(encoding="utf-8").partition("\n")[0]
+    used = [int(number) for number in line.split()[1:]]
+    return (sum(used[:3]) + sum(used[5:8])) * TICK_MS
 
 
 def say(text: str) -> None:
