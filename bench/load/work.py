@@ -64,11 +64,10 @@ class ResNet(Work):
         self.labels = (self.folder / "labels.txt").read_text(encoding="utf-8").splitlines()
 
     def prepare(self, payload: Mapping[str, Any]) -> tuple[Tensors, Any]:
-        from clients.images.resizing import resized
+        from clients.images.resizing import planes, resized
 
         small = resized(picture(payload["img"]), (224, 224), (224, 224))
-        pixels = as_pixels(np.asarray(small), self.pixels).transpose(2, 0, 1)
-        return {"input": np.ascontiguousarray(pixels[None])}, None
+        return {"input": as_pixels(planes(small), self.pixels)[None]}, None
 
     def finish(self, output: npt.NDArray[Any], kept: Any) -> list[Any]:  # noqa: ARG002  as in the others
         best = np.argsort(-output)[:3]
@@ -90,8 +89,7 @@ class YoloV5(Work):
 
         box = Letterbox.around(picture(payload["img"]))
         kept = [box.width, box.height, box.scale, box.left, box.top]
-        pixels = as_pixels(box.pixels, self.pixels)
-        return {"images": np.ascontiguousarray(pixels[None])}, kept
+        return {"images": as_pixels(box.shades, self.pixels)[None]}, kept
 
     def finish(self, output: npt.NDArray[Any], kept: Any) -> list[Any]:
         from clients.families.detection import Letterbox, best_objects, yolov5_candidates
@@ -112,7 +110,7 @@ class YoloV5(Work):
         return [row[0] for row in answer]
 
 
-NO_PIXELS = np.zeros((0,), np.float32)
+NO_PIXELS = np.zeros((0,), np.uint8)
 
 
 FEW = ".few.onnx"
@@ -179,11 +177,9 @@ def pixel_type(model: Path) -> str:
     return "UINT8" if "TYPE_UINT8" in config else "FP32"
 
 
-def as_pixels(pixels: npt.NDArray[Any], kind: str) -> npt.NDArray[Any]:
-    """Return pixels of either type as the `kind` of `pixel_type`."""
-    if kind == "UINT8":
-        return pixels if pixels.dtype == np.uint8 else (pixels * 255).round().astype(np.uint8)
-    return pixels.astype(np.float32) / 255 if pixels.dtype == np.uint8 else pixels
+def as_pixels(pixels: Picture, kind: str) -> npt.NDArray[Any]:
+    """Return pixels, uint8, as the `kind` of `pixel_type`."""
+    return pixels if kind == "UINT8" else pixels / np.float32(255)
 
 
 def picture(text: str) -> Picture:

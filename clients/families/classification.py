@@ -46,7 +46,9 @@ class ClassificationKeys(Keys):
     interpolation: str = key(
         one_of(*FILTERS), "the filter, as in Pillow, with antialiasing", "bicubic"
     )
-    pixels: str = key(one_of("0-1", "0-255"), "the range of a channel", "0-1")
+    pixels: str | None = key(
+        one_of("0-1", "0-255"), "the range of a channel; else 0-1, or UINT8's 0-255", None
+    )
     mean: Colour | None = key(COLOUR, "subtracted from the channels", None)
     std: Colour | None = key(SPREAD, "divides them afterwards", None)
     channels: str = key(one_of("RGB", "BGR"), "their order", "RGB")
@@ -83,7 +85,7 @@ class Classification(Family[ClassificationKeys, ClassifierPlan]):
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
         self.labels = self.read_labels(numbers=True)
-        if self.keys.pixels == "0-1" and max(self.keys.mean or (0,)) > 1:
+        if self.keys.pixels != "0-255" and max(self.keys.mean or (0,)) > 1:
             raise self.mistake(
                 "mean",
                 f"is {list(self.keys.mean or ())}, but `pixels` is 0-1",
@@ -118,30 +120,29 @@ class Classification(Family[ClassificationKeys, ClassifierPlan]):
             raise self.mistake(
                 "resize", f"is {resize}, less than the crop of {crop}", "write a larger one"
             )
-        changed = self.keys.pixels == "0-1" or self.keys.mean or self.keys.std
-        if taken.dtype == np.uint8 and changed:
+        keys = {"pixels": self.keys.pixels == "0-1", "mean": self.keys.mean, "std": self.keys.std}
+        changing = next((name for name, is_set in keys.items() if is_set), "")
+        if taken.dtype == np.uint8 and changing:
             raise self.mistake(
-                "pixels",
-                f"or `mean` or `std` is wrong: `{taken.name}` takes UINT8",
-                'write "0-255" alone',
+                changing,
+                f"is set, but `{taken.name}` takes UINT8, 0 to 255, which the model scales itself",
+                "leave it out, or export the model with an input of floats",
             )
         return resize, crop
 
     def inference_batch(self, payloads: Sequence[Payload]) -> list[Any]:
         plan = self.fitted()
-        taken = plan.input
-        inputs = taken.tensor(
-            self.each(payloads, lambda payload: self.pixels(self.picture(payload), plan, taken))
+        inputs = plan.input.tensor(
+            self.each(payloads, lambda payload: self.pixels(self.picture(payload), plan))
         )
         answer = self.infer(inputs, outputs=[plan.output])[plan.output]
         rows = answer.reshape(len(payloads), -1)
         self.count_labels(self.labels, rows.shape[1], f"`{plan.output}`")
         return [self.answer(row) for row in rows]
 
-    def pixels(
-        self, picture: Picture, plan: ClassifierPlan, taken: PictureInput
-    ) -> npt.NDArray[Any]:
+    def pixels(self, picture: Picture, plan: ClassifierPlan) -> npt.NDArray[Any]:
         """Return a picture as the model takes it, without the batch axis."""
+        taken = plan.input
         grey = taken.channels == 1
         if grey:  # before it is resized, as in training on grey pictures
             picture = np.asarray(Image.fromarray(picture).convert("L"))
@@ -153,12 +154,14 @@ class Classification(Family[ClassificationKeys, ClassifierPlan]):
         whole = planes(small) if first else small
         if grey:
             whole = whole[:1] if first else whole[..., :1]
+        if self.keys.channels == "BGR":
+            whole = np.flip(whole, 0 if first else 2)
+        if taken.dtype == np.uint8:  # the model scales them itself
+            return whole
         pixels: npt.NDArray[Any] = whole.astype(np.float32)
         each = (taken.channels, 1, 1) if first else (taken.channels,)
-        if self.keys.pixels == "0-1":
+        if self.keys.pixels != "0-255":
             pixels /= 255
-        if self.keys.channels == "BGR":
-            pixels = np.flip(pixels, 0 if first else 2)
         if self.keys.mean:
             pixels -= np.array(self.keys.mean, np.float32).reshape(each)
         if self.keys.std:

@@ -169,13 +169,10 @@ class Detection(Family[DetectionKeys, DetectorPlan]):
         self, payloads: Sequence[Payload], plan: DetectorPlan
     ) -> tuple[Tensors, list[Letterbox]]:
         """Return the input tensor, and where each picture is in the model's rectangle."""
-        taken = plan.input
         around = Letterbox.stretched if self.layout.shares else Letterbox.around
         boxed = self.each(payloads, lambda payload: around(self.picture(payload), plan.size))
-        pixels = [box.pixels for box in boxed]
-        if taken.dtype == np.uint8:  # its whole numbers are 0 to 255, not parts of 1
-            pixels = [(one * 255).round() for one in pixels]
-        return taken.tensor(pixels), boxed
+        raw = plan.input.dtype == np.uint8  # the model scales them itself
+        return plan.input.tensor([box.shades if raw else box.pixels for box in boxed]), boxed
 
     def objects(self, output: Array, box: Letterbox, plan: DetectorPlan) -> list[Any]:
         """Return the answer's rows for one picture; `output` is as the layout has it."""

@@ -93,16 +93,11 @@ def planes(picture: Picture) -> Picture:
     return whole
 
 
-def inner(side: int, scale: float) -> int:
-    """Return the length of a scaled side; a picture one pixel wide must not vanish."""
-    return max(1, round(side * scale))
-
-
 @dataclass(frozen=True)
 class Letterbox:
     """A picture in the rectangle of a model, with the way back to its own pixels."""
 
-    pixels: npt.NDArray[np.float32]  # [3, height, width] of the rectangle, RGB, 0 to 1
+    shades: npt.NDArray[np.uint8]  # [3, height, width] of the rectangle, RGB
     width: int  # of the picture, in pixels
     height: int  # likewise
     scale: float  # pixels of the rectangle per pixel of the picture, vertically
@@ -115,13 +110,14 @@ class Letterbox:
         """Scale uint8 [height, width, 3] to fit a rectangle of height and width, and centre it."""
         height, width = picture.shape[:2]
         scale = min(size[0] / height, size[1] / width)
-        wide, high = inner(width, scale), inner(height, scale)
+        # A picture that is one pixel wide must not vanish.
+        wide, high = (max(1, round(side * scale)) for side in (width, height))
         left, top = (size[1] - wide) // 2, (size[0] - high) // 2
         whole = np.full((*size, 3), FILL, np.uint8)
         whole[top : top + high, left : left + wide] = cv2.resize(
             picture, (wide, high), interpolation=cv2.INTER_LINEAR
         )
-        return cls(planes(whole) / np.float32(255), width, height, scale, left, top)
+        return cls(planes(whole), width, height, scale, left, top)
 
     @classmethod
     def stretched(cls, picture: Picture, size: tuple[int, int]) -> Letterbox:
@@ -133,8 +129,12 @@ class Letterbox:
         cv2.resize(picture, size[::-1], whole, interpolation=cv2.INTER_LINEAR)
         height, width = picture.shape[:2]
         scale = size[0] / height
-        pixels = planes(whole) / np.float32(255)
-        return cls(pixels, width, height, scale, 0, 0, size[1] / width / scale)
+        return cls(planes(whole), width, height, scale, 0, 0, size[1] / width / scale)
+
+    @property
+    def pixels(self) -> npt.NDArray[np.float32]:
+        """The pixels of the rectangle as parts of 1, computed at each call."""
+        return self.shades / np.float32(255)
 
     def back(self, corners: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         """Return corners [N, 4], x1, y1, x2, y2, in pixels of the picture, clipped to it."""

@@ -42,6 +42,7 @@ def signature(
 
 
 PICTURES = signature({"x": (3, 8, 8)}, {"y": (3,)})
+BYTES = signature({"x": (3, 8, 8)}, {"y": (3,)}, datatype="UINT8")
 BOXES = signature({"x": (3, 64, 64)}, {"y": (6, 10)})
 TEXTS = signature({"input_ids": (-1,), "attention_mask": (-1,)}, {"y": (-1, 8)}, datatype="INT64")
 

@@ -66,7 +66,7 @@ class PictureInput:
         if self.single:
             array = pictures[0]
         elif len(pictures) == 1:
-            array = pictures[0][None]  # not copied: it is 4.9 MB for a YOLOv5
+            array = pictures[0][None]  # not copied: it is 1.2 MB for a YOLOv5
         else:
             array = np.stack(pictures)
         return {self.name: array.astype(self.dtype, copy=False)}

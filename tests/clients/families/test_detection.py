@@ -57,21 +57,16 @@ def test_of_yolov5_only_boxes_that_hold_something_are_asked_for(bench: Bench) ->
     assert bench.server.calls[-1]["hints"].above == {"y": (4, 0.95)}
 
 
-def test_a_detector_of_whole_numbers_is_sent_them(bench: Bench) -> None:
-    seen: list[np.ndarray] = []
-
-    def run(inputs: Tensors) -> Arrays:
-        seen.append(np.array(inputs["x"]))
-        return {"y": np.zeros((1, 6, 10), np.float32)}
-
+def test_a_detector_of_bytes_is_sent_the_colours_as_they_are(bench: Bench) -> None:
     tensors = signature({"x": (3, 64, 64)}, {"y": (6, 10)}, datatype="UINT8")
-    bench.set_up('family = "detection"\noutput_layout = "yolov8"', tensors, labels="cat\ndog\n")
-    bench.answers(run)
+    bench.set_up('family = "detection"\noutput_layout = "yolov8"', tensors, TWO)
+    seen: list[np.ndarray] = []
+    nothing = {"y": np.zeros((1, 6, 10), np.float32)}
+    bench.answers(lambda inputs: seen.append(np.array(inputs["x"])) or nothing)
     assert bench.ask(picture(plain(64, 32, [255, 102, 3]))) == []
-    (sent_pixels,) = seen
-    assert sent_pixels.dtype == np.uint8
-    assert sent_pixels[0, :, 0, 0].tolist() == [114, 114, 114]  # the grey beside the picture
-    assert sent_pixels[0, :, 32, 32].tolist() == [255, 102, 3]
+    assert seen[0].dtype == np.uint8
+    assert seen[0][0, :, 0, 0].tolist() == [114, 114, 114]  # the grey beside the picture
+    assert seen[0][0, :, 32, 32].tolist() == [255, 102, 3]
 
 
 def boxes_of(
@@ -234,18 +229,26 @@ def test_what_no_detector_gives_is_an_error_of_the_model(
     assert "dispatch.toml" in caught.value.hint
 
 
-def test_a_box_inside_out_that_is_not_answered_does_not_cost_the_others(bench: Bench) -> None:
-    """Its score is less than the 0.5 of `confidence`."""
-    table = rows(300, [24, 28, 40, 36, 0.9, 1], [30, 28, 20, 36, 0.4, 0], [24, 28, 40, 36, 0.7, 0])
-    found = boxes_of(bench, 'output_layout = "end2end"', TWO, ROWS, y=table)
-    assert [one[:2] for one in found] == [["dog", 0.9], ["cat", 0.7]]
-
-
-def test_what_half_precision_makes_of_a_thin_box_is_no_box_inside_out(bench: Bench) -> None:
-    table = rows(300, [32.5, 28, 32, 36, 0.9, 1])
-    assert boxes_of(bench, 'output_layout = "end2end"', TWO, ROWS, y=table) == [
-        ["dog", 0.9, 65, 24, 65, 40]
-    ]
+@pytest.mark.parametrize(
+    ("layout", "outputs", "table", "expected"),
+    [
+        # A box inside out, which is not answered: its score is less than `confidence`, 0.5.
+        ("end2end", ROWS, rows(300, [24, 28, 40, 36, 0.9, 1], [30, 28, 20, 36, 0.4, 0]), THERE),
+        # What half precision makes of a thin box.
+        ("end2end", ROWS, rows(300, [32.5, 28, 32, 36, 0.9, 1]), [65, 24, 65, 40]),
+        # A probability one step of eight bits above 1.
+        ("yolov8", COLUMNS, rows(100, [*AT, -0.003, 1.003]).T, THERE),
+    ],
+)
+def test_what_is_a_little_off_costs_no_object(
+    bench: Bench,
+    layout: str,
+    outputs: dict[str, tuple[int, ...]],
+    table: np.ndarray,
+    expected: list[float],
+) -> None:
+    (found,) = boxes_of(bench, f'output_layout = "{layout}"', TWO, outputs, y=table)
+    assert found == ["dog", 0.9 if layout == "end2end" else 1.0, *expected]
 
 
 def test_a_class_beyond_the_labels_may_lack_its_line(bench: Bench) -> None:
@@ -271,10 +274,3 @@ def test_an_output_of_unknown_channels_is_no_output_of_masks(bench: Bench) -> No
     outputs = {"y": (5, 100), "z": (-1, 16, 16)}
     with pytest.raises(ClientDisabled, match="6 numbers, as `labels` has 2 lines; but `y`"):
         boxes_of(bench, 'output_layout = "yolov8"', TWO, outputs, y=rows(100, [*AT, 0.9]).T)
-
-
-def test_a_probability_may_be_one_step_of_eight_bits_above_1(bench: Bench) -> None:
-    table = rows(100, [*AT, -0.003, 1.003]).T
-    assert boxes_of(bench, 'output_layout = "yolov8"', TWO, COLUMNS, y=table) == [
-        ["dog", 1.0, *THERE]
-    ]

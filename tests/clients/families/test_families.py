@@ -13,6 +13,7 @@ from clients.families.base import family
 from clients.triton.server import Signature, Tensors
 from tests.support.fake_triton import Arrays
 from tests.support.family_bench import (
+    BYTES,
     PICTURES,
     TEXTS,
     Bench,
@@ -48,12 +49,14 @@ def sent(bench: Bench, toml: str, tensors: Signature, pixels: np.ndarray) -> np.
         ('pixels = "0-255"', PICTURES, [255, 102, 0]),
         ("mean = [0.5, 0.5, 0.5]\nstd = [0.5, 0.25, 0.5]", PICTURES, [1.0, -0.4, -1.0]),
         ('pixels = "0-255"\nchannels = "BGR"\nmean = [104, 117, 123]', PICTURES, [-104, -15, 132]),
+        ('channels = "BGR"', BYTES, [0, 102, 255]),
+        ('pixels = "0-255"', BYTES, [255, 102, 0]),
     ],
 )
 def test_channels(bench: Bench, toml: str, tensors: Signature, expected: list[float]) -> None:
     given = sent(bench, toml, tensors, plain(4, 4, [255, 102, 0]))
     assert given.shape == (1, 3, 8, 8)
-    assert given.dtype == np.float32
+    assert given.dtype == (np.uint8 if tensors is BYTES else np.float32)
     assert given[0, :, 3, 5].tolist() == pytest.approx(expected, abs=1e-6)
 
 
@@ -65,7 +68,7 @@ def test_channels(bench: Bench, toml: str, tensors: Signature, expected: list[fl
         (signature({"x": (1, 3, 8, 8)}, {"y": (1, 3)}, 0), "", (1, 3, 8, 8), np.float32),
         (signature({"x": (-1, 3, -1, -1)}, {"y": (-1, 3)}, 0), "crop = [4, 6]", (1, 3, 4, 6),
          np.float32),
-        (signature({"x": (3, 8, 8)}, {"y": (3,)}, 4, "UINT8"), 'pixels = "0-255"', (1, 3, 8, 8),
+        (signature({"x": (8, 8, 3)}, {"y": (3,)}, 4, "UINT8"), 'layout = "NHWC"', (1, 8, 8, 3),
          np.uint8),
         (signature({"x": (3, 8, 8)}, {"y": (3,)}, 4, "FP16"), "", (1, 3, 8, 8), np.float16),
     ],
@@ -86,8 +89,7 @@ GREY = signature({"x": (1, 8, 8)}, {"y": (3,)})
     [
         # ITU-R BT.601, as Pillow has it: 0.299 × 255 + 0.587 × 102 + 0.114 × 51 = 141.9
         ("", GREY, (1, 1, 8, 8), 142 / 255),
-        ('pixels = "0-255"', signature({"x": (1, 8, 8)}, {"y": (3,)}, 4, "UINT8"),
-         (1, 1, 8, 8), 142),
+        ("", signature({"x": (1, 8, 8)}, {"y": (3,)}, 4, "UINT8"), (1, 1, 8, 8), 142),
         ('layout = "NHWC"', signature({"x": (8, 8, 1)}, {"y": (3,)}), (1, 8, 8, 1), 142 / 255),
         ("mean = [0.5]\nstd = [0.25]", GREY, (1, 1, 8, 8), (142 / 255 - 0.5) / 0.25),
         ('channels = "BGR"', GREY, (1, 1, 8, 8), 142 / 255),

@@ -44,12 +44,6 @@ def test_letterbox(width: int, height: int, scale: float, left: int, top: int) -
         assert box.pixels[0, 320, left - 1] == pytest.approx(114 / 255)
 
 
-def test_the_channels_stay_red_green_blue() -> None:
-    red = np.zeros((640, 640, 3), np.uint8)
-    red[..., 0] = 255
-    assert Letterbox.around(red).pixels[:, 5, 5].tolist() == [1, 0, 0]
-
-
 def test_the_way_back_is_pixels_of_the_picture() -> None:
     box = Letterbox.around(np.zeros((576, 768, 3), np.uint8))  # scale 5/6, 80 above
     corners = np.array([[0, 80, 320, 320], [-50, 0, 700, 639]], np.float32)

@@ -205,17 +205,9 @@ def test_what_is_transparent_is_white(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "transparent", "expected"),
-    [
-        ("LA", None, [[255] * 3, [100] * 3]),
-        ("L", 7, [[255] * 3, [100] * 3]),
-        ("P", 7, [[255] * 3, [100] * 3]),
-        ("RGB", (7, 7, 7), [[255] * 3, [100] * 3]),
-    ],
+    ("mode", "transparent"), [("LA", None), ("L", 7), ("P", 7), ("RGB", (7, 7, 7))]
 )
-def test_a_colour_may_stand_for_what_is_transparent(
-    mode: str, transparent: object, expected: list[list[int]]
-) -> None:
+def test_a_colour_may_stand_for_what_is_transparent(mode: str, transparent: object) -> None:
     """The left pixel is 7 and transparent, the right one is 100."""
     image = Image.fromarray(np.array([[7, 100]], np.uint8))
     if mode == "P":
@@ -225,7 +217,7 @@ def test_a_colour_may_stand_for_what_is_transparent(
     else:
         image = image.convert(mode)
     options = {} if transparent is None else {"transparency": transparent}
-    assert decode(encoded(image, "PNG", **options))[0].tolist() == expected
+    assert decode(encoded(image, "PNG", **options))[0].tolist() == [[255] * 3, [100] * 3]
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA"])
