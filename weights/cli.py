@@ -14,7 +14,7 @@ from weights import registries
 from weights.errors import WeightsError
 from weights.install import Place, WeightsStatus
 from weights.manifest import MANIFEST, Model, load
-from weights.sources import ShippedSource, Tools, WeightsSource
+from weights.sources import Product, Say, ShippedSource, Tools, WeightsSource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -158,8 +158,8 @@ def _provide(
             say(f"note: {source.notice}")
         begin = time.monotonic()
         try:
-            with tempfile.TemporaryDirectory(prefix="weights-") as folder:
-                product = source.make(Path(folder), tools, say)
+            old = place if status is WeightsStatus.OUTDATED and not force else None
+            product = _make(source, tools, say, old)
             place.put(source, product)
         except WeightsError as error:
             tried.append((source, error))
@@ -168,6 +168,14 @@ def _provide(
         say(f"made {place.model} ({took}): {source.weights}; licence {source.licence}")
         return
     raise WeightsError(_describe_failure(model, place, tried))
+
+
+def _make(source: WeightsSource, tools: Tools, say: Say, old: Place | None) -> Product:
+    """Make a model of the `old` file where that will do, else of what is fetched."""
+    if old and (product := source.renew(old.model, old.origin, tools)):
+        return product
+    with tempfile.TemporaryDirectory(prefix="weights-") as folder:
+        return source.make(Path(folder), tools, say)
 
 
 def _convert(converter: str, folder: Path) -> bytes:

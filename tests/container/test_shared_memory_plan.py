@@ -95,8 +95,8 @@ def test_a_docker_container_s_64_mb_hold_all_regions() -> None:
     assert batches["yolov5"] == 1
     assert 1 <= (batches["resnet"] or 0) < 16
     assert batches["bert_base"] is None, "how large a text is nobody knows beforehand"
-    # One YOLOv5 picture is 3 × 640 × 640 floats in and 25200 × 85 out.
-    assert plan.shares["yolov5"].tensors == 4 * (3 * 640 * 640 + 25200 * 85)
+    # One YOLOv5 picture is 3 × 640 × 640 bytes in and 25200 × 85 floats out.
+    assert plan.shares["yolov5"].tensors == 3 * 640 * 640 + 4 * 25200 * 85
     assert len(list(plan.changes())) == 2
 
 
@@ -121,8 +121,8 @@ def test_a_model_without_batches_gets_one_instance_where_two_are_too_many() -> N
     assert "instance_group" in text
     plan = share_out({"yolov5": read(text)}, 64 * MIB)
     share = plan.shares["yolov5"]
-    # Two pictures of 3 × 640 × 640 floats and an answer of 25200 × 85, and half as much again.
-    assert share.region == 3 * MIB // 2 + int(4 * (2 * 3 * 640 * 640 + 25200 * 85) * 1.5)
+    # Two pictures of 3 × 640 × 640 bytes, and an answer of 25200 × 85 floats; half as much again.
+    assert share.region == 3 * MIB // 2 + int((2 * 3 * 640 * 640 + 4 * 25200 * 85) * 1.5)
     assert list(plan.changes()) == [
         "yolov5: one instance, because /dev/shm has 64 MB (docker run --shm-size=1g gives enough)"
     ]

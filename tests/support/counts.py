@@ -22,7 +22,7 @@ ROOMS = {
     "clients": (("clients",), 9_000),
     "container": (("container",), 3_500),
     "backends": (("backends",), 3_800),
-    "weights": (("weights", "container/image"), 1_800),
+    "weights": (("weights", "container/image"), 1_870),
     "tool": (("tool",), 4_500),
     "emulator": (("emulator",), 3_600),
     "bench": (("bench",), 2_800),

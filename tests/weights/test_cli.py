@@ -71,6 +71,15 @@ def test_makes_again_what_is_forced_or_came_of_an_older_converter(bench: Bench) 
     assert bench.run() == 0
     assert bench.fetched == ["one@1.0.0", "one@1.0.0", "two@2.0.0"]
     bench.fetched.clear()
+    version = 'converter_version = 3\nrenewed_by = "pixels"\n'
+    bench.change("converter_version = 2\n", version)
+    assert bench.run() == 0
+    assert bench.model("one").read_bytes() == b"renewed: " + MADE
+    assert bench.fetched == [], "what can be made of the older file is not fetched"
+    bench.change("converter_version = 3", "converter_version = 5")
+    assert bench.run("one") == 0
+    assert bench.model("one").read_bytes() == MADE
+    bench.fetched.clear()
     assert bench.run("--force") == 0
     assert bench.fetched == ["one@1.0.0", "two@2.0.0"]
     assert bench.model("text").read_bytes() == SHIPPED
@@ -130,6 +139,9 @@ def test_a_model_that_was_shipped_and_is_gone(
     said = capsys.readouterr().err
     assert "git checkout -- model_repository" in said
     assert "--source text=hub" in said
+    (bench.folder / "hub" / "snapshots" / "0123abc" / "vocab.txt").unlink()
+    assert bench.run("--source", "text=hub") == 1
+    assert "does not hold vocab.txt" in capsys.readouterr().err
 
 
 def test_a_source_on_request_replaces_the_shipped_model_and_its_tokenizer(
@@ -154,15 +166,6 @@ def test_a_source_on_request_replaces_the_shipped_model_and_its_tokenizer(
     capsys.readouterr()
     assert bench.run("text") == 0
     assert capsys.readouterr().out == "text: ready (shipped)\n", "it is known when it is back"
-
-
-def test_a_hub_repository_without_the_files(
-    bench: Bench, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (bench.folder / "hub" / "snapshots" / "0123abc" / "vocab.txt").unlink()
-    assert bench.run("--source", "text=hub") == 1
-    assert "does not hold vocab.txt" in capsys.readouterr().err
-    assert bench.model("text").read_bytes() == SHIPPED
 
 
 def test_says_what_to_install_where_there_is_no_onnx(

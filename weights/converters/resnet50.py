@@ -1,7 +1,7 @@
 """ResNet-50: a Keras model in TensorFlow.js layers format becomes ONNX.
 
-`input` [N,3,H,W] float32, RGB, 0 to 1 → `output` [N,classes] float32 logits; the softmax at the
-end is left out. H, W and the number of classes are the stored model's own (224, 224, 1000).
+`input` [N,3,H,W] uint8, RGB → `output` [N,classes] float32 logits; the softmax at the end is
+left out. H, W and the number of classes are the stored model's own (224, 224, 1000).
 
 Batch normalisation is folded into the convolution before it: with f = γ / √(σ² + ε), the kernel
 becomes k·f and the bias (b − μ)·f + β (Ioffe and Szegedy 2015, algorithm 1, inference).
@@ -18,6 +18,7 @@ import numpy as np
 
 from weights.converters import tfjs
 from weights.converters.graph import GraphBuilder
+from weights.converters.pixels import take_bytes
 from weights.errors import WeightsError
 
 if TYPE_CHECKING:
@@ -38,9 +39,8 @@ def convert(folder: Path) -> onnx.ModelProto:
     Raises WeightsError for a layer of a kind that a ResNet-50 has not.
     """
     stored, weights = tfjs.read(folder)
-    return _ResNetConverter(
-        stored["modelTopology"]["model_config"]["config"]["layers"], weights
-    ).run()
+    layers = stored["modelTopology"]["model_config"]["config"]["layers"]
+    return take_bytes(_ResNetConverter(layers, weights).run())
 
 
 class _ResNetConverter:

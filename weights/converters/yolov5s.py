@@ -1,8 +1,8 @@
 """YOLOv5s: a TensorFlow.js graph model becomes the classic ONNX export.
 
-`images` [N,3,H,W] float32, RGB, 0 to 1 → `output` [N,rows,5+classes] float32: the box's centre x
-and y, width and height in pixels of the input, objectness, and one score per class. H, W, rows
-and classes are the stored model's own (640, 640, 25200, 80).
+`images` [N,3,H,W] uint8, RGB → `output` [N,rows,5+classes] float32: the box's centre x and y,
+width and height in pixels of the input, objectness, and one score per class. H, W, rows and classes
+are the stored model's own (640, 640, 25200, 80).
 
 The stored graph computes on NHWC and gives boxes as parts of the input's sides. Here every tensor
 keeps the axis order that is fastest for ONNX Runtime, and remembers how to turn it into the one
@@ -23,6 +23,7 @@ import numpy as np
 
 from weights.converters import tfjs
 from weights.converters.graph import GraphBuilder
+from weights.converters.pixels import take_bytes
 from weights.errors import WeightsError
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def convert(folder: Path) -> onnx.ModelProto:
 
     Raises WeightsError for an operation that a YOLOv5 has not.
     """
-    return _YoloConverter(*tfjs.read(folder)).run()
+    return take_bytes(_YoloConverter(*tfjs.read(folder)).run())
 
 
 class _YoloConverter:
