@@ -28,6 +28,7 @@ from tool.scaffold import texts
 from tool.scaffold.families import plans
 from tool.scaffold.folder import write_files
 from tool.scaffold.options import TENSORS, add_source, file_name, refuse_to_overwrite
+from tool.scaffold.pictures import with_uint8
 from tool.scaffold.plan import CHECK, FamilyPlan
 from tool.scaffold.source import ModelSource, labels_in, open_model
 
@@ -67,10 +68,14 @@ def lay_out(
     Return it, and lines about what was done for it. `place` is empty.
     """
     notes: list[str] = []
-    with announce(f"running {source.file}, to see what it answers"):
-        found = plans(source, options.family)
     folder = place / options.name
     source.copy_to(folder / "1")
+    if options.uint8:
+        source = with_uint8(source, folder / "1" / "model.onnx", options.mean, options.std)
+    elif options.mean or options.std:
+        raise Trouble("--mean and --std go with --uint8; else write them into dispatch.toml")
+    with announce(f"running {source.file}, to see what it answers"):
+        found = plans(source, options.family)
     if found[0].tokens:
         tokenizer = copy_tokenizer(options.tokenizer, source, folder / TOKENIZER)
         more = list(texts.longest(source, tokenizer))

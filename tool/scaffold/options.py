@@ -47,6 +47,21 @@ def add_source(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="the tokenizer, as transformers saves it; a model of texts needs one",
     )
+    parser.add_argument(
+        "--uint8",
+        action="store_true",
+        help="let a model of pictures take them as bytes, a quarter of what floats are; its graph "
+        "makes 0 to 1 of them",
+    )
+    for name, what in (("mean", "then takes off"), ("std", "divides by in the end")):
+        parser.add_argument(
+            f"--{name}",
+            nargs="+",
+            type=float,
+            default=(),
+            metavar="NUMBER",
+            help=f"with --uint8: what the graph {what}, for each channel",
+        )
     add_into(parser)
 
 

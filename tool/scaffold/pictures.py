@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from backends.onnxruntime.session import OnnxFile
 from clients.images.boxes import LAYOUTS, MOST_QUERIES, MOST_SHARE
 from clients.triton.server import TensorSpec
+from container.trouble import Trouble
 from tool.scaffold.plan import CHECK, SCORES, AskAuthor, FamilyPlan, Misfit, quote, several, show
-from tool.scaffold.source import ModelSource
+from tool.scaffold.source import ModelSource, without_onnx
 
 FLOATS = ("FP32", "FP16")
 STRIDES = (8, 16, 32)  # of a YOLO's three grids, which v5 has three anchors for
@@ -76,6 +79,32 @@ def pixels(source: ModelSource) -> Pixels:
     raise Misfit(f"{show(spec)} has not three channels, nor one")
 
 
+def with_uint8(
+    source: ModelSource, copy: Path, mean: Sequence[float], std: Sequence[float]
+) -> ModelSource:
+    """Let a model's copy take pictures as bytes, which its graph scales; return the model of it."""
+    try:
+        taken = pixels(source)
+    except Misfit as error:
+        raise Trouble(f"--uint8 is for models of pictures; {error}") from error
+    if taken.spec.datatype == "UINT8":
+        raise Trouble(f"{show(taken.spec)} takes bytes already: leave --uint8 out")
+    if not {len(mean), len(std)} <= {0, taken.channels} or min(std, default=1) <= 0:
+        raise Trouble(
+            f"{show(taken.spec)} has {taken.channels} channels: --mean and --std take as many "
+            "numbers, those of --std above 0"
+        )
+    try:
+        import onnx
+
+        from weights.converters.pixels import take_bytes
+    except ImportError as error:
+        raise without_onnx("--uint8 changes the model's graph") from error
+    model = onnx.load(copy, load_external_data=False)
+    onnx.save(take_bytes(model, mean, std, taken.layout), copy)
+    return replace(source, opened=OnnxFile(copy))
+
+
 def classification(source: ModelSource) -> Iterator[FamilyPlan]:
     """Yield how the model would be served as a classifier.
 
@@ -124,8 +153,6 @@ def describe_preparation(source: ModelSource, taken: Pixels) -> Iterator[str]:
     """Yield the lines for how a classifier's pictures are prepared."""
     if taken.layout != "NCHW":
         yield f'layout = "{taken.layout}"'
-    if taken.spec.datatype == "UINT8":
-        yield 'pixels = "0-255"'
     yield from taken.size_line("crop", CLASSIFIER_SIDE, source.noted("imgsz"))
     if taken.spec.datatype == "UINT8":
         return

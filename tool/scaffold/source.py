@@ -90,7 +90,8 @@ class ModelSource:
     def run(self, sizes: Mapping[str, Sequence[int]]) -> Mapping[str, npt.NDArray[Any]]:
         """Return the outputs for made-up inputs of these shapes.
 
-        Floats are between 0 and 1, as pixels are; whole numbers are 1, as words and masks may be.
+        Floats are between 0 and 1, as pixels are, and bytes any; other whole numbers are 1, as
+        words and masks may be.
         """
         numbers = np.random.default_rng(0)
         made: dict[str, npt.NDArray[Any]] = {}
@@ -101,6 +102,8 @@ class ModelSource:
             elif kind.startswith("FP"):
                 floats = kind.lower().replace("fp", "float")
                 made[spec.name] = numbers.random(shape).astype(floats)
+            elif kind == "UINT8":
+                made[spec.name] = numbers.integers(0, 256, shape, np.uint8)
             else:
                 made[spec.name] = np.ones(shape, kind.lower())
         try:
@@ -183,11 +186,8 @@ def cut_zipmaps(file: Path) -> bytes:
     try:
         onnx: Any = import_module("onnx")
     except ImportError as error:
-        raise Trouble(
-            f"{file} makes maps of its probabilities (ZipMap), which new-model cuts off with the "
-            "package onnx, which is not installed; run "
-            f"`{shlex.join([sys.executable, '-m', 'pip', 'install', 'onnx'])}`"
-        ) from error
+        what = f"{file} makes maps of its probabilities (ZipMap), which new-model cuts off"
+        raise without_onnx(what) from error
     model = onnx.load(file, load_external_data=False)
     for node in [one for one in model.graph.node if one.op_type == "ZipMap"]:
         names = [name for one in node.attribute for name in (*one.strings, *one.ints)]
@@ -205,6 +205,11 @@ def cut_zipmaps(file: Path) -> bytes:
         )
     content: bytes = model.SerializeToString()
     return content
+
+
+def without_onnx(what: str) -> Trouble:
+    install = shlex.join([sys.executable, "-m", "pip", "install", "onnx"])
+    return Trouble(f"{what} with the package onnx, which is not installed; run `{install}`")
 
 
 def file_of(given: Path) -> Path:

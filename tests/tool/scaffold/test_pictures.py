@@ -15,7 +15,7 @@ from onnx import TensorProto
 from PIL import Image
 
 from clients.testing import OnnxModels, answer, clients_in
-from tests.support.models.onnx_models import scores, tables
+from tests.support.models.onnx_models import scores, tables, tokens
 from tests.tool.scaffold.conftest import Write
 from tool.__main__ import main
 
@@ -131,7 +131,7 @@ def test_labels_are_asked_for_where_classes_are_numbers_and_have_to_fit(
         (("n", 24, 16, 3), TensorProto.FLOAT, {"layout": "NHWC"}, "dims: [ 24, 16, 3 ]"),
         (("n", 3, "h", "w"), TensorProto.FLOAT, {"crop": 224}, "dims: [ 3, -1, -1 ]"),
         (("n", 3, 64, "w"), TensorProto.FLOAT, {"crop": [64, 224]}, "dims: [ 3, 64, -1 ]"),
-        (("n", 1, 24, 16), TensorProto.UINT8, {"pixels": "0-255"}, "data_type: TYPE_UINT8"),
+        (("n", 1, 24, 16), TensorProto.UINT8, {}, "data_type: TYPE_UINT8"),
     ],
 )
 def test_a_classifier_s_pictures_are_those_of_its_input(
@@ -155,6 +155,24 @@ def test_a_classifier_s_pictures_are_those_of_its_input(
     assert ask(top_k=1, format="objects") == [{"index": 4, "score": 4 * white}]
     assert "write the model's own into labels.txt" in said
     no_mistakes(capsys)
+
+
+def test_the_arithmetic_on_bytes_is_put_into_the_graph(write: Write, tmp_path: Path) -> None:
+    """White is (1 - mean) / std in each channel: 1, 3 and 1, of which the model takes the mean."""
+    file = scores(tmp_path / "a.onnx", ("n", 3, 24, 16), 4)
+    raw = scores(tmp_path / "raw.onnx", ("n", 3, 24, 16), 4, TensorProto.UINT8)
+    mean, std = ("--mean", "0.5", "0.25", "0"), ("--std", "0.5", "0.25", "1")
+    for source, options, reason in (
+        (file, mean, "go with --uint8"),
+        (file, ("--uint8", *mean[:-1]), "3 channels: --mean and --std take as many"),
+        (raw, ("--uint8",), "`images` UINT8 [-1, 3, 24, 16] takes bytes already"),
+        (tokens(tmp_path / "t.onnx", 3), ("--uint8",), "--uint8 is for models of pictures"),
+    ):
+        assert reason in write(source, *options, code=2)
+    write(file, "--uint8", *mean, *std)
+    assert settings() == {"family": "classification"}
+    assert "data_type: TYPE_UINT8 dims: [ 3, 24, 16 ]" in (MINE / "new/config.pbtxt").read_text()
+    assert ask(top_k=1) == [f"{3 * 5 / 3:.6f}:3"]
 
 
 @pytest.mark.parametrize(
