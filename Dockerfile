@@ -2,6 +2,7 @@
 #
 #   docker build -t triton-dispatcher .
 #   docker build -t triton-dispatcher --build-arg MODELS=resnet,bert_base .
+#   docker build -t triton-dispatcher:gpu --build-arg GPU=cuda13 .
 #   docker build -t triton-dispatcher:gpu --build-arg BASE=nvcr.io/nvidia/tritonserver:26.10-py3 .
 #
 # On Debian Triton comes out of a Python wheel, with the backends of backends. On NVIDIA's
@@ -44,6 +45,22 @@ RUN python3 -m venv .venv \
  && for packages in .venv/lib/python3*/site-packages; do \
       echo /opt/triton-dispatcher >"$packages/triton-dispatcher.pth"; \
     done
+
+
+# The environment that is served: as above, or with `GPU=cuda13` with the ONNX Runtime for GPUs and what
+# it loads of CUDA. (No library opens libnvrtc.alt, 110 MB.)
+FROM environment AS served-environment
+ARG GPU=
+COPY container/image/requirements/cuda13.txt container/image/requirements/
+RUN set -e; case "$GPU" in \
+      "") ;; \
+      cuda13) \
+        .venv/bin/pip uninstall --quiet --yes onnxruntime; \
+        .venv/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes \
+          --no-deps -r container/image/requirements/cuda13.txt; \
+        rm .venv/lib/python3*/site-packages/nvidia/cu13/lib/libnvrtc.alt.so.13 ;; \
+      *) echo "GPU=$GPU is unknown: expected is GPU=cuda13, or no GPU" >&2; exit 1 ;; \
+    esac
 
 
 # Shared memory for platforms without /dev/shm (SERVERLESS).
@@ -158,7 +175,7 @@ CMD []
 # What the image contains: the licences, and the parts list (SBOM), made by tools that stay behind here.
 FROM system AS licences
 WORKDIR /opt/triton-dispatcher
-COPY --from=environment /opt/triton-dispatcher/.venv .venv
+COPY --from=served-environment /opt/triton-dispatcher/.venv .venv
 COPY container/image/requirements/sbom.txt container/image/requirements/
 RUN python3 -m venv --without-pip /sbom \
  && .venv/bin/pip --python /sbom/bin/python install --no-cache-dir --disable-pip-version-check \
@@ -179,7 +196,7 @@ RUN /sbom/bin/python -m container.image.licences /licenses .venv/bin/python \
 FROM system
 WORKDIR /opt/triton-dispatcher
 COPY --from=environment /usr/lib/locale/en_US.utf8 /usr/lib/locale/en_US.utf8
-COPY --from=environment /opt/triton-dispatcher/.venv .venv
+COPY --from=served-environment /opt/triton-dispatcher/.venv .venv
 COPY --from=models /opt/triton-dispatcher/model_repository model_repository
 COPY --from=licences /licenses /licenses
 COPY --from=project /opt/triton-dispatcher/.venv/triton-backends .venv/triton-backends
@@ -198,6 +215,10 @@ RUN .venv/bin/python -m container.image.distribution \
  && mkdir -p .venv/engines .venv/models .venv/tokenizers \
  && chown -R 1000:0 .venv/engines .venv/models .venv/tokenizers \
  && chmod -R a+rX,g+w .venv/engines .venv/models .venv/tokenizers
+# What NVIDIA's container runtime asks an image, where nothing else names the GPUs (SageMaker, ECS).
+ARG GPU=
+ENV NVIDIA_VISIBLE_DEVICES="${NVIDIA_VISIBLE_DEVICES:-${GPU:+all}}" \
+    NVIDIA_DRIVER_CAPABILITIES="${NVIDIA_DRIVER_CAPABILITIES:-${GPU:+compute,utility}}"
 # `make image` fills these in.
 ARG BASE
 ARG VERSION=unknown

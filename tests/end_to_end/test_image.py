@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -24,6 +25,7 @@ pytestmark = [pytest.mark.image, pytest.mark.usefixtures("engine")]
 BIN = Path(sys.executable).parent
 LARGEST = 1.5e9  # bytes, with the weights of all three models
 LARGEST_FRONT = 0.8e9
+LARGEST_GPU = 4e9
 
 
 def assert_readme(container: Container) -> None:
@@ -204,6 +206,42 @@ def test_on_a_base_with_nvidia_s_triton_that_one_is_used(image: str, tmp_path: P
             assert "yolov5" not in models, "it was left out"
     finally:
         docker("image", "rm", "--force", tag, base, check=False)
+
+
+# Prints which library is missing where CUDA is to run a model, and where its libraries are loaded.
+LOAD_CUDA = """
+import ctypes, sys
+from pathlib import Path
+from backends.onnxruntime.session import OnnxSession
+from backends.onnxruntime.session_settings import session_settings
+file = Path("model_repository/bert_base/1/model.onnx")
+OnnxSession(file, session_settings({}, on_cpu=False), [("CUDAExecutionProvider", {})])
+for path in Path(sys.prefix).glob("lib/python3*/site-packages/nvidia/*/lib/lib*.so*"):
+    try:
+        ctypes.CDLL(path)
+    except OSError as error:
+        print("\\n", error)
+"""
+
+
+def test_one_for_gpus_answers_on_a_cpu_too(image: str) -> None:
+    """On a machine with a GPU it finds all of CUDA: here only the driver is missing."""
+    tag = f"{TAG}-gpu"
+    build(tag, "--build-arg", "GPU=cuda13")
+    try:
+        with running(tag, *LOCKED, "--shm-size", "1g") as container:
+            assert_readme(container)
+            said = container.inside("env", "ORT_DISABLE_TELEMETRY=1", PIP, "-c", LOAD_CUDA)
+            missing = re.findall(r"(lib\S+): cannot open", said)
+            assert len(missing) > 1
+            assert set(missing) == {"libcuda.so.1"}
+            assert "NVIDIA_VISIBLE_DEVICES=all" in container.inside("env")
+            licences = container.inside("cat", "/licenses/README.md")
+            assert re.search(r"nvidia-cudnn-cu13 .*NVIDIA-Proprietary", licences)
+            assert not re.search(r"^\| onnxruntime ", licences, re.MULTILINE)
+        assert int(docker("image", "inspect", "--format", "{{.Size}}", tag)) < LARGEST_GPU
+    finally:
+        docker("image", "rm", "--force", tag, check=False)
 
 
 PIP = "/opt/triton-dispatcher/.venv/bin/python"
