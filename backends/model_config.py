@@ -52,6 +52,11 @@ class FileTensor:
     shape: tuple[int, ...]
     has_rank: bool = True
 
+    @property
+    def dtype(self) -> str:
+        """NumPy's name of the type, but of texts."""
+        return self.data_type.removeprefix("TYPE_").lower().replace("fp", "float")
+
 
 @dataclass(frozen=True, slots=True)
 class FileSignature:

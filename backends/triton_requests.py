@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 
     from backends.batching.item import Tensors
     from backends.model_config import FileSignature
+    from backends.onnxruntime.gpu_session import GpuSession
     from backends.onnxruntime.session import OnnxSession
     from backends.openvino.session import OpenVinoSession
 
-    Session = OnnxSession | OpenVinoSession
+    Session = GpuSession | OnnxSession | OpenVinoSession
 
 # Parameters of a request; clients/triton/requests.py says what they are.
 DEADLINE = "deadline_us"

@@ -96,7 +96,7 @@ ARROWS = {
     # Starts, watches and stops. It starts the dispatcher by a command, and shares the table of
     # settings; it checks the file of keys before the start.
     "container": (
-        "clients/model_files/files.py container/programs"
+        "clients/model_files/files.py clients/model_files/gpu_config.py container/programs"
         " container/repository"
         " container/supervisor backends/machine dispatcher/auth/api_keys.py"
         " dispatcher/telemetry/memory.py dispatcher/settings"

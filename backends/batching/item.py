@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from backends.model_config import FileTensor
 
     Tensors = Mapping[str, NDArray[Any]]
+    Above = tuple[int, float]
+    """The number of a column, and what it has to exceed where a row is wanted."""
     Run = Callable[[Tensors, Sequence[str]], Tensors]
     """One run of the model.
 
@@ -67,7 +69,7 @@ class Item:
     outputs: tuple[str, ...]
     rows: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """Of which outputs only some rows are wanted, and which; see `pick_rows`."""
-    above: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+    above: Mapping[str, Above] = field(default_factory=dict)
     """Likewise, where a column tells which; see `pick_rows_above`."""
     padding: PaddedTensors = NONE
     """How its rows may be made longer or shorter."""
@@ -114,13 +116,16 @@ class Rows:
 
 @dataclass(frozen=True)
 class ByRows:
-    """Runs that compute only some rows of some outputs.
+    """Runs that compute, or return, only some rows of some outputs.
 
     `run` takes these rows by output besides, which it returns [rows, size of the last dimension].
+    `run_above`, where there is one, takes a column and a threshold for each of these outputs, and
+    returns them as `pick_rows_above` does.
     """
 
     outputs: Collection[str]
     run: Callable[[Tensors, Sequence[str], Mapping[str, Rows]], Tensors]
+    run_above: Callable[[Tensors, Sequence[str], Mapping[str, Above]], Tensors] | None = None
 
 
 def conform(inputs: Tensors, specs: Mapping[str, FileTensor]) -> dict[str, NDArray[Any]]:

@@ -216,20 +216,17 @@ def _row(
 ) -> NDArray[Any]:
     """Return one row of a tensor, with the batch dimension before it."""
     shape = (1, *(size if one == DYNAMIC else one for one in spec.shape[1:]))
-    data_type = spec.data_type.removeprefix("TYPE_")
     whole = numbers.integers(0, top, shape)
     if kind == "zero":
         whole = np.zeros_like(whole)
     elif kind == "large":
         whole = np.full_like(whole, top - 1)
-    if data_type == "STRING":
+    if spec.data_type == "TYPE_STRING":
         words: NDArray[Any] = np.array(["0", "1"], np.object_)[whole]
         return words
-    if data_type == "BOOL":
-        return whole.astype(np.bool_)
-    if data_type.startswith(("INT", "UINT")):
-        return whole.astype(data_type.lower())
-    return KINDS[kind](numbers, shape).astype(data_type.lower().replace("fp", "float"))
+    if spec.dtype.startswith("float"):
+        return KINDS[kind](numbers, shape).astype(spec.dtype)
+    return whole.astype(spec.dtype)
 
 
 def _difference(alone: Sequence[NDArray[Any]], together: NDArray[Any], batch: Sequence[int]) -> str:

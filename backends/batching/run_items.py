@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from backends.batching.item import ByRows, Item, Run, Tensors
+    from backends.batching.item import Above, ByRows, Item, Run, Tensors
 
 
 def run_items(
@@ -28,7 +28,7 @@ def run_items(
     rows. A run is asked for what any of its items wants. Where a shared run fails, each of its
     items is run alone, so that only the one at fault fails. With `max_batch_size` 0 there is no
     batch dimension and every item is run alone. Where only some rows are wanted of an output, and
-    their place in the run is known, `by_rows` is run in place of `run`.
+    their place in the run is known, or a column tells which, `by_rows` is run in place of `run`.
     """
     answers: list[Tensors | Exception] = [RequestError("the request was not run.")] * len(items)
     if max_batch_size <= 0:
@@ -104,14 +104,24 @@ def _together(
         for name in (by_rows.outputs if by_rows else ())
         if name in names and (some := _rows_of_run(name, items, counts))
     }
+    above = {
+        name: one
+        for name in (by_rows.outputs if by_rows and by_rows.run_above else ())
+        if name in names and (one := _above_of_run(name, items))
+    }
     try:
         inputs = _concatenate(items)
-        outputs = by_rows.run(inputs, names, rows) if by_rows and rows else run(inputs, names)
+        if by_rows and rows:
+            outputs = by_rows.run(inputs, names, rows)
+        elif by_rows and by_rows.run_above and above:
+            outputs = by_rows.run_above(inputs, names, above)
+        else:
+            outputs = run(inputs, names)
         return _split(outputs, items, counts, rows)
     except Exception as error:
         if len(items) == 1:
             # Once more with all rows: those that it names may be wrong.
-            return _together(items, counts, run, None) if rows else [bare(error)]
+            return _together(items, counts, run, None) if rows or above else [bare(error)]
     return [
         answer
         for item, count in zip(items, counts, strict=True)
@@ -134,6 +144,15 @@ def _rows_of_run(name: str, items: Sequence[Item], counts: Sequence[int]) -> Row
             numbers += [(start + number // own) * longest + number % own for number in some]
         start += count
     return Rows((start, longest), numbers) if 0 < len(numbers) <= start * longest else None
+
+
+def _above_of_run(name: str, items: Sequence[Item]) -> Above | None:
+    """Return the column and least threshold by which items want rows of an output; else None."""
+    wanted = {item.above.get(name) for item in items if name in item.outputs}
+    is_other = any(name in item.rows or name in item.padding.outputs for item in items)
+    if is_other or None in wanted or len({one[0] for one in wanted if one}) != 1:
+        return None
+    return min(one for one in wanted if one)
 
 
 def _concatenate(items: Sequence[Item]) -> Tensors:

@@ -38,6 +38,7 @@ from backends.machine.shared_folder import find_shared_folder
 from backends.machine.shared_memory import Share
 from backends.onnxruntime import session
 from backends.onnxruntime.execution_providers import CPU, execution_providers
+from backends.onnxruntime.gpu_session import GpuSession
 from backends.onnxruntime.session_settings import session_settings, warn_of_unread
 from backends.openvino.properties import properties
 from backends.openvino.session import OpenVinoSession
@@ -110,9 +111,8 @@ class TritonPythonModel:
             self._threads = ThreadPoolExecutor(opened.at_once)
         self._free = Semaphore(opened.at_once)
         self._session = opened
-        if opened.on_cpu:
-            shared = find_shared_folder(os.environ)
-            self._shown = show(found, shared, config["name"], args["model_version"])
+        shared = find_shared_folder(os.environ)
+        self._shown = show(found, shared, config["name"], args["model_version"])
         allocator.give_back()
 
     def _open(
@@ -131,14 +131,16 @@ class TritonPythonModel:
             warnings.append("it runs on the CPU: there is a GPU, but no onnxruntime-gpu.")
         for warning in (*warnings, *warn_of_unread(config)):
             pb_utils.Logger.log_warn(f"model '{config['name']}': {warning}")
-        found = EngineChoice(ONNXRUNTIME, reason="on a GPU")
-        if on_cpu:
-            found = choice_for_onnxruntime(config, self._folder(), file, os.environ)
+        if not on_cpu:
+            on_gpu = GpuSession(file, config, session_settings(config, on_cpu=False), providers)
+            found = EngineChoice(ONNXRUNTIME, on_gpu.precision, reason="on a GPU")
+            return found, on_gpu, on_gpu.signature
+        found = choice_for_onnxruntime(config, self._folder(), file, os.environ)
         if found.engine == OPENVINO and found.signature:
             compiled = properties(config, found.precision)
             shared = find_shared_folder(os.environ)
             return found, OpenVinoSession(file, compiled, shared), found.signature
-        settings = session_settings(config, on_cpu=on_cpu)
+        settings = session_settings(config)
         opened = session.OnnxSession(file, settings, providers)
         return found, opened, opened.signature
 

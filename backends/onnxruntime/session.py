@@ -116,10 +116,10 @@ class OnnxFile:
         options.intra_op_num_threads = usable_cpus()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.log_severity_level = FATAL  # who tries it with made-up inputs gets its errors
-        self._session = _open(file, options, [(CPU, {})])
+        self._session = open_model(file, options, [(CPU, {})])
         self.path = file
         self.runtime = f"onnxruntime {onnxruntime.__version__}"
-        self.signature = _signature(_infer_shapes(self._session, file), file)
+        self.signature = read_signature(_infer_shapes(self._session, file), file)
         self.metadata: Mapping[str, str] = self._session.get_modelmeta().custom_metadata_map
 
     def run(self, inputs: Tensors, outputs: Sequence[str]) -> dict[str, NDArray[Any]]:
@@ -148,15 +148,15 @@ class OnnxSession:
         self.on_cpu = [name for name, _ in providers] == [CPU]
         self.at_once = settings.at_once if is_small else 1
         own = replace(settings, intra_op_threads=settings.intra_op_threads // self.at_once)
-        self._alone = self._beside = _open(file, session_options(own), providers)
+        self._alone = self._beside = open_model(file, session_options(own), providers)
         if self.at_once > 1 and not has_operator(file, SCALED_BY_THREAD):
-            self._alone = _open(file, session_options(settings), providers)
+            self._alone = open_model(file, session_options(settings), providers)
         self._runs = 0
         self._counted = Lock()
         self._shrinking = import_onnxruntime().RunOptions()
         self._shrinking.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
         self._sizes = {id(one): allocator.Sizes() for one in (self._alone, self._beside)}
-        self.signature = _signature(self._alone, file)
+        self.signature = read_signature(self._alone, file)
 
     def run(self, inputs: Tensors, outputs: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Return the named outputs.
@@ -217,7 +217,7 @@ def import_onnxruntime() -> Any:
     return onnxruntime
 
 
-def _open(file: Path, options: Any, providers: Sequence[Provider]) -> Any:
+def open_model(file: Path, options: Any, providers: Sequence[Provider]) -> Any:
     onnxruntime = import_onnxruntime()
     if any(name == CUDA for name, _ in providers):
         onnxruntime.preload_dlls()  # CUDA's libraries of pip: the linker does not find them
@@ -241,7 +241,7 @@ def _infer_shapes(session: Any, file: Path) -> Any:
         return session
     options = import_onnxruntime().SessionOptions()
     options.log_severity_level = FATAL
-    return _open(file, options, [(CPU, {})])
+    return open_model(file, options, [(CPU, {})])
 
 
 def has_rank(file: Path, name: str) -> bool:
@@ -255,7 +255,7 @@ def has_rank(file: Path, name: str) -> bool:
     return not has_operator(file, [bytes([last]) + text + b"\x12\x04\x0a\x02\x08"])
 
 
-def _signature(session: Any, file: Path) -> FileSignature:
+def read_signature(session: Any, file: Path) -> FileSignature:
     """Return the tensors as the model's own file has them."""
     sides: dict[str, list[FileTensor]] = {"input": [], "output": []}
     for kind, nodes in (("input", session.get_inputs()), ("output", session.get_outputs())):

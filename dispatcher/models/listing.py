@@ -115,9 +115,9 @@ class ModelListing:
         }
 
     def engine(self, model: str, version: str) -> dict[str, Any]:
-        """Return the engine of a model's version on the CPU, as its backend noted.
+        """Return the engine of a model's version, as its backend noted.
 
-        Empty for models on a GPU or in other backends, such as those of NVIDIA's image.
+        Empty for models in other backends, such as those of NVIDIA's image.
         """
         if self.engines is None:
             return {}

@@ -186,7 +186,7 @@ class CurrentState(Collector):
         """Return the metrics about the engines of ready models."""
         engine = InfoMetricFamily(
             "dispatcher_model_engine",
-            "Which engine runs a model on the CPU, and in which precision.",
+            "Which engine runs a model, and in which precision.",
             labels=("model", "version"),
         )
         speedup = GaugeMetricFamily(

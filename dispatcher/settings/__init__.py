@@ -128,7 +128,7 @@ class Settings:
     run_dir: Path | None = setting("RUN_DIR", "", read.or_nothing(read.read_run_dir),
         "folder for sockets and temporary files, if not a new one")
     workers: int = setting("MODEL_SERVER_WORKERS", AUTO, read.workers,
-        "web workers; auto: one for every four CPUs, at most four")
+        "web workers; auto: one for every four CPUs, at most four; with a GPU five for eight")
     threads: int = setting("MODEL_SERVER_THREADS", "16", read.read_integer(1, 256),
         "requests of one model at a time, per worker; half as many more for others")
     queue: int = setting("MODEL_SERVER_QUEUE", "64", read.read_integer(0, 10_000),

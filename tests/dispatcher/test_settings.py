@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
+from clients.model_files import gpu_config
 from container.serving import with_workers
 from dispatcher.settings import GONE, SettingError, find_gone, read_settings, rows
 from dispatcher.settings.remote_triton import TritonMetadata
@@ -148,21 +150,26 @@ def test_workers_read_the_same_settings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "cpus", "workers"),
+    ("given", "cpus", "gpu", "workers"),
     [
-        ({}, 1, "1"),
-        ({}, 7, "1"),
-        ({}, 16, "4"),
-        ({}, 512, "4"),
-        ({"MODEL_SERVER_WORKERS": "auto"}, 8, "2"),
-        ({"MODEL_SERVER_WORKERS": " auto\n"}, 8, "2"),
-        ({"MODEL_SERVER_WORKERS": "3"}, 16, "3"),
-        ({"MODEL_SERVER_WORKERS": ""}, 16, ""),  # which is refused
+        ({}, 1, "", "1"),
+        ({}, 7, "", "1"),
+        ({}, 16, "", "4"),
+        ({}, 512, "", "4"),
+        ({}, 1, "nvidia0", "1"),
+        ({}, 16, "nvidia0", "10"),
+        ({}, 512, "nvidia0", "12"),
+        ({"MODEL_SERVER_WORKERS": "auto"}, 8, "", "2"),
+        ({"MODEL_SERVER_WORKERS": " auto\n"}, 8, "", "2"),
+        ({"MODEL_SERVER_WORKERS": "3"}, 16, "nvidia0", "3"),
+        ({"MODEL_SERVER_WORKERS": ""}, 16, "", ""),  # which is refused
     ],
 )
-def test_there_is_a_web_worker_for_every_four_cpus(
-    given: dict[str, str], cpus: int, workers: str
+def test_web_workers_are_as_many_as_the_cpus_that_models_leave_them(
+    given: dict[str, str], cpus: int, gpu: str, workers: str, tmp_path: Path, monkeypatch: Any
 ) -> None:
+    monkeypatch.setattr(gpu_config, "DEVICES", tmp_path)
+    (tmp_path / (gpu or "null")).touch()
     read = with_workers({**given, "OTHER": "1"}, cpus)
     assert read == {"MODEL_SERVER_WORKERS": workers, "OTHER": "1"}
 

@@ -257,6 +257,12 @@ def has_one_scale(inputs: Tensors) -> Arrays:
     return {"y": (np.round(heeds(inputs)["y"] / scale) * scale).astype("f")}
 
 
+def is_rounded(inputs: Tensors) -> Arrays:
+    """The same as `heeds`, but three of TF32's last bits depend on how many ids come."""
+    bits = 3 * 2**-10 * (inputs["input_ids"].shape[1] % 2)
+    return {"y": (heeds(inputs)["y"] * (1 + bits)).astype("f")}
+
+
 def has_a_bias(inputs: Tensors) -> Arrays:
     """The largest of its own ids, or what is left of one that is filled up, which is 3.5."""
     own = np.where(inputs["attention_mask"] == 1, inputs["input_ids"], 3.5)
@@ -286,6 +292,15 @@ def test_texts_are_filled_up_only_where_that_is_found_to_change_nothing(
     assert allowed == [together] * len(rows)
     if together:
         assert [number for (number,) in alone] == [4, 4, 3, 4.5]
+
+
+def test_what_a_gpu_rounds_is_no_effect_of_the_padding(bench: Bench) -> None:
+    words = signature(WITH_MASK, {"y": (1,)}, datatype="INT64")
+    bench.set_up('family = "embedding"\npooling = "none"\nnormalised = false', words)
+    tokenizer_at(bench.folder / "tokenizer", pad_token="here")
+    bench.answers(is_rounded)
+    bench.ask({"text": "the cat sat"})
+    assert bench.server.calls[-1]["hints"].padding is not None
 
 
 def test_a_model_that_cannot_be_asked_is_tried_again(bench: Bench) -> None:
