@@ -23,7 +23,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
@@ -159,15 +159,21 @@ def capacity(servers: Sequence[Contender], options: argparse.Namespace) -> Itera
         bound, low, high, best = TIMES_LONE * lone.percentile(0.5), 0.0, most.per_second, "–"
         for _ in range(STEPS):
             rate = (low + high) / 2
-            seen = arrive(k6, server.port, file, rate, 10 * options.seconds)
-            lost = seen["refused"] + seen["failed"] + seen["not_sent"]
-            say(f"{model}, {rate:.1f}/s: {seen}, p99 may be {bound:.0f}")
-            if not lost and seen["answered"] and seen["p99"] <= bound:
+            # What others disturb is asked again: that only ever makes it slower.
+            tries = (arrive(k6, server.port, file, rate, 10 * options.seconds) for _ in range(2))
+            if seen := next((one for one in tries if keeps(one, bound)), None):
                 low, best = rate, f"{seen['p50']:.0f}/{seen['p99']:.0f}"
             else:
                 high = rate
         lone_ms = f"{bound / TIMES_LONE:.1f}"
         yield f"| {server.name} | {model} | {lone_ms} | {low:.1f} | {best} |"
+
+
+def keeps(seen: Mapping[str, Any], bound: float) -> bool:
+    """Whether all requests were answered, and 99 of 100 within the bound in milliseconds."""
+    say(f"p99 may be {bound:.0f}: {seen}")
+    lost = seen["refused"] + seen["failed"] + seen["not_sent"]
+    return not lost and seen["answered"] > 0 and seen["p99"] <= bound
 
 
 def arrive(k6: Path, port: int, file: Path, rate: float, seconds: float) -> dict[str, Any]:
