@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -92,13 +93,15 @@ class GpuSession:
             if len(spec.shape) == 3 and spec.data_type in FLOATS
         }
         self.by_rows = ByRows(self._pickers, self.run_rows, self.run_above)
-        for size in filter(None, sizes):
-            zeros = {
-                spec.name: np.zeros((size, *spec.shape[1:]), spec.dtype)
-                for spec in self.signature.inputs
-            }
-            with suppress(Exception):  # it takes no zeros: its first request is planned for then
-                self.run(zeros, [spec.name for spec in self.signature.outputs])
+        outputs = [spec.name for spec in self.signature.outputs]
+        with ThreadPoolExecutor(self.at_once) as pool:  # as many as will run: each needs memory
+            for size in filter(None, sizes):
+                zeros = {
+                    spec.name: np.zeros((size, *spec.shape[1:]), spec.dtype)
+                    for spec in self.signature.inputs
+                }
+                with suppress(Exception):  # it takes no zeros: the first request is planned for
+                    list(pool.map(self.run, [zeros] * self.at_once, [outputs] * self.at_once))
 
     def run(
         self, inputs: Tensors, outputs: Sequence[str], stay: Collection[str] = ()
@@ -162,12 +165,13 @@ class GpuSession:
                 raise ValueError(f"output '{name}' has shape {dims}.")
             picks, slices = self._pickers[name]
             one = {"starts": [column], "ends": [column + 1], "axes": [2]}
-            places = np.argwhere(_ask(slices, table, **one)[:count, :, 0] > least)
+            numbers = _ask(slices, table, **one)[:count, :, 0]
+            places = np.argwhere(numbers > least)
             counts = np.bincount(places[:, 0], minlength=count)
             order = np.arange(len(places)) - np.repeat(counts.cumsum() - counts, counts)
-            rows = _ask(picks, table, places=places)
-            came[name] = np.zeros((count, counts.max(initial=0), columns), rows.dtype)
-            came[name][places[:, 0], order] = rows
+            came[name] = np.zeros((count, counts.max(initial=0), columns), numbers.dtype)
+            if len(places):  # of no rows a GPU makes an error
+                came[name][places[:, 0], order] = _ask(picks, table, places=places)
         return came
 
     def close(self) -> None:
