@@ -1,6 +1,6 @@
-"""Measure this server beside a bare route, rivals and the in-process limit: `make bench`.
+"""Measure this server beside rivals and the in-process limit: `make bench`.
 
-The same as `python -m bench.compare --bare --rivals litserve triton`, and takes the same options.
+The same as `python -m bench.compare --rivals litserve triton`, and takes the same options.
 With `--gpu`, `--mix` or `--capacity`: all three models at once, see `--gpu -h`.
 """
 
@@ -15,4 +15,4 @@ if __name__ == "__main__":
     argv = sys.argv[1:]
     if {"--gpu", "--mix", "--capacity"}.intersection(argv):
         sys.exit(whole.main(argv))
-    sys.exit(compare.main(["--bare", "--rivals", *RIVALS, *argv]))
+    sys.exit(compare.main(["--rivals", *RIVALS, *argv]))

@@ -15,7 +15,6 @@ What a precision brings: --settings MODEL_PRECISION=exact MODEL_PRECISION=auto
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import re
@@ -25,8 +24,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from contextlib import ExitStack
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -43,7 +41,7 @@ from bench.measure import (
     of_server,
     say,
 )
-from bench.servers.contenders import PRECISION, Contender, Skipped, bare_route, this_server, tidy
+from bench.servers.contenders import PRECISION, Contender, Skipped, this_server, tidy
 from bench.servers.rival_servers import LITSERVE, RIVALS, TRITON, Place
 from bench.servers.sessions import EXACT, PRECISIONS, engines_at
 
@@ -72,7 +70,6 @@ def main(argv: list[str]) -> int:
     repository = models.lay_out(cache)
     sys.stdout.write(f"{CPUS} cores ({processor()}), Python {platform.python_version()}, ")
     sys.stdout.write(f"{options.rounds} rounds of {options.seconds:g} s, medians\n")
-    every = {}
     try:
         for model in options.models:
             found = compare(model, repository, cache, options)
@@ -80,15 +77,8 @@ def main(argv: list[str]) -> int:
             sys.stdout.write(table(model, found, first))
             sys.stdout.write("".join(f"- {line}\n" for line in judge(model, found, first)))
             sys.stdout.flush()
-            every[model] = [
-                {"contender": name, "callers": callers, **asdict(one)}
-                for (name, callers), samples in found.items()
-                for one in samples
-            ]
     finally:
         tidy()
-    if options.json:
-        options.json.write_text(json.dumps(every, indent=1), encoding="utf-8")
     return 0
 
 
@@ -119,13 +109,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
         help="of the limit, of rivals, and of servers whose setting names none",
     )
     parser.add_argument("--settings", nargs="+", default=[DEFAULT])
-    parser.add_argument(
-        "--bare",
-        action="store_true",
-        help="a Flask route on the first server's Triton that does nothing but the work",
-    )
     parser.add_argument("--rivals", nargs="*", choices=RIVALS, default=[])
-    parser.add_argument("--json", type=Path, help="write every sample into this file")
     parser.add_argument("--cache", type=Path, default=work.PROJECT / ".cache" / "bench")
     return parser.parse_args(argv)
 
@@ -150,36 +134,21 @@ def compare(model: str, repository: Path, cache: Path, options: argparse.Namespa
             say(f"{model}: the limit is best with {', '.join(map(str, ways.values()))}")
         servers = [
             stack.enter_context(
-                start_contender(
-                    with_setting(setting, number, repository, cache, model, options.precision)
-                )
+                with_setting(setting, number, repository, cache, model, options.precision)
             )
             for number, setting in enumerate(options.settings)
         ]
         for server in servers:
             await_answer(server, model, wanted[0], right)
-        others: list[Callable[[], Contender]] = []
-        if options.bare:
-            others.append(partial(bare_route, servers[0], repository, cache / "run", model))
         place = Place(repository, cache, model, CPUS, options.precision, engine)
-        others += [partial(RIVALS[name], place) for name in options.rivals]
-        for make in others:
+        for name in options.rivals:
             try:
-                server = stack.enter_context(start_contender(make()))
+                server = stack.enter_context(RIVALS[name](place))
                 await_answer(server, model, wanted[0], right)
                 servers.append(server)
             except Skipped as reason:
                 say(f"not measured: {reason}")
         return rounds(model, wanted, limit, ways, servers, options)
-
-
-@contextmanager
-def start_contender(server: Contender) -> Iterator[Contender]:
-    server.start()
-    try:
-        yield server
-    finally:
-        server.stop()
 
 
 def await_answer(server: Contender, model: str, payload: Any, right: list[Any]) -> None:

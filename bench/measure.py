@@ -121,16 +121,16 @@ def of_server(
     # Until all have waited for all others once, their times are those of a burst on an idle server:
     # too short for the first ones, and for the last of 16 they were 1.25 times those of later.
     warm = max(LEAST_WARM_S, 2 * callers / rate if rate else 0)
-    elsewhere, before = Elsewhere(cpus), cpu_ms(*server.pids)
+    elsewhere, before = Elsewhere(cpus), cpu_ms(server.pid)
     loop = load.ask_in_a_loop(server.port, asked, callers, seconds, warm)
-    used = cpu_ms(*server.pids) - before
+    used = cpu_ms(server.pid) - before
     share = elsewhere.share(used.total())
     return Sample(
         loop.per_second,
         loop.percentile(0.5),
         loop.percentile(0.99),
         {name: spent / loop.answers for name, spent in used.items()},
-        sum(size for _, size in memory_mb(*server.pids)),
+        memory_mb(server.pid),
         share,
     )
 

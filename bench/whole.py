@@ -110,13 +110,10 @@ def whole_server(
     for model in wanted:
         shutil.copytree(repository / model, own / model, symlinks=True)
     server = this_server(own, cache / "run", "", precision, {contenders.PRECISION: precision})
-    server.start()
-    try:
+    with server:
         for model in wanted:
             server.wait_for(work.body(model))
         yield server
-    finally:
-        server.stop()
 
 
 def mix(servers: Sequence[Contender], options: argparse.Namespace) -> Iterator[str]:

@@ -20,7 +20,6 @@ from multiprocessing import get_context
 
 HEADER_END = b"\r\n\r\n"
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
-CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked", re.IGNORECASE)
 PATIENCE_S = 60
 LOOK_S = 0.02
 CALLERS_OF_A_PROCESS = 8
@@ -108,8 +107,6 @@ class Caller:
             head = bytes(self.came.partition(HEADER_END)[0])
             if length := LENGTH.search(head):
                 self.needed = len(head) + len(HEADER_END) + int(length[1])
-            elif CHUNKED.search(head):
-                return self.came.endswith(b"\r\n0\r\n\r\n")
         if not self.needed or len(self.came) < self.needed:
             return False
         if not self.came.startswith((b"HTTP/1.1 200", b"HTTP/1.0 200")):

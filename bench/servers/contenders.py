@@ -15,17 +15,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from backends.machine.shared_memory import PREFIX
 from bench.load import load
 from bench.load.work import PROJECT, WORKS
 from bench.servers.processes import descendants
-from container.programs.malloc import ALLOCATOR, FEW_ARENAS
 
 BENCH = Path(__file__).parents[1]
 PATIENCE_S = 180
-GRPC_OFFSET = 2  # Triton has the second port of the range, which begins behind the server's own
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  where Triton has it
 SHM_PREFIX = f"bench_{os.getpid()}_"
 """Of what the rivals' Tritons have in shared memory."""
@@ -45,7 +42,6 @@ class Contender:
         body: a JSON body around a payload.
         answer: the model's answer inside of the JSON that came.
         environment: variables besides those of this process.
-        helper: that does a part of its work, and is idle otherwise.
 
     """
 
@@ -57,7 +53,6 @@ class Contender:
     answer: Callable[[Any], Any]
     environment: Mapping[str, str]
     folder: Path
-    helper: Contender | None = None
     process: subprocess.Popen[bytes] | None = None
     since: float = 0.0
     """When it was started, on the monotonic clock."""
@@ -68,11 +63,6 @@ class Contender:
         if self.process is None:
             raise RuntimeError(f"{self.name} was not started")
         return self.process.pid
-
-    @property
-    def pids(self) -> list[int]:
-        """Its own, and its helper's: who works for it with all their children."""
-        return [self.pid, *(self.helper.pids if self.helper else ())]
 
     @cached_property
     def log(self) -> Path:
@@ -125,6 +115,13 @@ class Contender:
             time.sleep(0.05)
         shown = self.log.read_text(errors="replace", encoding="utf-8")[-1500:]
         raise Skipped(f"it does not answer ({status} {body[:300]!r}); its log ends:\n{shown}")
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def stop(self) -> None:
         """Stop it, and everything that it has started."""
@@ -203,31 +200,6 @@ def this_server(
             **settings,
         },
         folder,
-    )
-
-
-def bare_route(server: Contender, repository: Path, folder: Path, modelname: str) -> Contender:
-    """Return a Flask route that asks the Triton of this server, and does nothing else."""
-    port, home = free_port(), folder / "bare_route"
-    return Contender(
-        "bare route",
-        [sys.executable, "-m", "bench.rivals.bare_route", str(port), str(home)],
-        port,
-        "/invocations",
-        lambda payload: {"modelname": modelname, "payload": payload},
-        lambda answer: answer["result"],
-        {
-            **ALLOCATOR,
-            **FEW_ARENAS,
-            "PYTHONPATH": str(PROJECT),
-            "BENCH_TRITON": f"127.0.0.1:{server.port + GRPC_OFFSET}",
-            "BENCH_REPOSITORY": str(repository),
-            # So this server has Triton forget the shared memory of one that is gone.
-            PREFIX: f"triton_dispatcher_{server.pid}_",
-            "TRANSFORMERS_VERBOSITY": "error",
-        },
-        home,
-        helper=server,
     )
 
 

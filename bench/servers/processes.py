@@ -13,8 +13,8 @@ TICK_MS = 1000 / os.sysconf("SC_CLK_TCK")
 PROC = Path("/proc")
 
 
-def descendants(*roots: int) -> set[int]:
-    """Return the process ids of all that some processes started, directly or not."""
+def descendants(root: int) -> set[int]:
+    """Return the process ids of all that a process started, directly or not."""
     parents = {}
     for stat in PROC.glob("[0-9]*/stat"):
         try:
@@ -24,14 +24,14 @@ def descendants(*roots: int) -> set[int]:
         except OSError:
             continue
     found: set[int] = set()
-    while more := {pid for pid, parent in parents.items() if parent in found.union(roots)} - found:
+    while more := {pid for pid, parent in parents.items() if parent in found | {root}} - found:
         found |= more
     return found
 
 
-def tree(*roots: int) -> Iterator[tuple[int, str]]:
-    """Yield some processes and all their descendants, each with what it is."""
-    for pid in sorted({*roots, *descendants(*roots)}):
+def tree(root: int) -> Iterator[tuple[int, str]]:
+    """Yield a process and all its descendants, each with what it is."""
+    for pid in sorted({root, *descendants(root)}):
         try:
             name = describe_process(pid)
         except OSError:
@@ -54,10 +54,10 @@ def describe_process(pid: int) -> str:
     return next((name for word, name in known.items() if word in words), words[:60])
 
 
-def cpu_ms(*roots: int) -> Counter[str]:
-    """Return the processor time of processes and their descendants, by what they are."""
+def cpu_ms(root: int) -> Counter[str]:
+    """Return the processor time of a process and its descendants, by what they are."""
     used: Counter[str] = Counter()
-    for pid, name in tree(*roots):
+    for pid, name in tree(root):
         try:
             fields = (
                 (PROC / str(pid) / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
@@ -68,10 +68,9 @@ def cpu_ms(*roots: int) -> Counter[str]:
     return used
 
 
-def memory_mb(*roots: int) -> list[tuple[str, float]]:
-    """Return name and memory (PSS) of each process in MB: what some share is counted once."""
-    sizes = [(name, kilobytes(pid, "smaps_rollup", "Pss") / 1e3) for pid, name in tree(*roots)]
-    return [one for one in sizes if one[1]]
+def memory_mb(root: int) -> float:
+    """Return the memory (PSS) of a process and its descendants: what some share is counted once."""
+    return sum(kilobytes(pid, "smaps_rollup", "Pss") for pid, _ in tree(root)) / 1e3
 
 
 def kilobytes(pid: int, file: str, label: str) -> float:
