@@ -6,12 +6,11 @@ from sagemaker_emulator.conformance.exchange import Failed, NotApplicable
 from sagemaker_emulator.conformance.report import check
 from sagemaker_emulator.conformance.subject import CAPABILITIES, Subject
 from sagemaker_emulator.host import processes
-from sagemaker_emulator.host.containers import NEEDED_PORTS, Image
+from sagemaker_emulator.host.containers import NEEDED_PORTS
 from sagemaker_emulator.host.health import hint_for
 
 KNOWN = {"accept-bind-to-port", "multi-models", "bidirectional-streaming"}
 SHELLS = {"sh", "bash", "dash", "ash", "zsh"}
-READ_ONLY = "read-only file system"
 
 
 def must_be_started_here(subject: Subject) -> None:
@@ -42,42 +41,10 @@ def serve_in_exec_form(subject: Subject) -> str:
 def becomes_ready(subject: Subject) -> str:
     must_be_started_here(subject)
     reason = subject.not_ready
-    if reason and wants_to_write(subject):
-        raise NotApplicable(f"see start.read-only-model; {reason}")
     if reason:
         last = f"its last line: {subject.lines[-1]}" if subject.lines else ""
         raise Failed("; ".join(filter(None, (reason, hint_for(reason), last))))
     return f"the first 200 after {subject.ready_s:.1f} s"
-
-
-def wants_to_write(subject: Subject) -> str:
-    """Return the line in which it says so."""
-    found = (one for one in subject.lines if READ_ONLY in one.lower() and "/opt/ml/model" in one)
-    return next(found, "") if isinstance(subject.container, Image) else ""
-
-
-@check("start.read-only-model")
-def model_is_read_only(subject: Subject) -> str:
-    must_be_an_image(subject)
-    if not subject.settings.model:
-        raise NotApplicable("no model is mounted; give one with --model")
-    if line := wants_to_write(subject):
-        raise Failed(f"it writes: {line}")
-    if subject.not_ready:
-        raise NotApplicable("it did not start")
-    return "it started with a read-only model, and does not complain"
-
-
-@check("ports.bind")
-def port_is_kept_to(subject: Subject) -> str:
-    must_be_started_here(subject)
-    if subject.is_image and not subject.labelled("accept-bind-to-port"):
-        raise NotApplicable("the image has no label accept-bind-to-port: it gets 8080")
-    if subject.wrong_port:
-        raise Failed("it answers pings on another port than SAGEMAKER_BIND_TO_PORT")
-    if subject.not_ready:
-        raise NotApplicable("it did not start")
-    return "it answers pings on the port that it was given"
 
 
 @check("ports.range")
@@ -85,8 +52,8 @@ def further_ports_are_in_range(subject: Subject) -> str:
     must_be_started_here(subject)
     if subject.is_image and not subject.labelled("accept-bind-to-port"):
         raise NotApplicable("the image has no label accept-bind-to-port: it gets no range")
-    if subject.not_ready or subject.wrong_port:
-        raise NotApplicable("it does not answer on the port that it was given")
+    if subject.not_ready:
+        raise NotApplicable("it did not start")
     if not subject.pid:
         raise NotApplicable("its processes are not on this machine, or it has no /proc")
     try:

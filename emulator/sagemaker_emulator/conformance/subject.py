@@ -15,7 +15,6 @@ from sagemaker_emulator.host import processes
 from sagemaker_emulator.host.calls import Address, NoAnswer, ask
 from sagemaker_emulator.host.containers import (
     BIND_TO_PORT,
-    DEFAULT_PORT,
     NEEDED_PORTS,
     SAFE_PORTS,
     Container,
@@ -56,7 +55,7 @@ class Subject:
         self.lines: list[str] = []
         self.not_ready = "it was not started"
         self.ready_s = 0.0
-        self.given_port, self.wrong_port = 0, False
+        self.given_port = 0
         self.stopped = ""
         self.code: int | None = None
 
@@ -98,11 +97,9 @@ class Subject:
         """
         self.forget()
         given = dict(more or {})
-        options: tuple[str, ...] = ()
-        if self.labelled("accept-bind-to-port") and not self.failed("ports.bind"):
+        if self.labelled("accept-bind-to-port"):
             last = OTHER_PORT + NEEDED_PORTS - 1
             given |= {BIND_TO_PORT: str(OTHER_PORT), SAFE_PORTS: f"{OTHER_PORT + 1}-{last}"}
-            options = ("--publish", f"127.0.0.1::{DEFAULT_PORT}")  # where it does not mind it
         how = Start(
             f"conformance{self.lives + 1}",
             self.lines.append,
@@ -110,7 +107,6 @@ class Subject:
             self.settings.model,
             models,
             self.limits.stop_s,
-            options,
         )
         self.container: Container = container_of(self.what, how)
         self.lives += 1  # from here on something may have to be taken away
@@ -131,31 +127,9 @@ class Subject:
             self.ready_s = time.monotonic() - begin
             if not self.not_ready:
                 return
-            if "no connection" in self.not_ready or "closed without" in self.not_ready:
-                self.look_elsewhere()
             if self.ready_s > limit:
                 return
             time.sleep(AGAIN_S)
-
-    def look_elsewhere(self) -> None:
-        """Use another port that the container listens on, where that one answers pings."""
-        mine = self.address
-        for port in self.other_ports():
-            self.container.address = Address("127.0.0.1", port)
-            if not self.ping_fault(1.0):
-                self.wrong_port = True
-                return
-        self.container.address = mine
-
-    def other_ports(self) -> list[int]:
-        """Return where it may answer that does not mind SAGEMAKER_BIND_TO_PORT."""
-        if isinstance(self.container, Image) and self.labelled("accept-bind-to-port"):
-            found = docker("port", self.container.name, str(DEFAULT_PORT), may_fail=True)
-            return [int(line.rpartition(":")[2]) for line in found.splitlines()[:1]]
-        if isinstance(self.container, LocalProgram) and self.pid:
-            given = range(self.given_port, self.given_port + NEEDED_PORTS)
-            return sorted(processes.listening(processes.tree(self.pid)) - set(given))
-        return []
 
     def stop(self) -> None:
         """Stop it by SIGTERM; `stopped` says how, `code` with which exit code."""

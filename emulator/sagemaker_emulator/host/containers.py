@@ -39,7 +39,6 @@ class Start:
     model: Path | None = None  # the folder that becomes /opt/ml/model
     models: Path | None = None  # the folder with the models of a multi-model endpoint
     stop_s: float = 30.0  # between SIGTERM and SIGKILL
-    options: tuple[str, ...] = ()  # further ones of `docker create`
 
     @property
     def variables(self) -> dict[str, str]:
@@ -185,7 +184,6 @@ class Image(Program):
                 options += ["--volume", f"{folder.resolve()}:{place}:ro"]
         for name, value in environment.items():
             options += ["--env", f"{name}={value}"]
-        options += self.how.options
         if not docker("image", "inspect", "--format", "{{.Id}}", self.image, may_fail=True):
             self.how.log("the image is not here; pulling it")
             docker("pull", self.image, seconds=None)
