@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backends.machine.shared_folder import digest_files, hold_lock, read_json, write_json
+from backends.measure_runs import Runs
 from backends.model_config import FileSignature, FileTensor, ModelConfigError, read_parameters
 from backends.onnxruntime.session_settings import own_settings
-from backends.openvino.properties import properties
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ ENGINE, PRECISION = "engine", "precision"
 PRECISION_VARIABLE = "MODEL_PRECISION"
 CACHE_VARIABLE = "ENGINE_CACHE"
 
-EDITION = 7
+EDITION = 8
 """Of the comparison; results of another edition are not read."""
 
 LIMIT_S = 60.0
@@ -77,6 +77,7 @@ class EngineChoice:
     difference: str = ""
     signature: FileSignature | None = None
     gave_up_s: float = 0.0
+    runs: Runs | None = None
 
     def sentence(self) -> str:
         """Return the choice as a sentence for the log."""
@@ -86,7 +87,8 @@ class EngineChoice:
             said += f", {self.speedup:.2f} times as fast as ONNX Runtime in f32"
         if self.difference:
             said += f"; worst difference on samples: {self.difference}"
-        return f"{said}{f' ({self.reason})' if self.reason else ''}"
+        said += f" ({self.reason})" if self.reason else ""
+        return f"{said}; {self.runs.sentence()}" if self.runs else said
 
 
 def preference(config: Mapping[str, Any], environment: Mapping[str, str]) -> EnginePreference:
@@ -120,11 +122,8 @@ def choice_for_onnxruntime(
     Raises ModelConfigError: a parameter is not what it should be, whichever engine it is for.
     """
     asked = preference(config, environment)
-    if asked.engine == ONNXRUNTIME:
-        return EngineChoice(ONNXRUNTIME, reason="as its configuration says")
     if own := own_settings(config):
         return EngineChoice(ONNXRUNTIME, reason=f"which alone knows {own}")
-    properties(config)
     return find_choice(folder, file, asked, environment)
 
 
@@ -136,9 +135,8 @@ def find_choice(
     That of a comparison that was ended counts as well, unless this one may take longer.
     """
     limit = float(environment.get(LIMIT_VARIABLE, LIMIT_S))
-    if not (cache := environment.get(CACHE_VARIABLE)):
+    if not (kept := cached_file(folder, file, asked, environment)):
         return measure_choice(folder, file, asked, limit)
-    kept = Path(cache) / f"{key_of(folder, file, asked)}.json"
     with ExitStack() as stack:
         with suppress(OSError):  # else all instances of a model compare at once
             kept.parent.mkdir(parents=True, exist_ok=True)
@@ -151,12 +149,35 @@ def find_choice(
     return found
 
 
+def keep_choice(
+    config: Mapping[str, Any],
+    folder: Path,
+    file: Path,
+    found: EngineChoice,
+    environment: Mapping[str, str],
+) -> None:
+    """Cache a choice of which more is known now."""
+    kept = cached_file(folder, file, preference(config, environment), environment)
+    if kept:
+        with suppress(OSError):
+            write_json(kept, asdict(found))
+
+
+def cached_file(
+    folder: Path, file: Path, asked: EnginePreference, environment: Mapping[str, str]
+) -> Path | None:
+    """Return where the choice for a model is cached; None without a cache."""
+    cache = environment.get(CACHE_VARIABLE)
+    return Path(cache) / f"{key_of(folder, file, asked)}.json" if cache else None
+
+
 def measure_choice(folder: Path, file: Path, asked: EnginePreference, limit: float) -> EngineChoice:
     """Compare engines in a process of its own, because an engine may crash on a model."""
     # Inside Triton the former is empty, or what is first on PATH, too.
     python = sys.executable or shutil.which("python3") or "python3"
     command = [python, "-m", "backends.engines.selection"]
     command += [str(folder.absolute()), str(file.absolute()), asked.engine, asked.precision]
+    command += ["runs"] if limit > LIMIT_S else []  # a server measures these when nobody asks
     try:
         done = subprocess.run(
             command, cwd=_HOME, capture_output=True, encoding="utf-8", check=False, timeout=limit
@@ -204,14 +225,15 @@ def hide(file: Path | None) -> None:
 
 def parse_choice(found: Mapping[str, Any]) -> EngineChoice:
     """Read a choice from JSON; raise KeyError, TypeError or ValueError if wrong."""
-    signature = found["signature"]
+    signature, runs = found["signature"], found["runs"]
     if signature is not None:
         sides = (
             tuple(FileTensor(**one | {"shape": tuple(map(int, one["shape"]))}) for one in side)
             for side in (signature["inputs"], signature["outputs"])
         )
         signature = FileSignature(*sides)
-    made = EngineChoice(**{**found, "signature": signature})
+    measured = Runs(**runs) if runs else None
+    made = EngineChoice(**{**found, "signature": signature, "runs": measured})
     if made.engine not in (OPENVINO, ONNXRUNTIME) or made.precision not in (F32, BF16):
         raise ValueError(f"{made.engine} in {made.precision}")
     return made

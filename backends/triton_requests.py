@@ -29,10 +29,9 @@ if TYPE_CHECKING:
     from backends.batching.item import Tensors
     from backends.model_config import FileSignature
     from backends.onnxruntime.gpu_session import GpuSession
-    from backends.onnxruntime.session import OnnxSession
-    from backends.openvino.session import OpenVinoSession
+    from backends.schedule import ScheduledSession
 
-    Session = GpuSession | OnnxSession | OpenVinoSession
+    Session = GpuSession | ScheduledSession
 
 # Parameters of a request; clients/triton/requests.py says what they are.
 DEADLINE = "deadline_us"
@@ -84,6 +83,9 @@ class RequestHandler:
         self._session = session
         self._share = share
         self._one_sends = Lock()
+        self.keeps_item = False
+        self.item: Item | None = None
+        """While `keeps_item`, a request that was answered, with arrays of its own."""
 
     def read(self, request: Any) -> TritonRequest:
         """Return what one of Triton's requests says."""
@@ -156,7 +158,11 @@ class RequestHandler:
                 results[index] = self._share.refusal(needed)
             elif isinstance(result, Exception):
                 results[index] = result
-            else:  # a scalar has the dimensions that are configured
+            else:
+                if self.keeps_item and self.item is None:
+                    own = {name: array.copy() for name, array in item.inputs.items()}
+                    self.item = replace(item, inputs=own)
+                # a scalar has the dimensions that are configured
                 results[index] = {
                     name: array if array.ndim else array.reshape([1] * self._dims.get(name, 0))
                     for name, array in result.items()
@@ -269,6 +275,10 @@ def _grow(size: int) -> None:
     pb_utils.InferenceRequest(
         model_name="", inputs=[tensor], requested_output_names=["room"]
     ).exec()
+
+
+def size_of(request: TritonRequest) -> int:
+    return _size(request.tensors)
 
 
 def _size(tensors: Tensors | Exception) -> int:

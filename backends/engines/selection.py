@@ -13,9 +13,9 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import redirect_stdout
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout, suppress
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,12 @@ from typing import Any
 import numpy as np
 
 from backends import engine_choice
+from backends.batching.item import Item
 from backends.batching.row_independence import make_up_rows
 from backends.engine_choice import (
     AUTO,
     BF16,
+    EXACT,
     F32,
     ONNXRUNTIME,
     OPENVINO,
@@ -43,9 +45,12 @@ from backends.engines.runs import (
     open_session,
     openvino_run,
 )
-from backends.model_config import FileSignature, ModelConfigError
+from backends.measure_runs import Runs
+from backends.model_config import DYNAMIC, FileSignature, ModelConfigError, files_of
 from backends.onnxruntime.session import OnnxFile
+from backends.onnxruntime.session_settings import SessionSettings
 from backends.openvino import session as openvino
+from backends.schedule import open_on_cpu, schedule_runs
 from clients.base import Client, Environment
 from clients.plugins.registry import load_clients
 from clients.tensors.agreement import SPREAD, Agreement, says_nothing, tensors, worst_of
@@ -74,6 +79,8 @@ WIDE = 2**40 + 5
 REPEATS = ("Loop", "TensorIterator")
 """OpenVINO's names of the operators that would run so many times."""
 
+MOST_JOINED = 16  # requests in a run
+
 TIMED_S = 1.5  # for each engine, at most
 TIMES = 5
 LEAST_TIMES = 2
@@ -95,7 +102,9 @@ class Reference:
     is_int8: bool
 
 
-def select_engine(folder: Path, file: Path, asked: EnginePreference) -> EngineChoice:
+def select_engine(
+    folder: Path, file: Path, asked: EnginePreference, *, measures_runs: bool = False
+) -> EngineChoice:
     """Compare the engines on this machine and return the best for a model."""
     signature = OnnxFile(file).signature
     stays = partial(EngineChoice, ONNXRUNTIME, F32, signature=signature)
@@ -105,6 +114,35 @@ def select_engine(folder: Path, file: Path, asked: EnginePreference) -> EngineCh
     known = answers(folder, file, signature)
     if not known.given:
         return stays("it has no samples, and cannot be run with made-up inputs")
+    found = compare_engines(known, file, asked, stays)
+    if not measures_runs:
+        return found
+    with suppress(Exception):  # each engine has its own
+        return replace(found, runs=measure_on(found, file, signature, known.given[0]))
+    return found
+
+
+def measure_on(found: EngineChoice, file: Path, signature: FileSignature, given: Arrays) -> Runs:
+    """Measure how the runs of a model share the cores on an engine.
+
+    Raises Exception: what the engine raises, or where others need the cores.
+    """
+    size = sum(one.stat().st_size for one in files_of(file))
+    session = open_on_cpu(file, found, schedule_runs({}, None, size), SessionSettings())
+    is_batch = all(one.shape[:1] == (DYNAMIC,) for one in signature.inputs)
+    item = Item(given, tuple(one.name for one in signature.outputs))
+    try:
+        return session.measure(item, MOST_JOINED if is_batch else 0)
+    finally:
+        session.close()
+
+
+def compare_engines(
+    known: Reference, file: Path, asked: EnginePreference, stays: Callable[[str], EngineChoice]
+) -> EngineChoice:
+    """Return OpenVINO in the fastest precision that passes; else what `stays` makes of a reason."""
+    if asked.engine == ONNXRUNTIME:
+        return stays("as its configuration says")
     wide = answer_wide_integers(file, known.given[0], known.exact)
     wanted = BF16 if asked.precision == AUTO else F32
     candidates = engine_choice.precisions(asked, engine_choice.processor())
@@ -117,7 +155,13 @@ def select_engine(folder: Path, file: Path, asked: EnginePreference) -> EngineCh
             continue
         if speedup >= LEAST_GAIN or asked.engine == OPENVINO:
             reason = "" if precision == wanted else "; ".join(reasons)
-            return EngineChoice(OPENVINO, precision, reason, round(speedup, 2), worst, signature)
+            return replace(
+                stays(reason),
+                engine=OPENVINO,
+                precision=precision,
+                speedup=round(speedup, 2),
+                difference=worst,
+            )
         reasons.append(f"OpenVINO in {precision} is {speedup:.2f} times as fast")
     return stays("; ".join(reasons))
 
@@ -275,11 +319,14 @@ def faster(exact: Run, run: Run, given: Arrays) -> float:
     return best[0] / best[1]
 
 
-def main(folder: str, file: str, *asked: str) -> None:
+def main(
+    folder: str, file: str, engine: str = AUTO, precision: str = EXACT, runs: str = ""
+) -> None:
     """Print the choice for a model, in JSON; its engine and precision may be asked for."""
     logging.disable(logging.CRITICAL)
     try:
-        found = select_engine(Path(folder), Path(file), EnginePreference(*asked))
+        asked = EnginePreference(engine, precision)
+        found = select_engine(Path(folder), Path(file), asked, measures_runs=bool(runs))
     except Trouble as error:
         sys.exit(str(error))
     sys.stdout.write(f"{json.dumps(asdict(found))}\n")

@@ -30,6 +30,12 @@ def cpu_limit(cgroups: Path = _CGROUPS, own_cgroup: Path = _OWN_CGROUP) -> float
     return cpus if quota is None else min(cpus, quota)
 
 
+def idle_cpu_seconds(stat: Path = Path("/proc/stat")) -> float:
+    """Return for how long the CPUs of the machine had nothing to do, all of them together."""
+    _, _, _, _, idle, waiting, *_ = (_lines(stat) or ["cpu 0 0 0 0 0 0"])[0].split()
+    return (int(idle) + int(waiting)) / os.sysconf("SC_CLK_TCK")
+
+
 def threads_of_an_instance(instances: int, cpus: int) -> int:
     """Return the threads of one of so many instances of a model, at least 1.
 

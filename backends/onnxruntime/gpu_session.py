@@ -55,6 +55,7 @@ class GpuSession:
     """
 
     on_cpu = False
+    joined = True
 
     def __init__(
         self,

@@ -8,12 +8,14 @@ loads this file by its path and starts one process of it for each model instance
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path, PurePath
-from threading import Semaphore
+from threading import Event, Semaphore, Thread
 from typing import TYPE_CHECKING, Any
 
 import triton_python_backend_utils as pb_utils
@@ -27,21 +29,22 @@ from backends.completion import complete
 from backends.engine_choice import (
     CACHE_VARIABLE,
     ONNXRUNTIME,
-    OPENVINO,
     EngineChoice,
     choice_for_onnxruntime,
     hide,
+    keep_choice,
     show,
 )
 from backends.machine import allocator
+from backends.machine.cpu_share import idle_cpu_seconds
 from backends.machine.shared_folder import find_shared_folder
 from backends.machine.shared_memory import Share
+from backends.measure_runs import Busy
 from backends.onnxruntime import session
 from backends.onnxruntime.execution_providers import CPU, execution_providers
 from backends.onnxruntime.gpu_session import GpuSession
 from backends.onnxruntime.session_settings import session_settings, warn_of_unread
-from backends.openvino.properties import properties
-from backends.openvino.session import OpenVinoSession
+from backends.schedule import ScheduledSession, open_on_cpu, schedule_runs
 from clients.model_files.config_text import read_folder
 
 if TYPE_CHECKING:
@@ -49,6 +52,11 @@ if TYPE_CHECKING:
 
     from backends.model_config import FileSignature
     from backends.triton_requests import Session, TritonRequest
+
+
+IDLE_S, MOST_IDLE_S = 2.0, 300.0
+"""How long nobody asks a model before it is measured, and how long after it could not be."""
+IDLE_SHARE = 0.9  # of the machine
 
 
 class TritonPythonModel:
@@ -107,13 +115,47 @@ class TritonPythonModel:
             share = Share.of(config, os.environ)
             failing.pop_all()
         self._answering = triton_requests.RequestHandler(config, signature, opened, share)
-        if opened.at_once > 1:
+        self._closing = Event()
+        if opened.at_once > 1 or not opened.joined:
             self._threads = ThreadPoolExecutor(opened.at_once)
         self._free = Semaphore(opened.at_once)
         self._session = opened
         shared = find_shared_folder(os.environ)
         self._shown = show(found, shared, config["name"], args["model_version"])
+        if isinstance(opened, ScheduledSession) and opened.schedule.is_guessed and found.signature:
+            self._answering.keeps_item = True
+            Thread(target=self._measure, args=(config, found, opened), daemon=True).start()
         allocator.give_back()
+
+    def _measure(
+        self, config: Mapping[str, Any], found: EngineChoice, opened: ScheduledSession
+    ) -> None:
+        """Measure how runs share the cores best, with a request that came, when nobody asks."""
+        wait_s, cpus = IDLE_S, os.cpu_count() or 1
+        while True:
+            idle, begun = idle_cpu_seconds(), opened.begun
+            if self._closing.wait(wait_s):
+                return
+            is_idle = idle_cpu_seconds() - idle > IDLE_SHARE * wait_s * cpus
+            item = self._answering.item
+            if item is None or not is_idle or opened.begun > begun:
+                continue
+            try:
+                runs = opened.measure(item, model_config.max_batch_size(config))
+            except Exception as error:  # each engine has its own
+                wait_s = min(2 * wait_s, MOST_IDLE_S)
+                if not isinstance(error, Busy):
+                    self._answering.item = None  # the next may be run
+                continue
+            self._answering.keeps_item, self._answering.item = False, None
+            found = replace(found, runs=runs)
+            keep_choice(config, self._folder(), self._file(config), found, os.environ)
+            at_once = opened.at_once
+            opened.follow(schedule_runs(config, runs, 0))
+            for _ in range(at_once - opened.at_once):
+                self._free.acquire()
+            pb_utils.Logger.log_info(f"model '{config['name']}': {found.sentence()}")
+            return
 
     def _open(
         self, config: Mapping[str, Any], file: Path, args: Mapping[str, str]
@@ -131,18 +173,16 @@ class TritonPythonModel:
             warnings.append("it runs on the CPU: there is a GPU, but no onnxruntime-gpu.")
         for warning in (*warnings, *warn_of_unread(config)):
             pb_utils.Logger.log_warn(f"model '{config['name']}': {warning}")
+        settings = session_settings(config)
         if not on_cpu:
-            on_gpu = GpuSession(file, config, session_settings(config, on_cpu=False), providers)
+            on_gpu = GpuSession(file, config, settings, providers)
             found = EngineChoice(ONNXRUNTIME, on_gpu.precision, reason="on a GPU")
             return found, on_gpu, on_gpu.signature
         found = choice_for_onnxruntime(config, self._folder(), file, os.environ)
-        if found.engine == OPENVINO and found.signature:
-            compiled = properties(config, found.precision)
-            shared = find_shared_folder(os.environ)
-            return found, OpenVinoSession(file, compiled, shared), found.signature
-        settings = session_settings(config)
-        opened = session.OnnxSession(file, settings, providers)
-        return found, opened, opened.signature
+        size = sum(one.stat().st_size for one in model_config.files_of(file))
+        plan = schedule_runs(config, found.runs, size)
+        scheduled = open_on_cpu(file, found, plan, settings, find_shared_folder(os.environ))
+        return found, scheduled, found.signature or session.OnnxFile(file).signature
 
     def execute(self, requests: Sequence[Any]) -> list[Any] | None:
         """Answer the requests of one batch; return None if they are answered later."""
@@ -151,13 +191,25 @@ class TritonPythonModel:
         asked = [self._answering.read(request) for request in requests]
         if self._threads is None:
             return self._answering.responses(asked)
-        kept = [one.kept() for one in asked]
-        self._free.acquire()  # released by _answer; Triton's queue grows meanwhile, not ours
-        try:
-            self._threads.submit(self._answer, kept)
-        except RuntimeError:  # no thread can be started
-            self._free.release()
-            raise
+        # Those that are alike in length are run together.
+        kept = sorted((one.kept() for one in asked), key=triton_requests.size_of)
+        while kept:
+            self._free.acquire()  # released by _answer; Triton's queue grows meanwhile, not ours
+            free = 1
+            while free < min(len(kept), self._session.at_once) and self._free.acquire(
+                blocking=False
+            ):
+                free += 1
+            most = math.ceil(len(kept) / free) if self._session.joined else 1
+            for _ in range(free):
+                if not kept:
+                    self._free.release()
+                    continue
+                part, kept = kept[:most], kept[most:]
+                try:
+                    self._threads.submit(self._answer, part)
+                except RuntimeError:  # no thread can be started
+                    self._answer(part)
         return None
 
     def _answer(self, asked: Sequence[TritonRequest]) -> None:
@@ -169,6 +221,7 @@ class TritonPythonModel:
     def finalize(self) -> None:
         """Free the model and its memory, when everything is answered."""
         if self._session:
+            self._closing.set()
             hide(self._shown)
             if self._threads:
                 self._threads.shutdown()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from dataclasses import replace
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from backends.machine import allocator
@@ -14,13 +11,12 @@ from backends.model_config import (
     FileSignature,
     FileTensor,
     ModelConfigError,
-    files_of,
     has_operator,
 )
 from backends.onnxruntime.execution_providers import CPU, CUDA
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -30,9 +26,6 @@ if TYPE_CHECKING:
     from backends.onnxruntime.session_settings import SessionSettings
 
 DEFAULT_FILE = "model.onnx"
-
-SMALL = 128 * 2**20
-"""Bytes of a model up to which there is a second session, with weights of its own."""
 
 SCALED_BY_THREAD = (b"DynamicQuantizeLSTM",)
 """The operators that quantize the rows of each thread with a scale of their own: two rows differed
@@ -128,13 +121,10 @@ class OnnxFile:
 
 
 class OnnxSession:
-    """An open model; `at_once` threads may run it at a time.
+    """An open model, which any number of threads may run at a time.
 
-    A session's threads are shared by all that run it at a time, and two runs of a YOLOv5s that
-    share two threads are 0.9 times as fast as two with one each. So there are two sessions where
-    there may be several runs: one with all threads, for a run that is alone, and one in which each
-    run has its share. A large model has the first alone, and a model whose answers depend on the
-    number of threads the second.
+    These share the session's threads, and two runs of a YOLOv5s that share two threads are 0.9
+    times as fast as two with one each: see `backends.schedule`.
 
     Raises ModelConfigError: ONNX Runtime cannot read the file, or a tensor's type is not served.
     """
@@ -144,19 +134,12 @@ class OnnxSession:
     def __init__(
         self, file: Path, settings: SessionSettings, providers: Sequence[Provider]
     ) -> None:
-        is_small = sum(one.stat().st_size for one in files_of(file)) <= SMALL
         self.on_cpu = [name for name, _ in providers] == [CPU]
-        self.at_once = settings.at_once if is_small else 1
-        own = replace(settings, intra_op_threads=settings.intra_op_threads // self.at_once)
-        self._alone = self._beside = open_model(file, session_options(own), providers)
-        if self.at_once > 1 and not has_operator(file, SCALED_BY_THREAD):
-            self._alone = open_model(file, session_options(settings), providers)
-        self._runs = 0
-        self._counted = Lock()
+        self._session = open_model(file, session_options(settings), providers)
         self._shrinking = import_onnxruntime().RunOptions()
         self._shrinking.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
-        self._sizes = {id(one): allocator.Sizes() for one in (self._alone, self._beside)}
-        self.signature = read_signature(self._alone, file)
+        self._sizes = allocator.Sizes()
+        self.signature = read_signature(self._session, file)
 
     def run(self, inputs: Tensors, outputs: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Return the named outputs.
@@ -166,27 +149,15 @@ class OnnxSession:
 
         Raises Exception: what ONNX Runtime raises.
         """
-        with self._session() as session:
-            shrinking = self.on_cpu and self._sizes[id(session)].shrinks(inputs)
-            options = self._shrinking if shrinking else None
-            came = session.run(list(outputs), dict(inputs), options)
+        shrinking = self.on_cpu and self._sizes.shrinks(inputs)
+        options = self._shrinking if shrinking else None
+        came = self._session.run(list(outputs), dict(inputs), options)
         if shrinking:
             allocator.give_back()
         return dict(zip(outputs, came, strict=True))
 
-    @contextmanager
-    def _session(self) -> Iterator[Any]:
-        with self._counted:
-            self._runs += 1
-            session = self._alone if self._runs == 1 else self._beside
-        try:
-            yield session
-        finally:
-            with self._counted:
-                self._runs -= 1
-
     def close(self) -> None:
-        self._alone = self._beside = None
+        self._session = None
 
 
 def session_options(settings: SessionSettings) -> Any:

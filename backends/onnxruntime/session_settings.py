@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from backends.machine.cpu_share import threads_of_an_instance, usable_cpus
-from backends.model_config import ModelConfigError, count_of, instance_count, read_parameters
+from backends.model_config import ModelConfigError, read_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,10 +26,6 @@ _BOOLEANS = {"true": "1", "1": "1", "false": "0", "0": "0"}
 
 _SPINNING = ("session.intra_op.allow_spinning", "session.inter_op.allow_spinning")
 
-MOST_AT_ONCE = 8
-"""Runs of one instance: each needs memory for what it computes, and the more there are, the longer
-no request is answered where all began together."""
-
 LEFT_OUT = (
     *("execution_mode", "inter_op_thread_count", "enable_mem_", "memory.", "gpu_mem_limit"),
     *("do_copy_in_default_stream", "cudnn_conv_algo_search", "arena_extend_strategy"),
@@ -43,34 +38,25 @@ memory is given back by itself where a run was unusually large, and CUDA's are i
 class SessionSettings:
     """What a session is opened with.
 
-    `intra_op_threads` are those of a run that is alone; `at_once` is how many runs an instance has
-    at a time, each with its share of these; `graph_level` is the name of a
-    `GraphOptimizationLevel`; `session_entries` are ONNX Runtime's own keys and values.
+    `intra_op_threads` are those of a run; `graph_level` is the name of a `GraphOptimizationLevel`;
+    `session_entries` are ONNX Runtime's own keys and values.
     """
 
-    intra_op_threads: int
-    at_once: int = 1
+    intra_op_threads: int = 1
     graph_level: str = "ORT_ENABLE_ALL"
     session_entries: dict[str, str] = field(default_factory=dict)
     op_libraries: tuple[str, ...] = ()
 
 
-def session_settings(
-    config: Mapping[str, Any], cpus: int | None = None, *, on_cpu: bool = True
-) -> SessionSettings:
-    """Read the settings from a configuration.
+def session_settings(config: Mapping[str, Any]) -> SessionSettings:
+    """Read the settings from a configuration, but for the threads.
 
-    Where the configuration does not say how many threads, a run has the cores of
-    `cpu_share.threads_of_an_instance`, and on a CPU an instance without a batcher runs as many
-    requests at a time, `MOST_AT_ONCE` at most. Waiting threads sleep instead of spinning unless
-    `session.intra_op.allow_spinning` says "1": they share the cores with the web workers.
+    Waiting threads sleep instead of spinning unless `session.intra_op.allow_spinning` says "1":
+    they share the cores with the web workers.
 
     Raises ModelConfigError: naming the parameter whose value is not one of those expected.
     """
     texts = read_parameters(config)
-    cpus = cpus or usable_cpus()
-    share = threads_of_an_instance(instance_count(config), cpus)
-    threads = count_of(config, "intra_op_thread_count")
     entries = {key: text for key, text in texts.items() if key.startswith("session.")}
     for key in _SPINNING:
         # ONNX Runtime takes any other value for a yes, without a word.
@@ -80,16 +66,10 @@ def session_settings(
                 f"parameter '{key}' is '{text}', but expected is {' or '.join(_BOOLEANS)}."
             )
         entries[key] = _BOOLEANS[text.strip().lower()]
-    # Spinning threads are never out of the way of others.
-    spinning = entries[_SPINNING[0]] == "1"
-    scheduled = any(name in config for name in ("dynamic_batching", "sequence_batching"))
-    one_by_one = not on_cpu or threads or spinning or scheduled
     optimization = config.get("optimization") or {}
     level = int((optimization.get("graph") or {}).get("level") or 0)
     libraries = (config.get("model_operations") or {}).get("op_library_filename") or []
     return SessionSettings(
-        intra_op_threads=threads or share,
-        at_once=1 if one_by_one else min(share, MOST_AT_ONCE),
         graph_level=_GRAPH_LEVELS.get(level, "ORT_ENABLE_ALL"),
         session_entries=entries,
         op_libraries=tuple(libraries),

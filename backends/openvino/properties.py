@@ -1,24 +1,17 @@
-"""A model's configuration as properties of OpenVINO.
+"""The properties with which OpenVINO compiles a model.
 
 https://docs.openvino.ai/2026/openvino-workflow/running-inference/inference-devices-and-modes/cpu-device.html
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from backends.machine.cpu_share import CORES_OF_A_RUN, threads_of_an_instance, usable_cpus
-from backends.model_config import count_of, instance_count
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Any
 
 EXACT = "f32"
 """The precision in which answers are those of ONNX Runtime; OpenVINO takes bf16 by itself where the
 processor has it."""
 
 THREADS, STREAMS = "INFERENCE_NUM_THREADS", "NUM_STREAMS"
-"""The parameters of a configuration that are read, as NVIDIA's backend of OpenVINO calls them."""
 
 
 def computing_in(precision: str) -> dict[str, Any]:
@@ -31,26 +24,12 @@ def computing_in(precision: str) -> dict[str, Any]:
     return {"INFERENCE_PRECISION_HINT": precision, **exact}
 
 
-def properties(
-    config: Mapping[str, Any], precision: str = EXACT, cpus: int | None = None
-) -> dict[str, Any]:
-    """Return what a model is compiled with.
-
-    Where the configuration says nothing, a run has all cores, or four of many, and there are as
-    many runs at a time as fit beside each other: see `cpu_share`.
-
-    Raises ModelConfigError: naming the parameter that is no number.
-    """
-    cpus = cpus or usable_cpus()
-    threads = (
-        count_of(config, THREADS)
-        or count_of(config, "intra_op_thread_count")
-        or threads_of_an_instance(instance_count(config), cpus)
-    )
+def properties(precision: str, threads: int, at_once: int) -> dict[str, Any]:
+    """Return what a model is compiled with, for `at_once` runs that share the threads."""
     return {
         **computing_in(precision),
         THREADS: threads,
-        STREAMS: count_of(config, STREAMS) or max(1, threads // min(threads, CORES_OF_A_RUN)),
+        STREAMS: at_once,
         # Each process would pin its threads to the same cores as all others.
         "ENABLE_CPU_PINNING": False,
     }

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
-from queue import LifoQueue
+from queue import Empty, LifoQueue
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -97,9 +97,7 @@ class OpenVinoSession:
         finally:
             self._free.put(request)
             if shrinks and self._lean < allocator.resident() - WORTHWHILE:
-                self._compiled.release_memory()
-                allocator.give_back()
-                self._is_warm = False
+                self._release_memory()
         if not (self._is_warm or shrinks):  # it packs weights when it runs for the first time
             self._is_warm = True
             allocator.forget(self._mapped.with_suffix(WEIGHTS))
@@ -107,6 +105,19 @@ class OpenVinoSession:
         for name in by_rows:
             answer[name] = of_all_or_rows(answer[name], answer.pop(SHAPE + name), rows.get(name))
         return answer
+
+    def _release_memory(self) -> None:
+        """Give memory back, which OpenVINO refuses while the model runs."""
+        idle: list[Any] = []
+        with suppress(Empty):
+            while len(idle) < self.at_once:
+                idle.append(self._free.get_nowait())
+        if len(idle) == self.at_once:
+            self._compiled.release_memory()
+            allocator.give_back()
+            self._is_warm = False
+        for request in idle:
+            self._free.put(request)
 
     def close(self) -> None:
         self._free = LifoQueue()

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from backends import engine_choice
-from backends.engine_choice import ENGINE, ONNXRUNTIME, PRECISION
-from backends.model_config import ModelConfigError, read_parameters
+from backends.engine_choice import ENGINE, PRECISION
+from backends.model_config import ModelConfigError
 from backends.onnxruntime.execution_providers import CPU, execution_providers
-from backends.onnxruntime.session_settings import own_settings, session_settings
-from backends.openvino.properties import STREAMS, THREADS, properties
+from backends.onnxruntime.session_settings import session_settings
+from backends.openvino.properties import STREAMS, THREADS
+from backends.schedule import schedule_runs
 from clients.errors import ClientDisabled
 from clients.families.base.dispatch_toml import FILE, Keys, read_table
 from clients.model_files.config_text import (
@@ -156,17 +157,13 @@ def find_refusals(config: Mapping[str, Any]) -> Iterator[ModelConfigError]:
         partial(engine_choice.preference, config, {}),
         partial(execution_providers, config, "CPU", 0, [CPU]),
         partial(session_settings, config),
+        partial(schedule_runs, config, None, 0),
     ]
-    if read_parameters(config).get(ENGINE) != ONNXRUNTIME and not own_settings(config):
-        steps.append(partial(properties, config))
-    seen = set()
     for step in steps:
         try:
             step()
         except ModelConfigError as error:
-            if error.what not in seen:  # both engines read the number of threads
-                yield error
-            seen.add(error.what)
+            yield error
 
 
 def check_parameters(config: ConfigFindings, message: Message) -> None:

@@ -1,0 +1,221 @@
+"""How the runs of a model share the cores of a CPU: in turn, side by side, or joined.
+
+A lone request has all cores. Under load a run has its share of them: none of its threads waits for
+another, which may have lost its core to a web worker that decodes a picture. So a model is opened
+twice where that pays, and requests share runs where a row costs less then; `backends.engines`
+measures both.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from threading import Condition
+from typing import TYPE_CHECKING, Any
+
+from backends.batching.item import ByRows
+from backends.batching.run_items import rows_of, run_items
+from backends.engine_choice import OPENVINO
+from backends.machine.allocator import resident
+from backends.machine.cpu_share import CORES_OF_A_RUN, threads_of_an_instance, usable_cpus
+from backends.measure_runs import Busy, Runs, measure_runs
+from backends.model_config import (
+    DYNAMIC,
+    DYNAMIC_BATCHING,
+    count_of,
+    dims_of,
+    has_operator,
+    instance_count,
+    read_parameters,
+)
+from backends.onnxruntime.execution_providers import CPU
+from backends.onnxruntime.session import SCALED_BY_THREAD, OnnxSession
+from backends.openvino.properties import STREAMS, THREADS, properties
+from backends.openvino.session import OpenVinoSession
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from backends.batching.item import Item, Tensors
+    from backends.engine_choice import EngineChoice
+    from backends.onnxruntime.session_settings import SessionSettings
+
+MOST_AT_ONCE = 8
+"""Runs of one instance: each needs memory for what it computes, and the more there are, the longer
+no request is answered where all began together."""
+
+SMALL = 128 * 2**20
+"""Bytes of a model that is opened twice though nothing was measured."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How an instance runs a model: as `Runs` has it, with `threads` in all.
+
+    With `in_turn` 0 no run has more than its share of them. Where requests are not `joined`, each
+    has a run of its own. `is_guessed` where nothing was measured, nor said.
+    """
+
+    threads: int
+    at_once: int = 1
+    in_turn: int = 1
+    joined: bool = True
+    is_guessed: bool = False
+
+
+def schedule_runs(
+    config: Mapping[str, Any], runs: Runs | None, size: int, cpus: int | None = None
+) -> Schedule:
+    """Return how an instance with a configuration runs a model, whose files have `size` bytes.
+
+    What the configuration says is done: threads, streams, several instances, Triton's batches of a
+    preferred size. `runs` decides on the rest. Where nothing was measured, on these cores, a small
+    model is opened twice, and only what has no fixed size, such as texts, shares runs.
+
+    Raises ModelConfigError: a number of threads is none.
+    """
+    cpus = cpus or usable_cpus()
+    streams = count_of(config, STREAMS)
+    threads = count_of(config, THREADS) or count_of(config, "intra_op_thread_count")
+    count = instance_count(config)
+    is_own = any(key.startswith("session.") for key in read_parameters(config))
+    if threads or streams or is_own or count > 1 or "sequence_batching" in config:
+        return Schedule(threads or threads_of_an_instance(count, cpus), streams or 1, in_turn=0)
+    is_fixed = all(DYNAMIC not in dims_of(one) for one in config.get("input") or [])
+    joined = runs.joined if runs else not is_fixed
+    joined |= bool(config.get(DYNAMIC_BATCHING))  # such as a preferred size
+    if runs and runs.cpus == cpus:
+        return Schedule(cpus, runs.at_once, runs.in_turn, joined)
+    at_once = max(1, cpus // CORES_OF_A_RUN) if joined else min(cpus, MOST_AT_ONCE)
+    return Schedule(cpus, at_once if size <= SMALL else 1, joined=joined, is_guessed=True)
+
+
+class ScheduledSession:
+    """A model that is opened for runs in turn, and once more for runs side by side.
+
+    `open_session` opens it for so many threads in all, and runs at a time.
+    """
+
+    on_cpu = True
+
+    def __init__(self, open_session: Callable[[int, int], Any], schedule: Schedule) -> None:
+        self.schedule, self.at_once = schedule, schedule.at_once
+        self._in_turn = self._beside = open_session(schedule.threads, schedule.at_once)
+        self._megabytes = 0
+        if schedule.at_once > 1 and schedule.in_turn:
+            before = resident()
+            try:
+                self._in_turn = open_session(schedule.threads, 1)
+            except Exception:
+                self._beside.close()
+                raise
+            self._megabytes = max(0, resident() - before) >> 20
+        own = self._beside.by_rows
+        self.by_rows = own and ByRows(own.outputs, self.run)
+        self._here = self.begun = 0
+        self._is_taken = False
+        self._changed = Condition()
+
+    @property
+    def joined(self) -> bool:
+        return self.schedule.joined
+
+    def run(
+        self, inputs: Tensors, outputs: Sequence[str], *rows: Mapping[str, Any]
+    ) -> dict[str, NDArray[Any]]:
+        """Return the named outputs; raise what the engine raises."""
+        with self._session() as session:
+            answers: dict[str, NDArray[Any]] = session.run(inputs, outputs, *rows)
+            return answers
+
+    @contextmanager
+    def _session(self) -> Iterator[Any]:
+        with self._changed:
+            self._here += 1
+            self.begun += 1
+            is_few = self._here <= self.schedule.in_turn
+            while is_few and self._is_taken:
+                self._changed.wait()
+            self._is_taken |= is_few
+        try:
+            yield self._in_turn if is_few else self._beside
+        finally:
+            with self._changed:
+                self._here -= 1
+                if is_few:
+                    self._is_taken = False
+                    self._changed.notify()
+
+    def measure(self, item: Item, max_batch_size: int) -> Runs:
+        """Return how runs share the cores best, by runs of such requests.
+
+        Raises Busy: others need the cores meanwhile. Raises Exception: what the engine raises.
+        """
+
+        def run(session: Any, requests: int) -> None:
+            if self.begun > begun:
+                raise Busy
+            came = run_items(
+                [item] * requests,
+                session.run,
+                max_batch_size=max_batch_size,
+                by_rows=session.by_rows,
+            )
+            for error in (one for one in came if isinstance(one, Exception)):
+                raise error
+
+        begun = self.begun
+        rows = rows_of(item, max_batch_size) if max_batch_size else 1
+        measured = measure_runs(
+            partial(run, self._in_turn),
+            partial(run, self._beside),
+            self.at_once,
+            self.schedule.threads,
+            max_batch_size // max(1, rows),
+        )
+        return replace(measured, megabytes=self._megabytes)
+
+    def follow(self, schedule: Schedule) -> None:
+        """Run from now on as it was measured; free what was opened for nothing."""
+        with self._changed:
+            if schedule.at_once > 1:
+                self.schedule = schedule
+                return
+            self.schedule = replace(schedule, in_turn=self.at_once)
+            self.at_once = 1
+            if not self._here and self._beside is not self._in_turn:
+                self._beside.close()
+                self._beside = self._in_turn
+
+    def close(self) -> None:
+        for session in {id(one): one for one in (self._in_turn, self._beside)}.values():
+            session.close()
+
+
+def open_on_cpu(
+    file: Path,
+    found: EngineChoice,
+    schedule: Schedule,
+    settings: SessionSettings,
+    shared: Path | None = None,
+) -> ScheduledSession:
+    """Open a model on the engine that was found best; `settings` are for ONNX Runtime.
+
+    `shared` is a folder for what the instances of one container share, if any.
+
+    Raises ModelConfigError: the engine cannot open it.
+    """
+
+    def open_session(threads: int, at_once: int) -> OpenVinoSession | OnnxSession:
+        if found.engine == OPENVINO:
+            return OpenVinoSession(file, properties(found.precision, threads, at_once), shared)
+        share = replace(settings, intra_op_threads=max(1, threads // at_once))
+        return OnnxSession(file, share, [(CPU, {})])
+
+    if found.engine != OPENVINO and has_operator(file, SCALED_BY_THREAD):
+        schedule = replace(schedule, in_turn=0, is_guessed=False)
+    return ScheduledSession(open_session, schedule)
