@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from backends.batching.item import ByRows
 from backends.batching.run_items import rows_of, run_items
-from backends.engine_choice import OPENVINO
+from backends.engine_choice import ENGINE, ONNXRUNTIME, OPENVINO
 from backends.machine.allocator import resident
 from backends.machine.cpu_share import CORES_OF_A_RUN, threads_of_an_instance, usable_cpus
 from backends.measure_runs import Busy, Runs, measure_runs
@@ -31,6 +31,7 @@ from backends.model_config import (
 )
 from backends.onnxruntime.execution_providers import CPU
 from backends.onnxruntime.session import SCALED_BY_THREAD, OnnxSession
+from backends.onnxruntime.session_settings import own_settings
 from backends.openvino.properties import STREAMS, THREADS, properties
 from backends.openvino.session import OpenVinoSession
 
@@ -79,10 +80,12 @@ def schedule_runs(
     Raises ModelConfigError: a number of threads is none.
     """
     cpus = cpus or usable_cpus()
-    streams = count_of(config, STREAMS)
-    threads = count_of(config, THREADS) or count_of(config, "intra_op_thread_count")
+    texts = read_parameters(config)
+    is_read = texts.get(ENGINE) != ONNXRUNTIME and not own_settings(config)
+    streams, threads = (count_of(config, key) if is_read else 0 for key in (STREAMS, THREADS))
+    threads = threads or count_of(config, "intra_op_thread_count")
     count = instance_count(config)
-    is_own = any(key.startswith("session.") for key in read_parameters(config))
+    is_own = any(key.startswith("session.") for key in texts)
     if threads or streams or is_own or count > 1 or "sequence_batching" in config:
         return Schedule(threads or threads_of_an_instance(count, cpus), streams or 1, in_turn=0)
     is_fixed = all(DYNAMIC not in dims_of(one) for one in config.get("input") or [])
