@@ -215,7 +215,7 @@ from pathlib import Path
 from backends.onnxruntime.session import OnnxSession
 from backends.onnxruntime.session_settings import session_settings
 file = Path("model_repository/bert_base/1/model.onnx")
-OnnxSession(file, session_settings({}, on_cpu=False), [("CUDAExecutionProvider", {})])
+OnnxSession(file, session_settings({}), [("CUDAExecutionProvider", {})])
 for path in Path(sys.prefix).glob("lib/python3*/site-packages/nvidia/*/lib/lib*.so*"):
     try:
         ctypes.CDLL(path)

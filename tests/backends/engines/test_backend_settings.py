@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from backends.onnxruntime.session_settings import (
     session_settings,
     warn_of_unread,
 )
+from backends.schedule import schedule_runs
 from tests.backends.conftest import cpu_config
 from tests.support.models import onnx_models
 
@@ -37,8 +39,9 @@ class TestThreads:
     def test_the_default_is_a_share_that_does_not_spin(
         self, given: dict[str, str], threads: int, spins: str
     ) -> None:
-        settings = session_settings(cpu_config(2, **given), cpus=16)
-        assert settings.intra_op_threads == threads
+        config = cpu_config(2, **given)
+        assert schedule_runs(config, None, 0, cpus=16).threads == threads
+        settings = session_settings(config)
         assert settings.session_entries["session.intra_op.allow_spinning"] == spins
 
     def test_affinity_limits_the_cpus(self, tmp_path: Path) -> None:
@@ -90,7 +93,7 @@ class TestSessionSettings:
         )
         given["optimization"] = {"graph": {"level": -1}}
         given["model_operations"] = {"op_library_filename": ["/ops.so"]}
-        assert session_settings(given, cpus=1) == SessionSettings(
+        assert session_settings(given) == SessionSettings(
             intra_op_threads=1,
             graph_level="ORT_ENABLE_BASIC",
             session_entries={
@@ -110,16 +113,19 @@ class TestSessionSettings:
     )
     def test_graph_levels(self, level: int, name: str) -> None:
         given = {**cpu_config(), "optimization": {"graph": {"level": level}}}
-        assert session_settings(given, cpus=1).graph_level == f"ORT_{name}"
+        assert session_settings(given).graph_level == f"ORT_{name}"
 
     @pytest.mark.parametrize(
-        ("key", "text"),
-        [("intra_op_thread_count", "two"), ("session__intra_op__allow_spinning", "maybe")],
+        ("key", "text", "read"),
+        [
+            ("intra_op_thread_count", "two", lambda config: schedule_runs(config, None, 0)),
+            ("session__intra_op__allow_spinning", "maybe", session_settings),
+        ],
     )
-    def test_a_bad_value_names_its_key(self, key: str, text: str) -> None:
+    def test_a_bad_value_names_its_key(self, key: str, text: str, read: Any) -> None:
         said = f"parameter '{key.replace('__', '.')}' is '{text}', but expected is"
         with pytest.raises(ModelConfigError, match=said):
-            session_settings(cpu_config(**{key: text}), cpus=1)
+            read(cpu_config(**{key: text}))
 
     @pytest.mark.parametrize(
         ("given", "key"),
@@ -137,9 +143,8 @@ class TestSessionSettings:
         assert own_settings({**cpu_config(2, intra_op_thread_count="2"), **given}) == key
 
     def test_onnx_runtime_gets_them(self) -> None:
-        options = session.session_options(
-            session_settings(cpu_config(intra_op_thread_count="2"), cpus=1)
-        )
+        settings = replace(session_settings(cpu_config()), intra_op_threads=2)
+        options = session.session_options(settings)
         assert options.intra_op_num_threads == 2
         assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -22,8 +22,10 @@ from backends.engine_choice import (
     EngineChoice,
     EnginePreference,
 )
+from backends.measure_runs import Runs
 from backends.model_config import FileSignature, FileTensor, ModelConfigError
 from backends.openvino.properties import properties
+from backends.schedule import schedule_runs
 from tests.backends.conftest import cpu_config
 from tests.support.models import onnx_models
 
@@ -89,35 +91,21 @@ class TestWishes:
         )
 
 
-class TestProperties:
-    def test_by_default_a_run_has_four_cores_of_many(self) -> None:
-        expected = {
-            "INFERENCE_PRECISION_HINT": "f32",
-            "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
-            "INFERENCE_NUM_THREADS": 8,
-            "ENABLE_CPU_PINNING": False,
-            "NUM_STREAMS": 2,
-        }
-        assert properties(cpu_config(), cpus=8) == expected
-        streams = {cpus: properties(cpu_config(), cpus=cpus)["NUM_STREAMS"] for cpus in (1, 4, 32)}
-        assert streams == {1: 1, 4: 1, 32: 8}
+def test_openvino_gets_threads_and_streams() -> None:
+    assert properties(F32, 8, 2) == {
+        "INFERENCE_PRECISION_HINT": "f32",
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
+        "INFERENCE_NUM_THREADS": 8,
+        "ENABLE_CPU_PINNING": False,
+        "NUM_STREAMS": 2,
+    }
 
-    @pytest.mark.parametrize(
-        ("given", "key", "expected"),
-        [
-            ({"NUM_STREAMS": "3"}, "NUM_STREAMS", 3),
-            ({"INFERENCE_NUM_THREADS": "5"}, "INFERENCE_NUM_THREADS", 5),
-            ({"intra_op_thread_count": "5"}, "INFERENCE_NUM_THREADS", 5),
-        ],
-    )
-    def test_parameters_are_nvidias(self, given: dict[str, str], key: str, expected: Any) -> None:
-        assert properties(cpu_config(**given), cpus=2)[key] == expected
 
-    @pytest.mark.parametrize("key", ["NUM_STREAMS", "INFERENCE_NUM_THREADS"])
-    def test_a_wrong_one_is_named(self, key: str) -> None:
-        said = f"'{key}' is 'many', but expected is a whole number"
-        with pytest.raises(ModelConfigError, match=said):
-            properties(cpu_config(**{key: "many"}), cpus=2)
+@pytest.mark.parametrize("key", ["NUM_STREAMS", "INFERENCE_NUM_THREADS"])
+def test_a_number_that_is_none_is_named(key: str) -> None:
+    said = f"'{key}' is 'many', but expected is a whole number"
+    with pytest.raises(ModelConfigError, match=said):
+        schedule_runs(cpu_config(**{key: "many"}), None, 0)
 
 
 @pytest.fixture
@@ -162,6 +150,15 @@ class TestTheCache:
         assert len(trials) == 1
         (kept,) = cache.glob("*.json")
         assert json.loads(kept.read_text())["precision"] == "bf16"
+
+    def test_what_is_measured_later_is_kept_with_it(
+        self, ask: Ask, file: Path, cache: Path, trials: Trials
+    ) -> None:
+        more = replace(ask(), runs=Runs(8, 4, 2, joined=True, gain=1.31, megabytes=90))
+        given = {"ENGINE_CACHE": str(cache)}
+        engine_choice.keep_choice(cpu_config(), file.parents[1], file, more, given)
+        assert ask() == more
+        assert len(trials) == 1
 
     def test_without_a_cache_it_is_made_each_time(self, file: Path, trials: Trials) -> None:
         for count in (1, 2):
@@ -291,6 +288,13 @@ class TestTrialsThatFail:
         assert ask(ENGINE_COMPARISON_LIMIT_S="0.4") == ended
         assert ask(ENGINE_COMPARISON_LIMIT_S="60") == FOUND
 
+    def test_runs_are_measured_with_it_where_no_server_waits(
+        self, ask: Ask, python: Callable[[str], None]
+    ) -> None:
+        python('echo "$@" >&2; exit 1')
+        assert ask(ENGINE_COMPARISON_LIMIT_S="60").reason.endswith(" auto exact")
+        assert ask(ENGINE_COMPARISON_LIMIT_S="61").reason.endswith(" auto exact runs")
+
     def test_without_any_python_there_is_a_reason(
         self, ask: Ask, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -321,4 +325,14 @@ def test_a_verdict_is_one_sentence() -> None:
         "worst difference on samples: `y` differs by 0.002 of its range"
     )
     found = EngineChoice(ONNXRUNTIME, F32, "it has tensors of text")
-    assert found.sentence() == "run by ONNX Runtime in f32 (it has tensors of text)"
+    said = "run by ONNX Runtime in f32 (it has tensors of text)"
+    assert found.sentence() == said
+    for runs, how in (
+        (Runs(2, 1, 1, joined=True), "on 2 cores runs take turns; requests share runs"),
+        (
+            Runs(8, 4, 2, joined=False, gain=1.3, megabytes=90),
+            "beyond 2 at a time, 4 of its runs share 8 cores: 1.30 times the answers for 90 MB; "
+            "each has one request",
+        ),
+    ):
+        assert replace(found, runs=runs).sentence() == f"{said}; {how}"

@@ -59,7 +59,7 @@ def texts(file: Path) -> Path:
 
 def opened(file: Path, most: int, **config: Any) -> GpuSession:
     given = {**cpu_config(), "max_batch_size": most, **config}
-    return GpuSession(file, given, session_settings(given, on_cpu=False), STAND_IN)
+    return GpuSession(file, given, session_settings(given), STAND_IN)
 
 
 def pictures(count: int) -> Array:
@@ -218,7 +218,7 @@ def test_a_gpu_that_onnx_runtime_cannot_use_is_an_error(tmp_path: Path) -> None:
         pytest.warns(UserWarning, match="CUDAExecutionProvider"),
         pytest.raises(ModelConfigError, match=r"cannot use its CUDA.*KIND_CPU"),
     ):
-        GpuSession(file, given, session_settings(given, on_cpu=False), providers)
+        GpuSession(file, given, session_settings(given), providers)
 
 
 class Driver:

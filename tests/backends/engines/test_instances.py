@@ -14,15 +14,13 @@ import pytest
 from onnx import TensorProto, helper
 from onnxruntime.quantization import quantize_dynamic
 
-from backends.onnxruntime import session as module
-from backends.onnxruntime.session import OnnxSession
+from backends.engine_choice import ONNXRUNTIME, OPENVINO, EngineChoice
+from backends.measure_runs import Runs
 from backends.onnxruntime.session_settings import session_settings
-from backends.openvino.properties import properties
-from backends.openvino.session import OpenVinoSession
+from backends.schedule import SMALL, Schedule, ScheduledSession, open_on_cpu, schedule_runs
 from tests.backends.conftest import cpu_config
 from tests.support.models import onnx_models, openvino_models
 
-CPU = [("CPUExecutionProvider", {})]
 X = np.random.default_rng(1).normal(size=(2, openvino_models.WIDTH)).astype(np.float32)
 EXPECTED = np.maximum(X @ openvino_models.FIRST, 0) @ openvino_models.SECOND
 
@@ -31,6 +29,10 @@ EXPECTED = np.maximum(X @ openvino_models.FIRST, 0) @ openvino_models.SECOND
 def model(tmp_path: Path) -> Path:
     openvino_models.two_layers(tmp_path / "m" / "1" / "model.onnx")
     return tmp_path / "m" / "1" / "model.onnx"
+
+
+def opened(file: Path, schedule: Schedule, engine: str = ONNXRUNTIME) -> ScheduledSession:
+    return open_on_cpu(file, EngineChoice(engine), schedule, session_settings(cpu_config()))
 
 
 @pytest.fixture
@@ -48,7 +50,7 @@ def widths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def at_once(
-    session: OnnxSession, monkeypatch: pytest.MonkeyPatch, count: int, x: Any = X
+    session: ScheduledSession, monkeypatch: pytest.MonkeyPatch, count: int, x: Any = X
 ) -> list[Any]:
     """Return the answers of runs that are all begun before one of them ends."""
     all_run = threading.Barrier(count)
@@ -67,7 +69,7 @@ def at_once(
 def test_a_lone_run_has_all_cores_and_others_their_share(
     model: Path, monkeypatch: pytest.MonkeyPatch, widths: list[int]
 ) -> None:
-    session = OnnxSession(model, session_settings(cpu_config(1), cpus=4), CPU)
+    session = opened(model, Schedule(4, 4))
     assert session.at_once == 4
     np.testing.assert_allclose(session.run({"x": X}, ["y"])["y"], EXPECTED, atol=1e-4)
     for answer in at_once(session, monkeypatch, 3):
@@ -98,14 +100,14 @@ def test_an_answer_that_depends_on_the_threads_is_the_same_under_load(
     (other,) = onnxruntime.InferenceSession(file, options).run(None, {"x": x})
     assert np.abs(other - expected).max() > 1e-3, "ONNX Runtime has mended it"
 
-    session = OnnxSession(file, session_settings(cpu_config(1), cpus=4), CPU)
+    session = opened(file, Schedule(4, 4))
     answers = [session.run({"x": x}, ["y"])["y"], *at_once(session, monkeypatch, 3, x)]
     np.testing.assert_array_equal(answers, [expected] * 4)
     assert widths[2:] == [1] * 4
 
 
 def test_one_that_fails_is_no_longer_counted(model: Path, widths: list[int]) -> None:
-    session = OnnxSession(model, session_settings(cpu_config(1), cpus=4), CPU)
+    session = opened(model, Schedule(4, 4))
     for _ in range(3):
         with pytest.raises(Exception, match="Got invalid dimensions"):
             session.run({"x": X[:, :5]}, ["y"])
@@ -113,51 +115,57 @@ def test_one_that_fails_is_no_longer_counted(model: Path, widths: list[int]) -> 
     assert widths == [4] * 4
 
 
-def test_a_large_model_has_one_run_at_a_time(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SMALL", model.stat().st_size - 1)
-    session = OnnxSession(model, session_settings(cpu_config(1), cpus=4), CPU)
-    assert session.at_once == 1
-    np.testing.assert_allclose(session.run({"x": X}, ["y"])["y"], EXPECTED, atol=1e-4)
+MEASURED = Runs(16, 4, 2, joined=True, gain=1.4)
 
 
 @pytest.mark.parametrize(
-    ("config", "on_cpu"),
+    ("config", "threads", "at_once"),
     [
-        ({**cpu_config(2), "dynamic_batching": {}}, True),
-        ({**cpu_config(2), "sequence_batching": {}}, True),
-        (cpu_config(2, intra_op_thread_count="4"), True),
-        (cpu_config(2, session__intra_op__allow_spinning="1"), True),
-        (cpu_config(2), False),
-    ],
-    ids=["Triton makes the batches", "in sequence", "threads are configured", "they spin", "a GPU"],
-)
-def test_where_others_see_to_the_cores_there_is_one_run_at_a_time(
-    config: dict[str, Any], on_cpu: bool
-) -> None:
-    assert session_settings(config, cpus=4, on_cpu=on_cpu).at_once == 1
-
-
-@pytest.mark.parametrize(
-    ("count", "cpus", "at_once", "threads"),
-    [
-        (1, 1, 1, 1),
-        (1, 2, 2, 2),
-        (2, 2, 2, 2),
-        (1, 8, 8, 8),
-        (2, 8, 4, 4),
-        (3, 8, 4, 4),
-        (2, 16, 8, 8),
-        (3, 16, 5, 5),
-        (1, 32, 8, 32),
-        (9, 32, 4, 4),
+        (cpu_config(intra_op_thread_count="3"), 3, 1),
+        (cpu_config(INFERENCE_NUM_THREADS="5"), 5, 1),
+        (cpu_config(NUM_STREAMS="3"), 16, 3),
+        (cpu_config(session__intra_op__allow_spinning="1", NUM_STREAMS="3"), 16, 1),
+        ({**cpu_config(), "sequence_batching": {}}, 16, 1),
+        (cpu_config(2), 8, 1),
+        (cpu_config(3), 5, 1),
+        (cpu_config(9), 4, 1),
     ],
 )
-def test_otherwise_there_are_as_many_as_cores_and_eight_at_most(
-    count: int, cpus: int, at_once: int, threads: int
+def test_what_the_configuration_says_is_done_whatever_was_measured(
+    config: dict[str, Any], threads: int, at_once: int
 ) -> None:
     """Instances share many cores, and each has all of few."""
-    settings = session_settings(cpu_config(count), cpus=cpus)
-    assert (settings.at_once, settings.intra_op_threads) == (at_once, threads)
+    assert schedule_runs(config, MEASURED, 0, cpus=16) == Schedule(threads, at_once, in_turn=0)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "cpus", "at_once"),
+    [
+        *(([3, 8, 8], cpus, at_once) for cpus, at_once in ((1, 1), (4, 4), (8, 8), (32, 8))),
+        *(([-1], cpus, at_once) for cpus, at_once in ((1, 1), (4, 1), (8, 2), (32, 8))),
+    ],
+)
+def test_a_small_model_is_opened_twice_before_anything_is_measured(
+    sizes: list[int], cpus: int, at_once: int
+) -> None:
+    """Texts share runs, with four cores each; a picture has a run, and a core, of its own."""
+    config = {**cpu_config(engine="onnxruntime", NUM_STREAMS="3"), "input": [{"dims": sizes}]}
+    expected = Schedule(cpus, at_once, joined=sizes == [-1], is_guessed=True)
+    assert schedule_runs(config, None, SMALL, cpus) == expected
+    assert schedule_runs(config, None, SMALL + 1, cpus).at_once == 1
+
+
+def test_what_was_measured_counts_on_as_many_cores_and_for_a_large_model_too() -> None:
+    config = {**cpu_config(), "input": [{"dims": [3, 8, 8]}]}
+    assert schedule_runs(config, MEASURED, SMALL + 1, 16) == Schedule(16, 4, in_turn=2)
+    other = Schedule(8, 2, joined=True, is_guessed=True)
+    assert schedule_runs(config, MEASURED, 0, 8) == other
+
+
+def test_batches_that_triton_makes_share_runs() -> None:
+    config = {**cpu_config(), "dynamic_batching": {"preferred_batch_size": [4]}}
+    assert schedule_runs(config, Runs(4, 4, 1, joined=False), 0, 4) == Schedule(4, 4)
+    assert not schedule_runs({**config, "dynamic_batching": {}}, None, 0, 4).joined
 
 
 def own_memory() -> int:
@@ -166,7 +174,7 @@ def own_memory() -> int:
     return sum(int(kb) * 1024 for kb in re.findall(r"Private_Dirty: *(\d+) kB", text))
 
 
-@pytest.mark.parametrize(("engine", "side"), [("onnxruntime", 512), ("openvino", 1024)])
+@pytest.mark.parametrize(("engine", "side"), [(ONNXRUNTIME, 512), (OPENVINO, 1024)])
 @pytest.mark.parametrize("larger", [1, 9], ids=["one larger run", "many"])
 def test_what_larger_runs_need_is_given_back(
     engine: str, side: int, larger: int, tmp_path: Path
@@ -181,11 +189,7 @@ def test_what_larger_runs_need_is_given_back(
     sides = [("x", TensorProto.FLOAT, size)], [("y", TensorProto.FLOAT, ["n"])]
     file = tmp_path / "m" / "model.onnx"
     onnx_models.save(file, nodes, *sides, weights=weights)
-    session = (
-        OnnxSession(file, session_settings(cpu_config(1), cpus=2), CPU)
-        if engine == "onnxruntime"
-        else OpenVinoSession(file, properties(cpu_config(1), cpus=2))
-    )
+    session = opened(file, Schedule(2), engine)
 
     def run(side: int) -> None:
         x = np.ones((1, 1, side, side), np.float32)
