@@ -1,9 +1,15 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
+import json
 import socket
+import sys
 from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -21,6 +27,42 @@ def cpu_config(count: int = 1, **parameters: str) -> dict[str, Any]:
             key.replace("__", "."): {"string_value": text} for key, text in parameters.items()
         },
     }
+
+
+class Process:
+    """Triton's process of a model, whose own module is replaced: `log` is what it was given.
+
+    `module` is the backend's, and `file` where the model's is expected.
+    """
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.file, self.log = folder / "m" / "1" / "model.onnx", list[str]()
+        self.file.parent.mkdir(parents=True)
+        (folder / "m" / "config.pbtxt").touch()
+        triton: Any = ModuleType("triton_python_backend_utils")
+        triton.get_model_dir = lambda: str(self.file.parent)
+        triton.Logger = SimpleNamespace(log_info=self.log.append, log_warn=self.log.append)
+        triton.Tensor = lambda name, array: (name, array)
+        triton.InferenceResponse = lambda **said: said
+        triton.TritonError, triton.TRITONSERVER_RESPONSE_COMPLETE_FINAL = Mock(), 1
+        monkeypatch.setitem(sys.modules, triton.__name__, triton)
+        monkeypatch.setattr(sys, "path", [*sys.path])
+        self.module: Any = importlib.import_module("backends.onnxruntime.model")
+        for each in (self.module, self.module.triton_requests):
+            monkeypatch.setattr(each, "pb_utils", triton)
+
+    def initialize(self, model: Any, config: Any, x: Any, y: Any, kind: str = "CPU") -> None:
+        """Open a model with an input and an output: names, types, dimensions."""
+        sides = [[dict(zip(("name", "data_type", "dims"), one, strict=True))] for one in (x, y)]
+        config = {**config, "max_batch_size": 8, "input": sides[0], "output": sides[1]}
+        given = {"model_instance_kind": kind, "model_instance_device_id": "1"}
+        model.initialize({"model_config": json.dumps(config), "model_version": "1", **given})
+
+
+@pytest.fixture
+def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Process:
+    monkeypatch.setenv("MODEL_INSTANCES_DIR", str(tmp_path / "shared"))
+    return Process(tmp_path, monkeypatch)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -331,8 +331,10 @@ def test_a_verdict_is_one_sentence() -> None:
         (Runs(2, 1, 1, joined=True), "on 2 cores runs take turns; requests share runs"),
         (
             Runs(8, 4, 2, joined=False, gain=1.3, megabytes=90),
-            "beyond 2 at a time, 4 of its runs share 8 cores: 1.30 times the answers for 90 MB; "
-            "each has one request",
+            (
+                "beyond 2 at a time, 4 of its runs share 8 cores: 1.30 times the answers for "
+                "90 MB; each has one request"
+            ),
         ),
     ):
         assert replace(found, runs=runs).sentence() == f"{said}; {how}"

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import importlib
 import json
-import sys
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,7 +23,7 @@ from backends.onnxruntime import gpu_session
 from backends.onnxruntime.execution_providers import CPU, CUDA
 from backends.onnxruntime.gpu_session import GpuSession, find_precision
 from backends.onnxruntime.session_settings import session_settings
-from tests.backends.conftest import cpu_config
+from tests.backends.conftest import Process, cpu_config
 from tests.support.models import onnx_models
 
 STAND_IN = [(CPU, {"device_id": "0"})]
@@ -252,16 +249,10 @@ def test_the_precision_is_that_of_the_weights_or_of_the_gpu(
 
 
 def test_the_log_and_the_list_of_models_say_what_runs_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In Triton's process, whose own module is replaced, as is ONNX Runtime's for CUDA."""
-    file = texts(tmp_path / "m" / "1" / "model.onnx")
-    said: list[str] = []
-    triton: Any = ModuleType("triton_python_backend_utils")
-    triton.get_model_dir = lambda: str(file.parent)
-    triton.Logger = SimpleNamespace(log_info=said.append, log_warn=said.append)
-    monkeypatch.setitem(sys.modules, triton.__name__, triton)
-    monkeypatch.setattr(sys, "path", [*sys.path])
+    """In Triton's process, where ONNX Runtime's module is replaced for CUDA."""
+    texts(process.file)
 
     class Cuda(onnxruntime.InferenceSession):  # type: ignore[misc]
         def __init__(self, file: Any, options: Any, providers: Any) -> None:
@@ -274,15 +265,10 @@ def test_the_log_and_the_list_of_models_say_what_runs_it(
     monkeypatch.setattr(onnxruntime, "InferenceSession", Cuda)
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, CPU])
     monkeypatch.setattr(ctypes, "CDLL", lambda _: Driver(8))
-    monkeypatch.setenv("MODEL_INSTANCES_DIR", str(tmp_path / "shared"))
-    (tmp_path / "m" / "config.pbtxt").touch()
-    tensors = [("ids", "TYPE_INT64", [-1]), ("y", "TYPE_FP32", [-1, 4])]
-    x, y = ({"name": name, "data_type": kind, "dims": dims} for name, kind, dims in tensors)
-    config = {"name": "m", "max_batch_size": 4, "input": [x], "output": [y]}
-    model = importlib.import_module("backends.onnxruntime.model").TritonPythonModel()
-    args = {"model_instance_kind": "GPU", "model_instance_device_id": "1", "model_version": "1"}
-    model.initialize({"model_config": json.dumps(config), **args})
-    assert said == ["model 'm': run by ONNX Runtime in tf32 (on a GPU)"]
+    model = process.module.TritonPythonModel()
+    sides = ("ids", "TYPE_INT64", [-1]), ("y", "TYPE_FP32", [-1, 4])
+    process.initialize(model, {"name": "m"}, *sides, kind="GPU")
+    assert process.log == ["model 'm': run by ONNX Runtime in tf32 (on a GPU)"]
     shown = json.loads((tmp_path / "shared" / "engines" / "m.1.json").read_text())
     assert (shown["engine"], shown["precision"]) == ("onnxruntime", "tf32")
     model.finalize()

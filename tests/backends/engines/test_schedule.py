@@ -1,0 +1,277 @@
+"""How runs share the cores: what is measured of them, and what is done with it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import threading
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import Queue
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from backends import measure_runs as module
+from backends.batching.item import Item
+from backends.engine_choice import ONNXRUNTIME, EngineChoice, find_choice, preference
+from backends.measure_runs import Busy, Runs, answer_callers, measure_runs
+from backends.onnxruntime.session import OnnxFile
+from backends.schedule import Schedule, ScheduledSession
+from tests.backends.conftest import Process, cpu_config
+from tests.conftest import wait_for
+from tests.support.models import openvino_models
+
+X = np.random.default_rng(3).normal(size=(6, openvino_models.WIDTH)).astype(np.float32)
+EXPECTED = np.maximum(X @ openvino_models.FIRST, 0) @ openvino_models.SECOND
+
+
+class TestMeasurement:
+    """Figures are put there: answers a second apart and joined, in turn and two side by side."""
+
+    @pytest.mark.parametrize(
+        ("apart", "together", "expected"),
+        [
+            ((100, 98), (), Runs(2, 2, 1, joined=False, gain=0.98)),
+            ((100, 96), (), Runs(2, 1, 1, joined=False)),
+            ((100, 130), (148, 149), Runs(2, 2, 1, joined=False, gain=1.3)),
+            ((100, 130), (151, 140), Runs(2, 1, 1, joined=True)),
+            ((100, 90), (120, 137), Runs(2, 1, 1, joined=True)),
+            ((100, 90), (120, 144), Runs(2, 2, 1, joined=True, gain=1.2)),
+        ],
+    )
+    def test_the_way_with_more_answers_is_taken_if_it_is_worth_it(
+        self, monkeypatch: Any, apart: Any, together: Any, expected: Runs
+    ) -> None:
+        assert self.decide(monkeypatch, 2, 0.01, *apart, *together) == expected
+
+    @pytest.mark.parametrize(("lone_s", "in_turn"), [(0.1, 1), (0.019, 2), (0.001, 3)])
+    def test_as_many_take_turns_as_are_answered_sooner_so(
+        self, monkeypatch: Any, lone_s: float, in_turn: int
+    ) -> None:
+        """Four side by side take 0.04 s."""
+        assert self.decide(monkeypatch, 4, lone_s, 80, 100).in_turn == in_turn
+
+    def decide(self, monkeypatch: Any, at_once: int, lone_s: float, *per_s: float) -> Runs:
+        in_turn, beside = Mock(), Mock()
+        ways = [(in_turn, 1, 1), (beside, at_once, 1), (in_turn, 1, 4), (beside, at_once, 2)]
+        known = dict(zip(ways, per_s, strict=False))
+        monkeypatch.setattr(module, "answer_callers", lambda *asked: known[asked[:3]])
+        monkeypatch.setattr(module, "processor_time", {beside: 0.1}.__getitem__)
+        monkeypatch.setattr(module, "wall_time", {beside: 0.11, in_turn: lone_s}.__getitem__)
+        return measure_runs(in_turn, beside, at_once, at_once, 4 if len(per_s) > 2 else 3)
+
+    def test_nothing_is_measured_where_others_need_the_cores(self, monkeypatch: Any) -> None:
+        monkeypatch.setattr(module, "processor_time", lambda _: 0.1)
+        monkeypatch.setattr(module, "wall_time", lambda _: 0.121)
+        with pytest.raises(Busy):
+            measure_runs(Mock(), Mock(), 2, 2, 8)
+
+    def test_callers_have_no_more_runs_at_a_time_than_there_are(self) -> None:
+        at_a_time, now, lock = [0], [0], threading.Lock()
+
+        def run(requests: int) -> None:
+            with lock:
+                now[0] += 1
+                at_a_time.append(now[0])
+            assert requests == 3
+            with lock:
+                now[0] -= 1
+
+        assert answer_callers(run, 2, 3, 4, 0.0001) > 0
+        assert len(at_a_time) == 1 + 16
+        assert max(at_a_time) <= 2
+
+
+class Sessions:
+    """Opens sessions that stand in for an engine's: a run fails beside too many others.
+
+    It ends when it is let go.
+    """
+
+    def __init__(self) -> None:
+        self.opened: list[Any] = []
+        self.began: Queue[tuple[int, int]] = Queue()
+        self.go: defaultdict[int, threading.Event] = defaultdict(threading.Event)
+
+    def open(self, threads: int, at_once: int) -> Any:
+        free = threading.Semaphore(at_once)
+
+        def run(inputs: Any, _outputs: Any) -> dict[str, Any]:
+            number = int(inputs["x"][0])
+            assert free.acquire(blocking=False)
+            self.began.put((at_once, number))
+            assert self.go[number].wait(30)
+            free.release()
+            return {"y": inputs["x"]}
+
+        made = SimpleNamespace(by_rows=None, run=run, close=Mock(), threads=threads)
+        self.opened.append(made)
+        return made
+
+
+class TestScheduledSession:
+    def test_few_take_turns_on_all_cores_and_more_go_beside(self) -> None:
+        self.ask_three(Sessions(), Schedule(4, 3, in_turn=2), [(1, 0), (3, 2), (1, 1)])
+
+    @pytest.mark.parametrize(
+        ("measured", "expected", "closed"),
+        [
+            (Schedule(4, 3, in_turn=1), [(1, 0), (3, 1), (3, 2)], [False, False]),
+            (Schedule(4, 1), [(1, 0), (1, 1), (1, 2)], [True, False]),
+        ],
+        ids=["side by side", "in turn"],
+    )
+    def test_they_follow_what_was_measured(
+        self, measured: Schedule, expected: Any, closed: list[bool]
+    ) -> None:
+        """What is opened for nothing is closed then."""
+        sessions, before = Sessions(), Schedule(4, 3, in_turn=2, joined=False)
+        opened = self.ask_three(sessions, before, expected, measured)
+        assert opened.joined
+        assert opened.at_once == measured.at_once
+        assert [one.close.called for one in sessions.opened] == closed
+        opened.close()
+        assert all(one.close.call_count == 1 for one in sessions.opened)
+
+    def ask_three(
+        self, sessions: Sessions, schedule: Schedule, expected: Any, measured: Any = None
+    ) -> ScheduledSession:
+        """Ask three times, each before the others are answered; compare who ran them, in order."""
+        opened = ScheduledSession(sessions.open, schedule)
+        assert [one.threads for one in sessions.opened] == [4, 4]
+        if measured:
+            opened.follow(measured)
+        beside = [number for at_once, number in expected if at_once > 1]
+        with ThreadPoolExecutor(3) as pool:
+            asked, began = [], []
+            for number in range(3):
+                asked.append(pool.submit(opened.run, {"x": np.array([number])}, ["y"]))
+                wait_for(lambda: opened.begun == len(asked), 30, "a run")
+                if number in (0, *beside):
+                    began.append(sessions.began.get(timeout=30))
+            for number in range(3):
+                sessions.go[number].set()
+            began += [sessions.began.get(timeout=30) for _ in range(3 - len(began))]
+        assert began == expected
+        assert [one.result()["y"].tolist() for one in asked] == [[0], [1], [2]]
+        return opened
+
+    def test_a_request_ends_a_measurement(self) -> None:
+        sessions, ran = Sessions(), []
+
+        def open_session(threads: int, at_once: int) -> Any:
+            def run(inputs: Any, _outputs: Any) -> Any:
+                ran.append(len(inputs["x"]))
+                if len(ran) == 1:
+                    opened.run({"x": X}, ["y"])
+                return {"y": inputs["x"]}
+
+            made = sessions.open(threads, at_once)
+            made.run = run
+            return made
+
+        opened = ScheduledSession(open_session, Schedule(4, 4))
+        with pytest.raises(Busy):
+            opened.measure(Item({"x": X[:1]}, ("y",)), 8)
+        assert ran == [1, 6]
+
+    def test_what_the_engine_raises_ends_one_too(self) -> None:
+        failing = SimpleNamespace(by_rows=None, run=Mock(side_effect=MemoryError), close=Mock())
+        opened = ScheduledSession(lambda *_: failing, Schedule(4, 4))
+        with pytest.raises(MemoryError):
+            opened.measure(Item({"x": X[:1]}, ("y",)), 8)
+
+
+class Request:
+    """Stands in for one of Triton's, of a row."""
+
+    def __init__(self, row: Any) -> None:
+        tensor = SimpleNamespace(name=lambda: "x", as_numpy=lambda: row[None])
+        self.inputs, self.requested_output_names = lambda: [tensor], lambda: ["y"]
+        self.parameters, self.sender = lambda: "", Mock()
+        self.get_response_sender = lambda: self.sender
+
+    @property
+    def answer(self) -> Any:
+        ((response,), _) = self.sender.send.call_args
+        return dict(response["output_tensors"])["y"]
+
+
+class TestModel:
+    @pytest.fixture
+    def opened(self, process: Process, monkeypatch: pytest.MonkeyPatch) -> Any:
+        """Open a model of which this much was measured."""
+        made = []
+
+        def open_model(runs: Runs | None) -> Any:
+            openvino_models.two_layers(process.file)
+            found = EngineChoice(ONNXRUNTIME, signature=OnnxFile(process.file).signature, runs=runs)
+            monkeypatch.setattr(process.module, "choice_for_onnxruntime", lambda *_: found)
+            monkeypatch.setattr("backends.schedule.usable_cpus", lambda: 4)
+            made.append(process.module.TritonPythonModel())
+            sizes = {"x": openvino_models.WIDTH, "y": openvino_models.CLASSES}
+            x, y = ((name, "TYPE_FP32", [size]) for name, size in sizes.items())
+            process.initialize(
+                made[0], cpu_config(), ("x", "TYPE_FP32", [x]), ("y", "TYPE_FP32", [y])
+            )
+            return made[0]
+
+        yield open_model
+        made[0].finalize()
+
+    def ask(self, model: Any) -> None:
+        requests = [Request(row) for row in X]
+        assert model.execute(requests) is None
+        wait_for(lambda: all(one.sender.send.called for one in requests), 30, "the answers")
+        for one, expected in zip(requests, EXPECTED, strict=True):
+            np.testing.assert_allclose(one.answer, expected[None], atol=1e-4)
+
+    @pytest.mark.parametrize(("joined", "expected"), [(True, [3, 3]), (False, [1] * 6)])
+    def test_requests_that_are_joined_are_split_over_the_free_runs(
+        self, opened: Any, monkeypatch: pytest.MonkeyPatch, joined: bool, expected: list[int]
+    ) -> None:
+        """Others are run one by one."""
+        model, rows = opened(Runs(4, 2, 1, joined)), []
+        run = onnxruntime.InferenceSession.run
+
+        def noting(self: Any, names: Any, inputs: Any, *others: Any) -> Any:
+            rows.append(len(inputs["x"]))
+            return run(self, names, inputs, *others)
+
+        monkeypatch.setattr(onnxruntime.InferenceSession, "run", noting)
+        self.ask(model)
+        assert rows == expected
+
+    def test_it_is_measured_when_nobody_asks_and_kept(
+        self, opened: Any, process: Process, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        """With a request that came, and once more where others needed the cores."""
+        runs = Runs(4, 1, 1, joined=True)
+        measured = Mock(side_effect=[Busy, ValueError, runs])
+        monkeypatch.setattr("backends.schedule.measure_runs", measured)
+        monkeypatch.setattr(process.module, "IDLE_S", 0.005)
+        monkeypatch.setattr(process.module, "idle_cpu_seconds", itertools.count(0, 1000).__next__)
+        monkeypatch.setenv("ENGINE_CACHE", str(tmp_path / "cache"))
+        (tmp_path / "cache").mkdir()
+        model = opened(None)
+
+        def is_measured() -> bool:
+            self.ask(model)
+            return measured.call_count == 3
+
+        wait_for(is_measured, 30, "the measurement")
+        wait_for(lambda: runs.sentence() in process.log[-1], 30, "the log's line")
+        self.ask(model)
+        (kept,) = (tmp_path / "cache").glob("*.json")
+        assert json.loads(kept.read_text())["runs"]["joined"] is True
+        folder, asked = process.file.parents[1], preference(cpu_config(), {})
+        found = find_choice(folder, process.file, asked, os.environ)
+        assert found.runs
+        assert (found.runs.at_once, found.runs.cpus) == (1, 4)
