@@ -101,7 +101,7 @@ def test_openvino_gets_threads_and_streams() -> None:
     }
 
 
-@pytest.mark.parametrize("key", ["NUM_STREAMS", "INFERENCE_NUM_THREADS"])
+@pytest.mark.parametrize("key", ["NUM_STREAMS", "INFERENCE_NUM_THREADS", "intra_op_thread_count"])
 def test_a_number_that_is_none_is_named(key: str) -> None:
     said = f"'{key}' is 'many', but expected is a whole number"
     with pytest.raises(ModelConfigError, match=said):
@@ -291,9 +291,9 @@ class TestTrialsThatFail:
     def test_runs_are_measured_with_it_where_no_server_waits(
         self, ask: Ask, python: Callable[[str], None]
     ) -> None:
-        python('echo "$@" >&2; exit 1')
-        assert ask(ENGINE_COMPARISON_LIMIT_S="60").reason.endswith(" auto exact")
-        assert ask(ENGINE_COMPARISON_LIMIT_S="61").reason.endswith(" auto exact runs")
+        python('echo "$5 $6 $7" >&2; exit 1')
+        assert ask(ENGINE_COMPARISON_LIMIT_S="60").reason.endswith("failed: auto exact")
+        assert ask(ENGINE_COMPARISON_LIMIT_S="61").reason.endswith("failed: auto exact runs")
 
     def test_without_any_python_there_is_a_reason(
         self, ask: Ask, monkeypatch: pytest.MonkeyPatch

@@ -6,7 +6,6 @@ What OpenVINO answers in bf16, and how fast, is put there: it is another thing o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -33,7 +32,6 @@ from backends.engines.runs import openvino_run
 from backends.measure_runs import Busy, Runs
 from backends.model_config import FileTensor
 from backends.onnxruntime.session import OnnxFile
-from backends.schedule import schedule_runs
 from clients.tensors.agreement import Agreement
 from container.trouble import Trouble
 from tests.support.models import onnx_models, onnx_repository, openvino_models
@@ -194,25 +192,20 @@ def test_how_runs_share_the_cores_is_measured_on_the_engine_that_is_chosen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:
     """Not where others need the cores; the measurement itself is put there."""
-    runs = Runs(2, 2, 1, joined=True, gain=1.2)
 
-    def measured(in_turn: Any, beside: Any, *numbers: int) -> Runs:
+    def measured(in_turn: Any, beside: Any, *_: int) -> Runs:
         in_turn(1)
         beside(16)
-        assert numbers == (schedule.at_once, schedule.threads, 16)
         return runs
 
-    schedule = schedule_runs({}, None, 0)
-    monkeypatch.setattr("backends.schedule.measure_runs", measured)
-    file = tmp_path / "1" / "model.onnx"
+    runs, file = Runs(2, 2, 1, joined=True, gain=1.2), tmp_path / "1" / "model.onnx"
     openvino_models.two_layers(file)
-    asked = EnginePreference(engine)
-    found = selection.select_engine(tmp_path, file, asked, measures_runs=True)
-    assert found.runs
-    assert (found.engine, replace(found.runs, megabytes=0)) == (engine, runs)
-    monkeypatch.setattr("backends.schedule.measure_runs", Mock(side_effect=Busy))
-    found = selection.select_engine(tmp_path, file, asked, measures_runs=True)
-    assert (found.engine, found.runs) == (engine, None)
+    for measuring, expected in ((measured, 1.2), (Mock(side_effect=Busy), None)):
+        monkeypatch.setattr("backends.schedule.measure_runs", measuring)
+        found = selection.select_engine(
+            tmp_path, file, EnginePreference(engine), measures_runs=True
+        )
+        assert (found.engine, found.runs and found.runs.gain) == (engine, expected)
 
 
 def test_who_has_no_example_is_tried_with_made_up_inputs(tmp_path: Path) -> None:

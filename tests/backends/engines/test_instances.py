@@ -122,6 +122,7 @@ MEASURED = Runs(16, 4, 2, joined=True, gain=1.4)
     ("config", "threads", "at_once"),
     [
         (cpu_config(intra_op_thread_count="3"), 3, 1),
+        (cpu_config(2, intra_op_thread_count="0"), 8, 1),
         (cpu_config(INFERENCE_NUM_THREADS="5"), 5, 1),
         (cpu_config(NUM_STREAMS="3"), 16, 3),
         (cpu_config(session__intra_op__allow_spinning="1", NUM_STREAMS="3"), 16, 1),

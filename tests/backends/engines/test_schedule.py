@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import threading
-from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import Queue
@@ -74,119 +73,83 @@ class TestMeasurement:
             measure_runs(Mock(), Mock(), 2, 2, 8)
 
     def test_callers_have_no_more_runs_at_a_time_than_there_are(self) -> None:
-        at_a_time, now, lock = [0], [0], threading.Lock()
+        ran, free = [], threading.Semaphore(2)
 
         def run(requests: int) -> None:
-            with lock:
-                now[0] += 1
-                at_a_time.append(now[0])
-            assert requests == 3
-            with lock:
-                now[0] -= 1
+            assert free.acquire(blocking=False)
+            ran.append(requests)
+            free.release()
 
         assert answer_callers(run, 2, 3, 4, 0.0001) > 0
-        assert len(at_a_time) == 1 + 16
-        assert max(at_a_time) <= 2
-
-
-class Sessions:
-    """Opens sessions that stand in for an engine's: a run fails beside too many others.
-
-    It ends when it is let go.
-    """
-
-    def __init__(self) -> None:
-        self.opened: list[Any] = []
-        self.began: Queue[tuple[int, int]] = Queue()
-        self.go: defaultdict[int, threading.Event] = defaultdict(threading.Event)
-
-    def open(self, threads: int, at_once: int) -> Any:
-        free = threading.Semaphore(at_once)
-
-        def run(inputs: Any, _outputs: Any) -> dict[str, Any]:
-            number = int(inputs["x"][0])
-            assert free.acquire(blocking=False)
-            self.began.put((at_once, number))
-            assert self.go[number].wait(30)
-            free.release()
-            return {"y": inputs["x"]}
-
-        made = SimpleNamespace(by_rows=None, run=run, close=Mock(), threads=threads)
-        self.opened.append(made)
-        return made
+        assert ran == [3] * 16
 
 
 class TestScheduledSession:
-    def test_few_take_turns_on_all_cores_and_more_go_beside(self) -> None:
-        self.ask_three(Sessions(), Schedule(4, 3, in_turn=2), [(1, 0), (3, 2), (1, 1)])
-
     @pytest.mark.parametrize(
         ("measured", "expected", "closed"),
         [
+            (Schedule(4, 3, in_turn=2), [(1, 0), (3, 2), (1, 1)], [False, False]),
             (Schedule(4, 3, in_turn=1), [(1, 0), (3, 1), (3, 2)], [False, False]),
             (Schedule(4, 1), [(1, 0), (1, 1), (1, 2)], [True, False]),
         ],
-        ids=["side by side", "in turn"],
+        ids=["two take turns", "one has all cores", "all take turns"],
     )
-    def test_they_follow_what_was_measured(
-        self, measured: Schedule, expected: Any, closed: list[bool]
+    def test_runs_follow_what_was_measured(
+        self, measured: Schedule, expected: list[tuple[int, int]], closed: list[bool]
     ) -> None:
-        """What is opened for nothing is closed then."""
-        sessions, before = Sessions(), Schedule(4, 3, in_turn=2, joined=False)
-        opened = self.ask_three(sessions, before, expected, measured)
-        assert opened.joined
-        assert opened.at_once == measured.at_once
-        assert [one.close.called for one in sessions.opened] == closed
-        opened.close()
-        assert all(one.close.call_count == 1 for one in sessions.opened)
+        """Each of three is begun before the others end; what is opened for nothing is closed.
 
-    def ask_three(
-        self, sessions: Sessions, schedule: Schedule, expected: Any, measured: Any = None
-    ) -> ScheduledSession:
-        """Ask three times, each before the others are answered; compare who ran them, in order."""
-        opened = ScheduledSession(sessions.open, schedule)
-        assert [one.threads for one in sessions.opened] == [4, 4]
-        if measured:
-            opened.follow(measured)
-        beside = [number for at_once, number in expected if at_once > 1]
+        Sessions stand in for an engine's: one fails with more runs at a time than it is opened for.
+        """
+        made: list[Any] = []
+        began: Queue[tuple[int, int]] = Queue()
+        go = threading.Event()
+
+        def open_session(threads: int, at_once: int) -> Any:
+            free = threading.Semaphore(at_once)
+
+            def run(inputs: Any, _outputs: Any) -> dict[str, Any]:
+                assert free.acquire(blocking=False)
+                began.put((at_once, int(inputs["x"][0])))
+                assert go.wait(30)
+                free.release()
+                return {"y": inputs["x"]}
+
+            assert threads == 4
+            made.append(SimpleNamespace(by_rows=None, run=run, close=Mock()))
+            return made[-1]
+
+        opened = ScheduledSession(open_session, Schedule(4, 3, joined=False))
+        opened.follow(measured)
+        assert (opened.joined, opened.at_once) == (True, measured.at_once)
+        assert [one.close.called for one in made] == closed
         with ThreadPoolExecutor(3) as pool:
-            asked, began = [], []
+            asked, order = [], []
             for number in range(3):
                 asked.append(pool.submit(opened.run, {"x": np.array([number])}, ["y"]))
                 wait_for(lambda: opened.begun == len(asked), 30, "a run")
-                if number in (0, *beside):
-                    began.append(sessions.began.get(timeout=30))
-            for number in range(3):
-                sessions.go[number].set()
-            began += [sessions.began.get(timeout=30) for _ in range(3 - len(began))]
-        assert began == expected
-        assert [one.result()["y"].tolist() for one in asked] == [[0], [1], [2]]
-        return opened
+                if number == 0 or (3, number) in expected:  # others wait
+                    order.append(began.get(timeout=30))
+            go.set()
+            order += [began.get(timeout=30) for _ in range(3 - len(order))]
+            assert [one.result()["y"].tolist() for one in asked] == [[0], [1], [2]]
+        assert order == expected
+        opened.close()
+        assert all(one.close.call_count == 1 for one in made)
 
     def test_a_request_ends_a_measurement(self) -> None:
-        sessions, ran = Sessions(), []
+        ran = []
 
-        def open_session(threads: int, at_once: int) -> Any:
-            def run(inputs: Any, _outputs: Any) -> Any:
-                ran.append(len(inputs["x"]))
-                if len(ran) == 1:
-                    opened.run({"x": X}, ["y"])
-                return {"y": inputs["x"]}
+        def run(inputs: Any, _outputs: Any) -> Any:
+            ran.append(len(inputs["x"]))
+            if len(ran) == 1:
+                opened.run({"x": X}, ["y"])
+            return {"y": inputs["x"]}
 
-            made = sessions.open(threads, at_once)
-            made.run = run
-            return made
-
-        opened = ScheduledSession(open_session, Schedule(4, 4))
+        opened = ScheduledSession(lambda *_: SimpleNamespace(by_rows=None, run=run), Schedule(4, 4))
         with pytest.raises(Busy):
             opened.measure(Item({"x": X[:1]}, ("y",)), 8)
         assert ran == [1, 6]
-
-    def test_what_the_engine_raises_ends_one_too(self) -> None:
-        failing = SimpleNamespace(by_rows=None, run=Mock(side_effect=MemoryError), close=Mock())
-        opened = ScheduledSession(lambda *_: failing, Schedule(4, 4))
-        with pytest.raises(MemoryError):
-            opened.measure(Item({"x": X[:1]}, ("y",)), 8)
 
 
 class Request:
@@ -218,9 +181,7 @@ class TestModel:
             made.append(process.module.TritonPythonModel())
             sizes = {"x": openvino_models.WIDTH, "y": openvino_models.CLASSES}
             x, y = ((name, "TYPE_FP32", [size]) for name, size in sizes.items())
-            process.initialize(
-                made[0], cpu_config(), ("x", "TYPE_FP32", [x]), ("y", "TYPE_FP32", [y])
-            )
+            process.initialize(made[0], cpu_config(), x, y)
             return made[0]
 
         yield open_model
