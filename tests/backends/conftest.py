@@ -53,8 +53,8 @@ class Process:
 
     def initialize(self, model: Any, config: Any, x: Any, y: Any, kind: str = "CPU") -> None:
         """Open a model with an input and an output: names, types, dimensions."""
-        sides = [[dict(zip(("name", "data_type", "dims"), one, strict=True))] for one in (x, y)]
-        config = {**config, "max_batch_size": 8, "input": sides[0], "output": sides[1]}
+        first, last = (dict(zip(("name", "data_type", "dims"), one, strict=True)) for one in (x, y))
+        config = {**config, "max_batch_size": 8, "input": [first], "output": [last]}
         given = {"model_instance_kind": kind, "model_instance_device_id": "1"}
         model.initialize({"model_config": json.dumps(config), "model_version": "1", **given})
 
