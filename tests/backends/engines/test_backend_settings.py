@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from backends.batching.item import RequestError, decode_texts
-from backends.machine.cpu_share import cpu_limit, usable_cpus
+from backends.machine.cpu_share import cpu_limit, idle_cpu_seconds, usable_cpus
 from backends.model_config import FileSignature, FileTensor, ModelConfigError
 from backends.onnxruntime import session
 from backends.onnxruntime.execution_providers import CPU, CUDA, execution_providers
@@ -71,6 +71,11 @@ class TestThreads:
             (tmp_path / name).write_text(f"{text}\n")
         assert usable_cpus(tmp_path, tmp_path / "own") == cpus
         assert cpu_limit(tmp_path, tmp_path / "own") == share
+
+    def test_cpus_that_wait_for_a_disk_are_idle_too(self, tmp_path: Path) -> None:
+        (tmp_path / "stat").write_text("cpu  9 8 7 600 50 4 3 2 1 0\ncpu0 9 8 7 600 50 4 3 2 1 0\n")
+        assert idle_cpu_seconds(tmp_path / "stat") == 650 / os.sysconf("SC_CLK_TCK")
+        assert idle_cpu_seconds(tmp_path / "none") == 0
 
 
 class TestSessionSettings:
