@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     Run = Callable[[int], object]
     """Runs the model once, for so many requests together."""
 
-LEAST_GAIN, LEAST_JOINED = 0.97, 1.15
+LEAST_GAIN, LEAST_JOINED = 0.9, 1.15
 """What runs side by side have to bring at least, and what those of several requests have to.
 
 Each of several requests waits for all of them.
