@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backends.machine.shared_folder import digest_files, hold_lock, read_json, write_json
-from backends.measure_runs import Runs
+from backends.measure_runs import MeasuredRuns
 from backends.model_config import FileSignature, FileTensor, ModelConfigError, read_parameters
 from backends.onnxruntime.session_settings import own_settings
 
@@ -77,7 +77,7 @@ class EngineChoice:
     difference: str = ""
     signature: FileSignature | None = None
     gave_up_s: float = 0.0
-    runs: Runs | None = None
+    runs: MeasuredRuns | None = None
 
     def sentence(self) -> str:
         """Return the choice as a sentence for the log."""
@@ -232,7 +232,7 @@ def parse_choice(found: Mapping[str, Any]) -> EngineChoice:
             for side in (signature["inputs"], signature["outputs"])
         )
         signature = FileSignature(*sides)
-    measured = Runs(**runs) if runs else None
+    measured = MeasuredRuns(**runs) if runs else None
     made = EngineChoice(**{**found, "signature": signature, "runs": measured})
     if made.engine not in (OPENVINO, ONNXRUNTIME) or made.precision not in (F32, BF16):
         raise ValueError(f"{made.engine} in {made.precision}")

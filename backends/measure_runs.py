@@ -36,7 +36,7 @@ BLOCK = bytes(2**16)
 
 
 @dataclass(frozen=True)
-class Runs:
+class MeasuredRuns:
     """What was measured of a model's runs on so many cores.
 
     Up to `in_turn` requests at a time are answered soonest in turn, each on all cores; more of them
@@ -66,7 +66,9 @@ class Busy(Exception):
     """Others need the cores, so that nothing can be measured."""
 
 
-def measure_runs(in_turn: Run, beside: Run, at_once: int, cpus: int, most_joined: int) -> Runs:
+def measure_runs(
+    in_turn: Run, beside: Run, at_once: int, cpus: int, most_joined: int
+) -> MeasuredRuns:
     """Return how the runs of a model share the cores best.
 
     `in_turn` has all cores, `beside` the share of one of `at_once`.
@@ -88,10 +90,10 @@ def measure_runs(in_turn: Run, beside: Run, at_once: int, cpus: int, most_joined
     joined = max(together, default=0.0) > LEAST_JOINED * max(apart)
     gain = together[1] / together[0] if joined else apart[1] / apart[0]
     if at_once == 1 or gain < (LEAST_JOINED if joined else LEAST_GAIN):
-        return Runs(cpus, 1, 1, joined)
+        return MeasuredRuns(cpus, 1, 1, joined)
     lone_s = min(wall_time(in_turn) for _ in range(1 + TIMES))
     few = max(1, int(at_once / apart[1] / lone_s))
-    return Runs(cpus, at_once, min(few, at_once - 1), joined, round(gain, 2))
+    return MeasuredRuns(cpus, at_once, min(few, at_once - 1), joined, round(gain, 2))
 
 
 def wall_time(run: Run) -> float:

@@ -19,7 +19,7 @@ from backends.batching.run_items import rows_of, run_items
 from backends.engine_choice import ENGINE, ONNXRUNTIME, OPENVINO
 from backends.machine.allocator import resident
 from backends.machine.cpu_share import CORES_OF_A_RUN, threads_of_an_instance, usable_cpus
-from backends.measure_runs import Busy, Runs, measure_runs
+from backends.measure_runs import Busy, MeasuredRuns, measure_runs
 from backends.model_config import (
     DYNAMIC,
     DYNAMIC_BATCHING,
@@ -55,7 +55,7 @@ SMALL = 128 * 2**20
 
 @dataclass(frozen=True)
 class Schedule:
-    """How an instance runs a model: as `Runs` has it, with `threads` in all.
+    """How an instance runs a model: as `MeasuredRuns` has it, with `threads` in all.
 
     With `in_turn` 0 no run has more than its share of them. Where requests are not `joined`, each
     has a run of its own. `is_guessed` where nothing was measured, nor said.
@@ -69,7 +69,7 @@ class Schedule:
 
 
 def schedule_runs(
-    config: Mapping[str, Any], runs: Runs | None, size: int, cpus: int | None = None
+    config: Mapping[str, Any], runs: MeasuredRuns | None, size: int, cpus: int | None = None
 ) -> Schedule:
     """Return how an instance with a configuration runs a model, whose files have `size` bytes.
 
@@ -153,7 +153,7 @@ class ScheduledSession:
                     self._is_taken = False
                     self._changed.notify()
 
-    def measure(self, item: Item, max_batch_size: int) -> Runs:
+    def measure(self, item: Item, max_batch_size: int) -> MeasuredRuns:
         """Return how runs share the cores best, by runs of such requests.
 
         Raises Busy: others need the cores meanwhile. Raises Exception: what the engine raises.

@@ -45,7 +45,7 @@ from backends.engines.runs import (
     open_session,
     openvino_run,
 )
-from backends.measure_runs import Runs
+from backends.measure_runs import MeasuredRuns
 from backends.model_config import DYNAMIC, FileSignature, ModelConfigError, files_of
 from backends.onnxruntime.session import OnnxFile
 from backends.onnxruntime.session_settings import SessionSettings
@@ -122,7 +122,9 @@ def select_engine(
     return found
 
 
-def measure_on(found: EngineChoice, file: Path, signature: FileSignature, given: Arrays) -> Runs:
+def measure_on(
+    found: EngineChoice, file: Path, signature: FileSignature, given: Arrays
+) -> MeasuredRuns:
     """Measure how the runs of a model share the cores on an engine.
 
     Raises Exception: what the engine raises, or where others need the cores.

@@ -21,7 +21,7 @@ ROOMS = {
     "dispatcher": (("dispatcher",), 14_000),
     "clients": (("clients",), 9_005),
     "container": (("container",), 3_500),
-    "backends": (("backends",), 4_122),
+    "backends": (("backends",), 4_560),
     "weights": (("weights", "container/image"), 1_870),
     "tool": (("tool",), 4_500),
     "emulator": (("emulator",), 3_600),

@@ -22,7 +22,7 @@ from backends.engine_choice import (
     EngineChoice,
     EnginePreference,
 )
-from backends.measure_runs import Runs
+from backends.measure_runs import MeasuredRuns
 from backends.model_config import FileSignature, FileTensor, ModelConfigError
 from backends.openvino.properties import properties
 from backends.schedule import schedule_runs
@@ -154,7 +154,7 @@ class TestTheCache:
     def test_what_is_measured_later_is_kept_with_it(
         self, ask: Ask, file: Path, cache: Path, trials: Trials
     ) -> None:
-        more = replace(ask(), runs=Runs(8, 4, 2, joined=True, gain=1.31, megabytes=90))
+        more = replace(ask(), runs=MeasuredRuns(8, 4, 2, joined=True, gain=1.31, megabytes=90))
         given = {"ENGINE_CACHE": str(cache)}
         engine_choice.keep_choice(cpu_config(), file.parents[1], file, more, given)
         assert ask() == more
@@ -327,10 +327,10 @@ def test_a_verdict_is_one_sentence() -> None:
     found = EngineChoice(ONNXRUNTIME, F32, "it has tensors of text")
     said = "run by ONNX Runtime in f32 (it has tensors of text)"
     assert found.sentence() == said
-    runs = Runs(8, 4, 2, joined=False, gain=1.3, megabytes=90)
+    runs = MeasuredRuns(8, 4, 2, joined=False, gain=1.3, megabytes=90)
     assert replace(found, runs=runs).sentence() == (
         f"{said}; beyond 2 at a time, 4 of its runs share 8 cores: 1.30 times the answers for "
         "90 MB; each has one request"
     )
-    turns = replace(found, runs=Runs(2, 1, 1, joined=True)).sentence()
+    turns = replace(found, runs=MeasuredRuns(2, 1, 1, joined=True)).sentence()
     assert turns == f"{said}; on 2 cores runs take turns; requests share runs"

@@ -29,7 +29,7 @@ from backends.engine_choice import (
 )
 from backends.engines import selection
 from backends.engines.runs import openvino_run
-from backends.measure_runs import Busy, Runs
+from backends.measure_runs import Busy, MeasuredRuns
 from backends.model_config import FileTensor
 from backends.onnxruntime.session import OnnxFile
 from clients.tensors.agreement import Agreement
@@ -193,12 +193,12 @@ def test_how_runs_share_the_cores_is_measured_on_the_engine_that_is_chosen(
 ) -> None:
     """Not where others need the cores; the measurement itself is put there."""
 
-    def measured(in_turn: Any, beside: Any, *_: int) -> Runs:
+    def measured(in_turn: Any, beside: Any, *_: int) -> MeasuredRuns:
         in_turn(1)
         beside(16)
         return runs
 
-    runs, file = Runs(2, 2, 1, joined=True, gain=1.2), tmp_path / "1" / "model.onnx"
+    runs, file = MeasuredRuns(2, 2, 1, joined=True, gain=1.2), tmp_path / "1" / "model.onnx"
     openvino_models.two_layers(file)
     for measuring, expected in ((measured, 1.2), (Mock(side_effect=Busy), None)):
         monkeypatch.setattr("backends.schedule.measure_runs", measuring)

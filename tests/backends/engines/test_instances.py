@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 from onnxruntime.quantization import quantize_dynamic
 
 from backends.engine_choice import ONNXRUNTIME, OPENVINO, EngineChoice
-from backends.measure_runs import Runs
+from backends.measure_runs import MeasuredRuns
 from backends.onnxruntime.session_settings import session_settings
 from backends.schedule import SMALL, Schedule, ScheduledSession, open_on_cpu, schedule_runs
 from tests.backends.conftest import cpu_config
@@ -115,7 +115,7 @@ def test_one_that_fails_is_no_longer_counted(model: Path, widths: list[int]) -> 
     assert widths == [4] * 4
 
 
-MEASURED = Runs(16, 4, 2, joined=True, gain=1.4)
+MEASURED = MeasuredRuns(16, 4, 2, joined=True, gain=1.4)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_what_was_measured_counts_on_as_many_cores_and_for_a_large_model_too() -
 
 def test_batches_that_triton_makes_share_runs() -> None:
     config = {**cpu_config(), "dynamic_batching": {"preferred_batch_size": [4]}}
-    assert schedule_runs(config, Runs(4, 4, 1, joined=False), 0, 4) == Schedule(4, 4)
+    assert schedule_runs(config, MeasuredRuns(4, 4, 1, joined=False), 0, 4) == Schedule(4, 4)
     assert not schedule_runs({**config, "dynamic_batching": {}}, None, 0, 4).joined
 
 

@@ -18,7 +18,7 @@ import pytest
 from backends import measure_runs as module
 from backends.batching.item import Item
 from backends.engine_choice import ONNXRUNTIME, EngineChoice, find_choice, preference
-from backends.measure_runs import Busy, Runs, answer_callers, measure_runs
+from backends.measure_runs import Busy, MeasuredRuns, answer_callers, measure_runs
 from backends.onnxruntime.session import OnnxFile
 from backends.schedule import Schedule, ScheduledSession
 from tests.backends.conftest import Process, cpu_config
@@ -35,16 +35,16 @@ class TestMeasurement:
     @pytest.mark.parametrize(
         ("apart", "together", "expected"),
         [
-            ((100, 98), (), Runs(2, 2, 1, joined=False, gain=0.98)),
-            ((100, 96), (), Runs(2, 1, 1, joined=False)),
-            ((100, 130), (148, 149), Runs(2, 2, 1, joined=False, gain=1.3)),
-            ((100, 130), (151, 140), Runs(2, 1, 1, joined=True)),
-            ((100, 90), (120, 137), Runs(2, 1, 1, joined=True)),
-            ((100, 90), (120, 144), Runs(2, 2, 1, joined=True, gain=1.2)),
+            ((100, 91), (), MeasuredRuns(2, 2, 1, joined=False, gain=0.91)),
+            ((100, 89), (), MeasuredRuns(2, 1, 1, joined=False)),
+            ((100, 130), (148, 149), MeasuredRuns(2, 2, 1, joined=False, gain=1.3)),
+            ((100, 130), (151, 140), MeasuredRuns(2, 1, 1, joined=True)),
+            ((100, 90), (120, 137), MeasuredRuns(2, 1, 1, joined=True)),
+            ((100, 90), (120, 144), MeasuredRuns(2, 2, 1, joined=True, gain=1.2)),
         ],
     )
     def test_the_way_with_more_answers_is_taken_if_it_is_worth_it(
-        self, monkeypatch: Any, apart: Any, together: Any, expected: Runs
+        self, monkeypatch: Any, apart: Any, together: Any, expected: MeasuredRuns
     ) -> None:
         assert self.decide(monkeypatch, 2, 0.01, *apart, *together) == expected
 
@@ -57,7 +57,7 @@ class TestMeasurement:
 
     def decide(
         self, monkeypatch: Any, at_once: int, lone_s: float, *per_s: float, alone_s: float = 0.119
-    ) -> Runs:
+    ) -> MeasuredRuns:
         in_turn, beside = Mock(), Mock()
         ways = [(in_turn, 1, 1), (beside, at_once, 1), (in_turn, 1, 4), (beside, at_once, 2)]
         known = dict(zip(ways, per_s, strict=False))
@@ -168,7 +168,7 @@ class TestModel:
         """Open a model of which this much was measured."""
         made = []
 
-        def open_model(runs: Runs | None) -> Any:
+        def open_model(runs: MeasuredRuns | None) -> Any:
             openvino_models.two_layers(process.file)
             found = EngineChoice(ONNXRUNTIME, signature=OnnxFile(process.file).signature, runs=runs)
             monkeypatch.setattr(process.module, "choice_for_onnxruntime", lambda *_: found)
@@ -194,7 +194,7 @@ class TestModel:
         self, opened: Any, monkeypatch: pytest.MonkeyPatch, joined: bool, expected: list[int]
     ) -> None:
         """Others are run one by one."""
-        model = opened(Runs(4, 2, 1, joined))
+        model = opened(MeasuredRuns(4, 2, 1, joined))
         run = Mock(wraps=model._session.run)
         monkeypatch.setattr(model._session, "run", run)
         self.ask(model)
@@ -204,7 +204,7 @@ class TestModel:
         self, opened: Any, process: Process, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         """With a request that came, and once more where others needed the cores."""
-        runs = Runs(4, 1, 1, joined=True)
+        runs = MeasuredRuns(4, 1, 1, joined=True)
         measured = Mock(side_effect=[Busy, ValueError, runs])
         monkeypatch.setattr("backends.schedule.measure_runs", measured)
         monkeypatch.setattr(process.module, "IDLE_S", 0.005)
@@ -215,4 +215,4 @@ class TestModel:
         self.ask(model)
         folder, asked = process.file.parents[1], preference(cpu_config(), {})
         kept = find_choice(folder, process.file, asked, os.environ).runs
-        assert kept == Runs(4, 1, 1, joined=True, megabytes=ANY)
+        assert kept == MeasuredRuns(4, 1, 1, joined=True, megabytes=ANY)
