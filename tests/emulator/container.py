@@ -59,9 +59,6 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path == "/models":
             models = [{"modelName": name, "modelUrl": url} for name, url in loaded.items()]
             self.answer(200, {"models": models})
-        elif self.path == "/execution-parameters":
-            strategy = "MULTI" if FAULT == "strategy" else "MULTI_RECORD"
-            self.answer(200, {"MaxConcurrentTransforms": 2, "BatchStrategy": strategy})
         elif name in loaded:
             self.answer(200, {"modelName": name, "modelUrl": loaded[name]})
         else:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import socket
-import time
-
 from sagemaker_emulator.conformance.exchange import Failed, Reply
 from sagemaker_emulator.conformance.report import check
 from sagemaker_emulator.conformance.starting import must_be_started_here
 from sagemaker_emulator.conformance.subject import Subject
-from sagemaker_emulator.host.calls import CONNECT_S
 
 TIMES = 5
 
@@ -24,22 +20,6 @@ def ping_is_in_time(subject: Subject) -> str:
             raise Failed(f"once ready, a ping is answered with {reply}")
         if slowest > subject.limits.ping_s:
             raise Failed(f"a ping took {slowest:.2f} s")
-    return f"the slowest of {TIMES} took {1000 * slowest:.0f} ms"
-
-
-@check("ping.connection")
-def connection_is_in_time(subject: Subject) -> str:
-    slowest = 0.0
-    for _ in range(TIMES):
-        begin = time.monotonic()
-        try:
-            place = (subject.address.host, subject.address.port)
-            socket.create_connection(place, timeout=8 * CONNECT_S).close()
-        except OSError as error:
-            raise Failed(f"no connection: {error}") from error
-        slowest = max(slowest, time.monotonic() - begin)
-    if slowest > CONNECT_S:
-        raise Failed(f"a connection took {1000 * slowest:.0f} ms")
     return f"the slowest of {TIMES} took {1000 * slowest:.0f} ms"
 
 

@@ -1,8 +1,7 @@
-"""Checks of single requests: headers, sizes, errors, streams, and the optional routes."""
+"""Checks of single requests: headers, sizes, errors and streams."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -30,7 +29,6 @@ UNKNOWN = {
 MORE_BYTES = 5 * MB  # over the limit
 STREAMS = ("text/event-stream", "application/jsonlines", "application/x-ndjson")
 QUICK_S = 0.3  # a stream that is over sooner shows nothing
-STRATEGIES = {"MULTI_RECORD", "SINGLE_RECORD"}
 GARBAGE = (
     Request(b'{"broken', "application/json"),
     Request(b"", "application/json"),
@@ -156,28 +154,3 @@ def stream_is_not_buffered(subject: Subject) -> str:
     if reply.last_s - reply.first_s < reply.last_s / 10:
         raise Failed(text)
     return text
-
-
-@check("batch.parameters")
-def batch_parameters_are_right(subject: Subject) -> str:
-    reply = subject.ask("GET", "/execution-parameters")
-    if reply.status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
-        raise NotApplicable("it has no such route, and needs none")
-    try:
-        found = json.loads(reply.body) if reply.good else None
-    except ValueError:
-        found = None
-    if not isinstance(found, dict) or not right_parameters(found):
-        raise Failed(f"it is answered with {reply}")
-    return json.dumps(found)
-
-
-def right_parameters(found: Mapping[str, object]) -> bool:
-    at_once, payload = found.get("MaxConcurrentTransforms", 1), found.get("MaxPayloadInMB", 6)
-    return (
-        isinstance(at_once, int)
-        and at_once > 0
-        and isinstance(payload, int)
-        and payload >= 0
-        and found.get("BatchStrategy", "MULTI_RECORD") in STRATEGIES
-    )

@@ -37,7 +37,6 @@ MORE_FAULTS = {
     "further port": "ports.range",
     "short attributes": "headers.attributes",
     "silent errors": "errors.answered",
-    "strategy": "batch.parameters",
     "exit code": "stop.code",
     "no 404": "multi-model.unknown",
     "no 507": "multi-model.load",
