@@ -31,16 +31,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.load import load, models, work
-from bench.load.limit import Limit, Way
-from bench.measure import (
-    BUSY_ELSEWHERE,
-    PAUSE_S,
-    Sample,
-    best_ways,
-    of_limit,
-    of_server,
-    say,
-)
+from bench.load.limit import Limit, Sample, Way
+from bench.measure import PAUSE_S, best_ways, of_server, say
 from bench.servers.contenders import PRECISION, Contender, Skipped, this_server, tidy
 from bench.servers.rival_servers import LITSERVE, RIVALS, TRITON, Place
 from bench.servers.sessions import EXACT, PRECISIONS, engines_at
@@ -183,12 +175,12 @@ def rounds(
     for number, callers in product(range(options.rounds), options.callers):
         rate = 0.0
         if way := ways.get(callers):
-            measured = partial(of_limit, limit, way, wanted[0], seconds, CPUS)
+            measured = partial(limit.measure, way, seconds, wanted[0])
             rate = note(f"{LIMIT}, {way}", callers, measured).per_second
         for server in servers[:: -1 if number % 2 else 1]:
             time.sleep(PAUSE_S)
             asked = [server.request(payload) for payload in wanted]
-            measured = partial(of_server, server, asked, callers, seconds, CPUS, rate)
+            measured = partial(of_server, server, asked, callers, seconds, rate)
             try:
                 note(server.name, callers, measured)
             except load.LoadError as error:
@@ -264,13 +256,6 @@ def table(model: str, found: Found, first: str) -> str:
         speed = statistics.median(one.per_second for one in samples)
         cells = [f"{speed:.1f}", *shares, *(f"{statistics.median(one):.1f}" for one in figures)]
         lines.append(f"| {callers} | {name} | {' | '.join(cells)} |")
-    every = [one for samples in found.values() for one in samples]
-    busy = [one.elsewhere for one in every if one.elsewhere > BUSY_ELSEWHERE]
-    if busy:
-        lines.append(
-            f"\nIn {len(busy)} of {len(every)} measurements other programs of the machine used more"
-            f" than {BUSY_ELSEWHERE:.0%} of the cores, at most {max(busy):.0%}."
-        )
     return "\n".join([*lines, ""])
 
 

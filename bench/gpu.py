@@ -19,7 +19,8 @@ from typing import Any
 import onnxruntime
 
 from bench.load import load, work
-from bench.measure import LEAST_WARM_S, Sample, say
+from bench.load.limit import Sample
+from bench.measure import LEAST_WARM_S, say
 from bench.servers.contenders import Contender
 from bench.servers.processes import cpu_ms
 
@@ -200,7 +201,6 @@ def measure(server: Contender, kind: Kind, callers: int, seconds: float) -> Seen
         loop.percentile(0.99),
         {name: spent / loop.answers for name, spent in used.items()},
         watch.memory_mb,
-        0.0,
         mean(watch.busy) if watch.busy else None,
         watch.longest() if is_late else 0.0,
     )

@@ -75,13 +75,14 @@ def ways_of(engine: Engine, cpus: int, batch: int) -> list[Way]:
 
 
 @dataclass(frozen=True)
-class Figures:
-    """One measurement; times in milliseconds of one payload, or of one batch."""
+class Sample:
+    """One contender under one load; times in milliseconds of one request, or of a limit's batch."""
 
     per_second: float
     p50: float
     p99: float
-    cpu_ms: float
+    cpu_ms: dict[str, float]
+    """By process."""
     memory_mb: float
 
 
@@ -99,9 +100,9 @@ class Limit:
             env={**os.environ, **ALLOCATOR, "TRANSFORMERS_VERBOSITY": "error"},
         )
 
-    def measure(self, way: Way, seconds: float, payload: Any) -> Figures:
+    def measure(self, way: Way, seconds: float, payload: Any) -> Sample:
         """Work for some seconds, over and over on the same payload."""
-        return Figures(**self._ask(way=asdict(way), seconds=seconds, payload=payload))
+        return Sample(**self._ask(way=asdict(way), seconds=seconds, payload=payload))
 
     def answer(self, payload: Any, engine: Engine = Engine.ONNXRUNTIME) -> list[Any]:
         """Return the right answer."""
@@ -193,7 +194,7 @@ class Worker(threading.Thread):
 
 def run_work(
     kind: work.Work, sessions: list[Any], way: Way, seconds: float, payload: Any
-) -> Figures:
+) -> Sample:
     payloads = [payload] * way.batch
     for session in {id(one): one for one in sessions}.values():
         work.answer_batch(kind, session, payloads)  # OpenVINO prepares itself for each new shape
@@ -206,12 +207,12 @@ def run_work(
     cpu = time.process_time() - cpu
     times = sorted(taken for worker in workers for taken in worker.times)
     done = len(times) * way.batch
-    return Figures(
+    return Sample(
         # Each thread by its own time: they do not end in the same moment.
         per_second=sum(len(one.times) * way.batch / one.took for one in workers),
         p50=times[len(times) // 2] * 1e3,
         p99=times[min(len(times) - 1, int(len(times) * 0.99))] * 1e3,
-        cpu_ms=cpu / done * 1e3,
+        cpu_ms={"limit": cpu / done * 1e3},
         memory_mb=kilobytes(os.getpid(), "status", "VmHWM") / 1e3,
     )
 

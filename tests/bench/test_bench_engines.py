@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.load import work
-from bench.load.limit import Figures, Limit, Way
+from bench.load.limit import Limit, Sample, Way
 from bench.measure import best_ways
 from bench.servers import sessions
 from bench.servers.rival_servers import Place, environment
@@ -39,9 +39,9 @@ class FixedLimit(Limit):
     def __init__(self, speeds: dict[Engine, float]) -> None:
         self.speeds = speeds
 
-    def measure(self, way: Way, seconds: float, payload: object) -> Figures:
+    def measure(self, way: Way, seconds: float, payload: object) -> Sample:
         speed = self.speeds[way.engine] * (1 + way.batch / 100)
-        return Figures(speed, 1e3 / speed, 1e3 / speed, 10, 100)
+        return Sample(speed, 1e3 / speed, 1e3 / speed, {"limit": 10}, 100)
 
 
 @pytest.mark.parametrize(
