@@ -378,44 +378,23 @@ def rows() -> Iterator[SettingRow]:
         )
 
 
-PORTS = "it is the first free one of SAGEMAKER_SAFE_PORT_RANGE"
-GONE = {
-    "CANARY_TIMEOUT": "it is 8 s",
-    "CLIENTS_WATCH": "POST /reload loads changed classes, and `dispatcher dev` does at each change",
-    "GPU_CONFIGS": "write KIND_AUTO and no list of GPUs, which suits both kinds of machine",
-    "JOBS_AT_A_TIME": "it is 1 a worker: set MODEL_SERVER_WORKERS",
-    "MODEL_KEEP": "it is 5 s",
-    "MODEL_SERVER_MAX_BATCH": "it is 1000",
-    "MODEL_SERVER_STREAM_TIMEOUT": "it is eight times MODEL_SERVER_TIMEOUT",
-    "OTEL_EXPORTER_OTLP_PROTOCOL": "traces go as http/protobuf alone",
-    "S3_MAX_CONCURRENCY": "it is 8 a worker",
-    "S3_MAX_OBJECT_MB": "it is MODEL_SERVER_MAX_BODY_MB",
-    "S3_TIMEOUT": "it is a third of MODEL_SERVER_TIMEOUT",
-    "SERVE_RESTART_WINDOW": "it is 600 s",
-    "SHARED_MEMORY_MB": "it is what is free in /dev/shm",
-    "TENSORS_SHARED_MEMORY_MB": "it is an eighth of /dev/shm, at most 512; none for TRITON_URL",
-    "TENSORRT_ENGINES": "build engines with trtexec, as examples/tensorrt does",
-    "TRITON_BACKEND_CONFIG": "write TRITON_OPTIONS=--backend-config=BACKEND,SETTING=VALUE",
-    "TRITON_CACHE_MB": "write TRITON_OPTIONS=--cache-config=local,size=BYTES",
-    "TRITON_GRPC_PORT": PORTS,
-    "TRITON_HOME": "it is /opt/tritonserver; another Triton is found on PATH",
-    "TRITON_HTTP_PORT": PORTS,
-    "TRITON_LOG_VERBOSE": "write TRITON_OPTIONS=--log-verbose=1",
-    "TRITON_METRICS_PORT": PORTS,
-    "TRITON_PUBLIC_HTTP_PORT": "/v2 on SAGEMAKER_BIND_TO_PORT speaks the same protocol",
-    "TRITON_PUBLIC_METRICS_PORT": "GET /metrics has Triton's metrics too",
-    "TRITON_RATE_LIMIT": "write TRITON_OPTIONS=--rate-limit=execution_count",
-    "TRITON_RATE_LIMIT_RESOURCES": "write TRITON_OPTIONS=--rate-limit-resource=NAME:COUNT",
-    "WARM_MODELS": "name the models in PINNED_MODELS",
-}
-"""Settings of earlier versions, each with what is in its place."""
+GONE = (
+    *("CANARY_TIMEOUT", "CLIENTS_WATCH", "GPU_CONFIGS", "JOBS_AT_A_TIME", "MODEL_KEEP"),
+    *("MODEL_SERVER_MAX_BATCH", "MODEL_SERVER_STREAM_TIMEOUT", "OTEL_EXPORTER_OTLP_PROTOCOL"),
+    *("S3_MAX_CONCURRENCY", "S3_MAX_OBJECT_MB", "S3_TIMEOUT", "SERVE_RESTART_WINDOW"),
+    *("SHARED_MEMORY_MB", "TENSORRT_ENGINES", "TENSORS_SHARED_MEMORY_MB", "TRITON_BACKEND_CONFIG"),
+    *("TRITON_CACHE_MB", "TRITON_GRPC_PORT", "TRITON_HOME", "TRITON_HTTP_PORT"),
+    *("TRITON_LOG_VERBOSE", "TRITON_METRICS_PORT", "TRITON_PUBLIC_HTTP_PORT"),
+    *("TRITON_PUBLIC_METRICS_PORT", "TRITON_RATE_LIMIT", "TRITON_RATE_LIMIT_RESOURCES"),
+    "WARM_MODELS",
+)
+"""Settings of earlier versions."""
 
 
-def find_gone(environment: Mapping[str, str]) -> Iterator[str]:
-    """Yield a sentence for each setting that had an effect in an earlier version."""
-    for variable, instead in GONE.items():
-        if variable in environment:
-            yield f"{variable} has no effect any more: {instead}"
+def find_gone(environment: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each setting that had an effect in an earlier version."""
+    instead = "CHANGELOG.md, Removed, says what is in its place"
+    return [f"{one} has no effect any more: {instead}" for one in GONE if one in environment]
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:

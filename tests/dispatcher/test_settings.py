@@ -235,5 +235,5 @@ def test_settings_of_earlier_versions_are_named_with_what_to_do() -> None:
     variables = [row.variable for row in rows() if row.meaning and row.expected]
     assert [*dict.fromkeys(variables)] == [row.variable for row in rows()], "each is described"
     (line,) = find_gone({"TRITON_CACHE_MB": "1", "TRITON_OPTIONS": ""})
-    assert line.startswith("TRITON_CACHE_MB has no effect any more: write TRITON_OPTIONS=--cache")
+    assert line.startswith("TRITON_CACHE_MB has no effect any more: CHANGELOG.md")
     assert not {*GONE} & {*variables}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from http import HTTPStatus
 
 from sagemaker_emulator.conformance.exchange import Failed, NotApplicable, Reply, Request
@@ -20,7 +19,11 @@ from sagemaker_emulator.host.calls import NoAnswer
 from sagemaker_emulator.host.limits import MB
 
 MOST_ATTRIBUTES = 1024
-UNKNOWN = {
+HEADERS = {
+    CUSTOM_ATTRIBUTES: ("trace-0123456789~" * 61)[:MOST_ATTRIBUTES],
+    INFERENCE_ID: "i" * 64,
+    SESSION_ID: "s" * 256,
+    TARGET_VARIANT: "AllTraffic",
     "X-Amzn-Trace-Id": "Root=1-67891233-abcdef012345678912345678",
     "X-Amzn-SageMaker-Not-Yet-Known": "1",
     "X-Request-Something": "x" * 500,
@@ -47,32 +50,14 @@ def answered(subject: Subject) -> str:
     raise Failed(f"got: {subject.later}")
 
 
-def same_with(subject: Subject, headers: Mapping[str, str]) -> Reply:
-    """Send the usual request with more headers; raise Failed where the answer is another."""
+@check("headers.taken")
+def headers_change_nothing(subject: Subject) -> str:
     try:
-        reply = subject.invoke(subject.any_request(), headers)
+        reply = subject.invoke(subject.any_request(), HEADERS)
     except NoAnswer as error:
         raise Failed(f"{error}; without them it is {subject.usual_status}") from error
     if reply.status != subject.usual_status:
         raise Failed(f"it is answered with {reply}; without them it is {subject.usual_status}")
-    return reply
-
-
-@check("headers.unknown")
-def unknown_headers_are_ignored(subject: Subject) -> str:
-    same_with(subject, UNKNOWN)
-    return f"{subject.usual_status}, as without them"
-
-
-@check("headers.attributes")
-def long_attributes_are_taken(subject: Subject) -> str:
-    headers = {
-        CUSTOM_ATTRIBUTES: ("trace-0123456789~" * 61)[:MOST_ATTRIBUTES],
-        INFERENCE_ID: "i" * 64,
-        SESSION_ID: "s" * 256,
-        TARGET_VARIANT: "AllTraffic",
-    }
-    reply = same_with(subject, headers)
     came = reply.headers.get(CUSTOM_ATTRIBUTES, "")
     if len(came) > MOST_ATTRIBUTES or not re.fullmatch("[ -~]*", came):
         raise Failed(f"its own {CUSTOM_ATTRIBUTES} has {len(came)} characters: {came[:100]!r}")
@@ -119,21 +104,12 @@ def garbage_is_answered(subject: Subject) -> str:
         except NoAnswer as error:
             raise Failed(f"{request.body[:20]!r} as {request.content_type}: {error}") from error
         errors += [reply] if reply.status >= 400 else []
-    subject.kept["errors"] = errors
+    longest = max((one.body.decode(errors="replace") for one in errors), key=len, default="")
+    if len(longest) > MAX_MESSAGE:
+        raise Failed(f"an error has {len(longest)} characters; it begins: {longest[:80]!r}")
     subject.must_be_well()
     statuses = sorted({one.status for one in errors})
     return f"{len(GARBAGE)} bodies, {len(errors)} of them refused with {statuses or 'nothing'}"
-
-
-@check("errors.length")
-def errors_are_short(subject: Subject) -> str:
-    errors: list[Reply] = subject.kept.get("errors", [])
-    if not errors:
-        raise NotApplicable("no error could be provoked")
-    longest = max((one.body.decode(errors="replace") for one in errors), key=len)
-    if len(longest) > MAX_MESSAGE:
-        raise Failed(f"an error has {len(longest)} characters; it begins: {longest[:80]!r}")
-    return f"the longest of {len(errors)} has {len(longest)} characters"
 
 
 @check("streaming.unbuffered")

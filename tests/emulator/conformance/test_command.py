@@ -44,8 +44,8 @@ def test_a_report_for_machines_and_one_for_people(
     found = json.loads(capsys.readouterr().out)
     by_name = {one["check"]: one for one in found["checks"]}
     assert found["summary"]["fail"] == 1
-    assert by_name["errors.length"]["outcome"] == "fail"
-    assert "characters" in by_name["errors.length"]["came"]
+    assert by_name["errors.answered"]["outcome"] == "fail"
+    assert "characters" in by_name["errors.answered"]["came"]
     for name in ("start.ready", "ports.range", "stop.sigterm", "stop.drain"):
         assert by_name[name]["outcome"] == "not applicable", name
     for one in found["checks"]:
@@ -53,7 +53,7 @@ def test_a_report_for_machines_and_one_for_people(
     assert main(["conformance", running, body(tmp_path)]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert any(line.startswith("pass  ping.time ") for line in lines)
-    number = next(at for at, line in enumerate(lines) if line.startswith("FAIL  errors.length"))
+    number = next(at for at, line in enumerate(lines) if line.startswith("FAIL  errors.answered"))
     said = [line.split()[0] for line in lines[number + 1 : number + 4]]
     assert said == ["asked:", "why:", "fix:"]
     assert ", 1 fail, " in lines[-1]
