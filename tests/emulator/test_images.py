@@ -132,8 +132,6 @@ def test_an_image_that_cannot_be_started(
 PLANTED = {  # what `serve` does first, a line of the Dockerfile, and the check that finds it
     "": ("", "", set[str]()),
     "writes": ("echo > /opt/ml/model/cache || exit 1", "", {"start.ready"}),
-    "shell": ("", "ENTRYPOINT exec /usr/local/bin/serve", {"start.exec-form"}),
-    "label": ("", "LABEL com.amazonaws.sagemaker.capabilities.multi-model=true", {"image.labels"}),
     "port": (
         "",
         "LABEL com.amazonaws.sagemaker.capabilities.accept-bind-to-port=true",

@@ -174,6 +174,8 @@ def ends_at_sigterm(subject: Subject) -> str:
         raise Failed(subject.stopped)
     if not subject.stopped:
         raise NotApplicable(f"it had ended before: {subject.container.ended()}")
+    if subject.code:
+        raise Failed(f"exit code {subject.code}")
     return f"ended {time.monotonic() - begin:.1f} s after SIGTERM"
 
 
@@ -189,13 +191,3 @@ def requests_in_flight_finish(subject: Subject) -> str:
     if lost:
         raise Failed(f"{len(lost)} of {len(flights)} requests in flight: {lost[0]}")
     return f"{len(flights)} requests in flight were answered"
-
-
-@check("stop.code")
-def exit_code_is_zero(subject: Subject) -> str:
-    must_be_started_here(subject)
-    if subject.failed("stop.sigterm") or subject.code is None:
-        raise NotApplicable("it did not end by itself")
-    if subject.code:
-        raise Failed(f"exit code {subject.code}")
-    return "exit code 0"

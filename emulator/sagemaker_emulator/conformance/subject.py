@@ -62,17 +62,12 @@ class Subject:
     @cached_property
     def labels(self) -> dict[str, str]:
         """The labels of the image; empty for a folder or a URL."""
-        return dict(self.configuration.get("Labels") or {})
-
-    @cached_property
-    def configuration(self) -> dict[str, Any]:
-        """The configuration of the image."""
         if not self.is_image:
             return {}
         if not docker("image", "inspect", "--format", "{{.Id}}", self.what, may_fail=True):
             docker("pull", self.what, seconds=None)
-        found = docker("image", "inspect", "--format", "{{json .Config}}", self.what)
-        return dict(json.loads(found))
+        found = docker("image", "inspect", "--format", "{{json .Config.Labels}}", self.what)
+        return dict(json.loads(found) or {})
 
     @property
     def is_started_here(self) -> bool:
