@@ -37,6 +37,10 @@ COMMANDS = {  # the module of each, and what it does
         "tool.pack.command",
         "pack a model repository as a model.tar.gz",
     ),
+    "models": (
+        "tool.commands.models",
+        "show what would be served, by which client, from which file",
+    ),
     "serve": (
         "tool.commands.serve",
         "serve the models and classes of a folder, with Triton and NGINX",
@@ -82,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         return call(given)
-    except BrokenPipeError:  # `dispatcher engines | head` reads no more
+    except BrokenPipeError:  # `dispatcher models | head` reads no more
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (Trouble, OSError) as error:  # such as a folder that must not be read

@@ -13,8 +13,8 @@ TICK_MS = 1000 / os.sysconf("SC_CLK_TCK")
 PROC = Path("/proc")
 
 
-def descendants(root: int) -> set[int]:
-    """Return the process ids of all that a process started, directly or not."""
+def descendants(*roots: int) -> set[int]:
+    """Return the process ids of all that some processes started, directly or not."""
     parents = {}
     for stat in PROC.glob("[0-9]*/stat"):
         try:
@@ -24,7 +24,7 @@ def descendants(root: int) -> set[int]:
         except OSError:
             continue
     found: set[int] = set()
-    while more := {pid for pid, parent in parents.items() if parent in found | {root}} - found:
+    while more := {pid for pid, parent in parents.items() if parent in found.union(roots)} - found:
         found |= more
     return found
 

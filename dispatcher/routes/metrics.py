@@ -110,7 +110,14 @@ class CurrentState(Collector):
             for status, number in refusals.items():
                 refused.add_metric((status,), number)
             yield refused
-        yield from (*limits(), *files_of(self.settings), *self.processes(), *self.runs())
+        memory = GaugeMetricFamily(
+            "dispatcher_worker_resident_bytes",
+            "Memory of each web worker.",
+            labels=("pid",),
+        )
+        for pid, size in worker_memory():
+            memory.add_metric((pid,), size)
+        yield from (memory, *limits(), *files_of(self.settings), *self.processes(), *self.runs())
 
     def processes(self) -> tuple[Metric, Metric]:
         """Return what the programs and the models use, by their living processes."""
@@ -127,7 +134,8 @@ class CurrentState(Collector):
         )
         triton = self.readiness.supervisor().triton_pid
         # gunicorn's own process has the CPU seconds of the workers that ended.
-        pids = {("gunicorn", ""): [os.getppid(), *worker_pids()]}
+        workers = [int(pid) for pid, _ in worker_memory()]
+        pids = {("gunicorn", ""): [os.getppid(), *workers]}
         if triton:
             pids["triton", ""] = [triton]
         for model, pid in model_processes(triton):
@@ -245,14 +253,19 @@ def histogram(counts: Counter[int]) -> tuple[list[tuple[str, float]], float]:
     return buckets, sum(size * number for size, number in counts.items())
 
 
-def worker_pids() -> list[int]:
-    """Return the process ids of this web worker and its siblings."""
+def worker_memory() -> Iterator[tuple[str, int]]:
+    """Yield process id and resident bytes of this web worker and its siblings."""
     parent = os.getppid()
     try:
         pids = Path(f"/proc/{parent}/task/{parent}/children").read_text(encoding="utf-8").split()
-    except OSError:  # not every kernel lists them
-        return [os.getpid()]
-    return [int(pid) for pid in pids]
+    except OSError:
+        pids = [str(os.getpid())]  # not every kernel lists them
+    for pid in pids:
+        try:
+            pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1])
+        except (OSError, IndexError):
+            continue  # it has ended meanwhile
+        yield pid, pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def metrics_routes(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -173,35 +174,69 @@ def test_a_class_that_begins_a_thread_keeps_no_command_from_its_end(
     called: Call, tmp_path: Path
 ) -> None:
     called("new-client", "double", folder=tmp_path)
-    begins = (
-        "import threading, time\nthreading.Thread(target=time.sleep, args=(3600,)).start()\n"
-        "print('has begun')\n"
-    )
+    begins = "import threading, time\nthreading.Thread(target=time.sleep, args=(3600,)).start()\n"
     write_class(tmp_path, f"{begins}{ALONE}", "alone.py")
     done = subprocess.run(
-        [sys.executable, "-m", "tool", "check", str(tmp_path)],
-        env={"PATH": "/usr/bin:/bin"},
+        [sys.executable, "-m", "tool", "models"],
+        env={"PATH": "/usr/bin:/bin", "MODEL_DIR": str(tmp_path)},
         cwd=PROJECT,
         capture_output=True,
         text=True,
         timeout=60,
         check=True,
     )
-    assert "has begun" in done.stderr
+    assert "Alone" in done.stdout
 
 
-def test_json_stays_json_where_a_class_prints(called: Call, tmp_path: Path) -> None:
+def test_models_shows_what_is_served_by_which_client_and_why_others_are_not(
+    called: Call, tmp_path: Path
+) -> None:
+    called("new-client", "double", folder=tmp_path)
+    write_class(tmp_path, "import nothing_of_this_name", "bad.py")
+    (tmp_path / "plain" / "1").mkdir(parents=True)
+    (tmp_path / "taken" / "1").mkdir(parents=True)
+    (tmp_path / "taken" / "dispatch.toml").write_text('aliases = ["double"]')
+    (tmp_path / "flat").mkdir()
+    (tmp_path / "flat" / "model.onnx").touch()
+    done = called("models", "--json", folder=tmp_path, MODEL_DIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    rows = {row["name"]: row for row in json.loads(done.stdout)}
+    assert rows["double"]["client"] == "Double"
+    assert rows["double"]["source"] == "code/clients/double.py"
+    assert rows["plain"]["client"] == "tensors alone"
+    assert [rows[name]["source"] for name in ("plain", "flat")] == ["plain", "flat"]
+    for name in ("resnet", "yolov5", "bert_base"):
+        assert rows[name]["reason"] == ""
+    (bad,) = [row for row in rows.values() if row["source"] == "code/clients/bad.py"]
+    assert "nothing_of_this_name" in bad["reason"]
+    assert rows["taken"]["reason"].startswith("Tensors in taken/dispatch.toml: the alias 'double'")
+    (tmp_path / "plain" / "dispatch.toml").write_text('aliases = ["other"]')
+    write_class(tmp_path, ALONE, "alone.py")
+    table = called("models", folder=tmp_path, MODEL_DIR=str(tmp_path)).stdout
+    assert "plain, other " in table
+    assert re.search(
+        r"^alone +alone \(not there\) +Alone +code/clients/alone.py$", table, re.MULTILINE
+    )
+    assert "not served:" in table
+    assert table.startswith("NAME ")
+
+
+@pytest.mark.parametrize("command", ["models", "check"])
+def test_json_stays_json_where_a_class_prints(called: Call, tmp_path: Path, command: str) -> None:
     write_class(tmp_path, f"print('hello')\n{ALONE}", "alone.py")
-    done = called("check", "--json", folder=tmp_path, MODEL_DIR=str(tmp_path))
+    done = called(command, "--json", folder=tmp_path, MODEL_DIR=str(tmp_path))
     assert json.loads(done.stdout)
     assert done.stderr == "hello\n"
 
 
-def test_a_command_says_which_setting_is_wrong(called: Call, tmp_path: Path) -> None:
+def test_models_says_which_setting_is_wrong(called: Call, tmp_path: Path) -> None:
+    done = called("models", MODEL_DIR=str(tmp_path / "mien"))
+    assert done.returncode == 0
+    assert f"MODEL_DIR is {tmp_path}/mien: there is no such folder" in done.stderr
     (tmp_path / "model.tar.gz").touch()
-    done = called("engines", MODEL_DIR=str(tmp_path / "model.tar.gz"))
+    done = called("models", MODEL_DIR=str(tmp_path / "model.tar.gz"))
     assert done.returncode == 2
     assert "MODEL_DIR is" in done.stderr
-    done = called("engines", MODEL_REPOSITORY="/no/such/folder")
+    done = called("models", MODEL_REPOSITORY="/no/such/folder")
     assert (done.returncode, done.stdout) == (2, "")
     assert "MODEL_REPOSITORY is '/no/such/folder'" in done.stderr

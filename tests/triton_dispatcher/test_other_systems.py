@@ -33,12 +33,12 @@ import fcntl
 
 
 def test_an_author_s_day(tmp_path: Path) -> None:
-    """A class is written, tested, checked and packed."""
+    """A class is written, tested, checked, shown and packed."""
     code = """
 import runpy, sys, unittest
 from tool.__main__ import main
 for line in (
-    ["new-client", "double"], ["check", "."], ["pack", "."],
+    ["new-client", "double"], ["check", "."], ["models"], ["pack", "."],
 ):
     assert main(line) == 0, line
 sys.argv = ["test"]

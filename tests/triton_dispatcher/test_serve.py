@@ -120,9 +120,9 @@ def test_a_command_without_its_packages_says_so(
     def run(_: object) -> None:
         raise error
 
-    monkeypatch.setattr("tool.engines.command.run", run)
+    monkeypatch.setattr("tool.commands.models.run", run)
     if fix:
-        assert fix in said(capsys, "engines")
+        assert fix in said(capsys, "models")
     else:
         with pytest.raises(ModuleNotFoundError, match="nothing"):
-            main(["engines"])
+            main(["models"])
