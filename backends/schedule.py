@@ -119,7 +119,7 @@ class ScheduledSession:
             self._megabytes = max(0, resident() - before) >> 20
         own = self._beside.by_rows
         self.by_rows = own and ByRows(own.outputs, self.run)
-        self._here = self.begun = 0
+        self._here = self._running_beside = self.begun = 0
         self._is_taken = False
         self._changed = Condition()
 
@@ -144,14 +144,15 @@ class ScheduledSession:
             while is_few and self._is_taken:
                 self._changed.wait()
             self._is_taken |= is_few
+            self._running_beside += not is_few
         try:
             yield self._in_turn if is_few else self._beside
         finally:
             with self._changed:
                 self._here -= 1
-                if is_few:
-                    self._is_taken = False
-                    self._changed.notify()
+                self._running_beside -= not is_few
+                self._is_taken &= not is_few
+                self._changed.notify_all()
 
     def measure(self, item: Item, max_batch_size: int) -> MeasuredRuns:
         """Return how runs share the cores best, by runs of such requests.
@@ -190,7 +191,8 @@ class ScheduledSession:
                 return
             self.schedule = replace(schedule, in_turn=self.at_once)
             self.at_once = 1
-            if not self._here and self._beside is not self._in_turn:
+            self._changed.wait_for(lambda: not self._running_beside)
+            if self._beside is not self._in_turn:
                 self._beside.close()
                 self._beside = self._in_turn
 

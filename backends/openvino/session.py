@@ -212,4 +212,6 @@ def core() -> Any:
             f"OpenVINO cannot be imported ({error}).",
             "install it in the environment of the container: pip install --no-deps openvino",
         ) from error
+    # Its first use sets a static of C++ up, for which two threads at once wait for each other.
+    openvino.Type.f32.to_dtype()
     return openvino.Core()
