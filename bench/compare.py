@@ -84,15 +84,12 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--callers", nargs="*", type=int, default=[1, 4, 8, 16])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=4.0, help="of one measurement")
-    parser.add_argument("--megapixels", type=float, default=work.MEGAPIXELS, help="of the JPEG")
     parser.add_argument(
-        "--tokens", nargs="+", type=int, default=[work.TOKENS], help="of the texts; they take turns"
-    )
-    parser.add_argument(
-        "--limit",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="measure the in-process limit too; there is none for texts of several lengths",
+        "--tokens",
+        nargs="+",
+        type=int,
+        default=[work.TOKENS],
+        help="of the texts; they take turns, without a limit",
     )
     parser.add_argument(
         "--precision",
@@ -109,7 +106,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
 def payloads(model: str, options: argparse.Namespace) -> list[Any]:
     """Return what is asked in turn."""
     lengths = options.tokens if model == "bert_base" else options.tokens[:1]
-    return [work.payload(model, megapixels=options.megapixels, tokens=tokens) for tokens in lengths]
+    return [work.payload(model, tokens=tokens) for tokens in lengths]
 
 
 def compare(model: str, repository: Path, cache: Path, options: argparse.Namespace) -> Found:
@@ -119,7 +116,7 @@ def compare(model: str, repository: Path, cache: Path, options: argparse.Namespa
         limit = stack.enter_context(Limit(repository, model))
         right, ways = limit.answer(wanted[0]), {}
         engine = engines_at(options.precision)[-1]
-        if options.limit and len(wanted) == 1:
+        if len(wanted) == 1:
             engines, seconds = engines_at(options.precision), options.seconds / 2
             ways = best_ways(limit, model, wanted[0], CPUS, options.callers, seconds, engines)
             engine = max(ways.items())[1].engine

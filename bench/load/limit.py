@@ -30,7 +30,6 @@ class Way:
         threads: that do the whole work, each for itself.
         intra_op_threads: of one run in the engine.
         batch: payloads that a thread runs at once.
-        spinning: whether ONNX Runtime's threads look for work in a loop before they sleep.
         engine: that runs the model.
         streams: runs at a time that OpenVINO has threads for; the threads share them.
 
@@ -39,14 +38,12 @@ class Way:
     threads: int
     intra_op_threads: int
     batch: int = 1
-    spinning: bool = False
     engine: Engine = Engine.ONNXRUNTIME
     streams: int = 1
 
     def __str__(self) -> str:
-        spinning = " spinning" if self.spinning else ""
         batch = f", batches of {self.batch}" if self.batch > 1 else ""
-        each = f"{self.intra_op_threads} intra-op{spinning}"
+        each = f"{self.intra_op_threads} intra-op"
         if self.engine is not Engine.ONNXRUNTIME:
             each = f"{self.streams} streams of {self.intra_op_threads}"
         return f"{self.engine}, {self.threads} threads × {each}{batch}"
@@ -68,10 +65,9 @@ def ways_of(engine: Engine, cpus: int, batch: int) -> list[Way]:
     """Return the ways to try: a run on each core, and each run on all cores."""
     each, whole = divide_cores(engine, cpus, 1, batch), divide_cores(engine, cpus, cpus, batch)
     # With OpenVINO a second thread can prepare while the payloads of the first one run.
-    on_onnxruntime = engine is Engine.ONNXRUNTIME
-    other = replace(whole, spinning=True) if on_onnxruntime else replace(whole, threads=2)
-    more = [replace(each, threads=cpus + 1)] if batch == 1 else []
-    return [*dict.fromkeys([each, whole, other, *more])]
+    more = [] if engine is Engine.ONNXRUNTIME else [replace(whole, threads=2)]
+    more += [replace(each, threads=cpus + 1)] if batch == 1 else []
+    return [*dict.fromkeys([each, whole, *more])]
 
 
 @dataclass(frozen=True)
@@ -139,12 +135,8 @@ def main(repository: str, modelname: str) -> None:
         threads: int,
         streams: int,
         number: int,  # noqa: ARG001  sessions of several numbers are several
-        *,
-        spinning: bool,
     ) -> Any:
-        how = partial(
-            open_session, engine=engine, threads=threads, streams=streams, spinning=spinning
-        )
+        how = partial(open_session, engine=engine, threads=threads, streams=streams)
         few = kind.file.resolve().with_suffix(work.FEW)
         if isinstance(kind, work.Bert) and few.exists():
             return work.FewRows(how(few), kind.mask)
@@ -154,10 +146,7 @@ def main(repository: str, modelname: str) -> None:
         """Return one for each thread: in ONNX Runtime, runs on several cores share none."""
         shared = way.engine is not Engine.ONNXRUNTIME or way.intra_op_threads == 1
         wanted = way.engine, way.intra_op_threads, way.streams
-        return [
-            session(*wanted, 0 if shared else number, spinning=way.spinning)
-            for number in range(way.threads)
-        ]
+        return [session(*wanted, 0 if shared else number) for number in range(way.threads)]
 
     for line in sys.stdin:
         command = json.loads(line)

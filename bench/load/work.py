@@ -236,16 +236,15 @@ def join_inputs(inputs: Sequence[Tensors]) -> Tensors:
 # What everybody is asked.
 
 
-MEGAPIXELS = 768 * 576 / 1e6
 TOKENS = 9
 
 
-def payload(modelname: str, *, megapixels: float = MEGAPIXELS, tokens: int = TOKENS) -> Any:
+def payload(modelname: str, *, tokens: int = TOKENS) -> Any:
     """Return the payload of every request: a 768×576 JPEG, or 9 tokens of text."""
     if modelname == "bert_base":
         # [CLS], [MASK], the full stop and [SEP] are four.
         return {"text": "the " * (tokens - 4) + "[MASK]."}
-    return {"img": base64.b64encode(jpeg(megapixels)).decode()}
+    return {"img": base64.b64encode(jpeg()).decode()}
 
 
 def body(modelname: str, **size: Any) -> dict[str, Any]:
@@ -253,14 +252,13 @@ def body(modelname: str, **size: Any) -> dict[str, Any]:
     return {"modelname": modelname, "payload": payload(modelname, **size)}
 
 
-def jpeg(megapixels: float) -> bytes:
-    """Return a JPEG, 4:3, made from a picture of the tests.
+def jpeg() -> bytes:
+    """Return a JPEG made from a picture of the tests.
 
     Noise is added, for an enlarged picture is smooth, and decodes faster than one of its size
-    from a camera: at 768×576 the file has the 160 kB that such a one has.
+    from a camera: the file has the 160 kB that such a one has.
     """
-    height = round((megapixels * 1e6 * 3 / 4) ** 0.5)
-    size = (round(megapixels * 1e6 / height), height)
+    size = (768, 576)
     enlarged = Image.open(PROJECT / "tests" / "pictures" / "coffee.png").convert("RGB").resize(size)
     noise = np.random.default_rng(5).normal(0, NOISE, (*size[::-1], 1))
     pixels = np.clip(np.asarray(enlarged) + noise, 0, 255).astype(np.uint8)

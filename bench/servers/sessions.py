@@ -45,19 +45,16 @@ def has_bf16() -> bool:
     return not NATIVE_BF16.isdisjoint(flags.split())
 
 
-def open_session(
-    file: Path, engine: Engine, *, threads: int, streams: int = 1, spinning: bool = False
-) -> Any:
+def open_session(file: Path, engine: Engine, *, threads: int, streams: int = 1) -> Any:
     """Open a model as a session with ONNX Runtime's interface, for any thread.
 
     OpenVINO has threads for `streams` runs at a time; ONNX Runtime runs in the threads that call.
-    Its threads look for work in a loop before they sleep if `spinning`.
     """
     if engine is Engine.ONNXRUNTIME:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
-        options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         return onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
     return OpenVino(file, engine, threads, streams)
 

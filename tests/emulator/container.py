@@ -186,7 +186,6 @@ def main() -> None:
     port = 0 if FAULT == "other port" else int(os.environ["SAGEMAKER_BIND_TO_PORT"])
     kind = OneAtATime if FAULT == "one at a time" else Server
     server = kind(("", port), Handler)
-    further = Server(("", 0), Handler) if FAULT == "further port" else None
 
     def stop(*_: Any) -> None:
         say("SIGTERM")
@@ -200,7 +199,6 @@ def main() -> None:
     say("the container starts")
     server.serve_forever(0.05)
     server.server_close()  # waits for the requests
-    del further
     sys.stdout.flush()
     os._exit(3 if FAULT == "exit code" else 0)
 

@@ -11,15 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from sagemaker_emulator.conformance.exchange import Failed, NotApplicable, Reply, Request, Settings
-from sagemaker_emulator.host import processes
 from sagemaker_emulator.host.calls import Address, NoAnswer, ask
 from sagemaker_emulator.host.containers import (
     BIND_TO_PORT,
     NEEDED_PORTS,
     SAFE_PORTS,
     Container,
-    Image,
-    LocalProgram,
     Program,
     Remote,
     Start,
@@ -55,7 +52,6 @@ class Subject:
         self.lines: list[str] = []
         self.not_ready = "it was not started"
         self.ready_s = 0.0
-        self.given_port = 0
         self.stopped = ""
         self.code: int | None = None
 
@@ -106,8 +102,6 @@ class Subject:
         self.container: Container = container_of(self.what, how)
         self.lives += 1  # from here on something may have to be taken away
         self.container.start()
-        environment = how.environment
-        self.given_port = int(environment.get(BIND_TO_PORT, self.container.address.port))
         self.wait()
 
     def wait(self) -> None:
@@ -144,18 +138,6 @@ class Subject:
     @property
     def address(self) -> Address:
         return self.container.address
-
-    @property
-    def pid(self) -> int:
-        """Its first process, where that runs on this machine; else 0."""
-        container = self.container
-        if isinstance(container, LocalProgram) and container.process:
-            return container.process.pid if processes.PROC.is_dir() else 0
-        if isinstance(container, Image):
-            state = docker("inspect", "--format", "{{.State.Pid}} {{.Id}}", container.name)
-            pid, _, name = state.strip().partition(" ")
-            return int(pid) if processes.belongs_to(int(pid), name) else 0
-        return 0
 
     def ask(
         self,

@@ -46,7 +46,7 @@ def test_a_report_for_machines_and_one_for_people(
     assert found["summary"]["fail"] == 1
     assert by_name["errors.answered"]["outcome"] == "fail"
     assert "characters" in by_name["errors.answered"]["came"]
-    for name in ("start.ready", "ports.range", "stop.sigterm", "stop.drain"):
+    for name in ("start.ready", "stop.sigterm", "stop.drain"):
         assert by_name[name]["outcome"] == "not applicable", name
     for one in found["checks"]:
         assert all(one[part] for part in ("asked", "came", "why", "fix")), one

@@ -34,7 +34,6 @@ MORE_FAULTS = {
     "one at a time": "concurrency.ping",
     "drops requests": "stop.drain",
     "no 409": "multi-model.twice",
-    "further port": "ports.range",
     "short attributes": "headers.taken",
     "silent errors": "errors.answered",
     "exit code": "stop.sigterm",
