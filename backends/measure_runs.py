@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     Run = Callable[[int], object]
     """Runs the model once, for so many requests together."""
 
-LEAST_GAIN, LEAST_JOINED = 0.9, 1.15
+LEAST_GAIN, LEAST_JOINED = 0.9, 1.25
 """What runs side by side have to bring at least, and what those of several requests have to.
 
 Each of several requests waits for all of them.
@@ -31,7 +31,7 @@ JPEG for ResNet-50 costs in the web worker."""
 BUSY = 1.2
 """Times its processor time that a run on one core takes where others need the cores too."""
 
-TIMES = 2
+TIMES = 3
 BLOCK = bytes(2**16)
 
 

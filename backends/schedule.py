@@ -11,7 +11,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from threading import Condition
+from threading import Condition, Lock
 from typing import TYPE_CHECKING, Any
 
 from backends.batching.item import ByRows
@@ -121,7 +121,8 @@ class ScheduledSession:
         self.by_rows = own and ByRows(own.outputs, self.run)
         self._here = self._running_beside = self.begun = 0
         self._is_taken = False
-        self._changed = Condition()
+        one_changes = Lock()
+        self._changed, self._left = Condition(one_changes), Condition(one_changes)
 
     @property
     def joined(self) -> bool:
@@ -152,7 +153,8 @@ class ScheduledSession:
                 self._here -= 1
                 self._running_beside -= not is_few
                 self._is_taken &= not is_few
-                self._changed.notify_all()
+                self._changed.notify()
+                self._left.notify()
 
     def measure(self, item: Item, max_batch_size: int) -> MeasuredRuns:
         """Return how runs share the cores best, by runs of such requests.
@@ -191,7 +193,7 @@ class ScheduledSession:
                 return
             self.schedule = replace(schedule, in_turn=self.at_once)
             self.at_once = 1
-            self._changed.wait_for(lambda: not self._running_beside)
+            self._left.wait_for(lambda: not self._running_beside)
             if self._beside is not self._in_turn:
                 self._beside.close()
                 self._beside = self._in_turn

@@ -37,10 +37,10 @@ class TestMeasurement:
         [
             ((100, 91), (), MeasuredRuns(2, 2, 1, joined=False, gain=0.91)),
             ((100, 89), (), MeasuredRuns(2, 1, 1, joined=False)),
-            ((100, 130), (148, 149), MeasuredRuns(2, 2, 1, joined=False, gain=1.3)),
-            ((100, 130), (151, 140), MeasuredRuns(2, 1, 1, joined=True)),
+            ((100, 130), (161, 162), MeasuredRuns(2, 2, 1, joined=False, gain=1.3)),
+            ((100, 130), (163, 140), MeasuredRuns(2, 1, 1, joined=True)),
             ((100, 90), (120, 137), MeasuredRuns(2, 1, 1, joined=True)),
-            ((100, 90), (120, 144), MeasuredRuns(2, 2, 1, joined=True, gain=1.2)),
+            ((100, 90), (120, 156), MeasuredRuns(2, 2, 1, joined=True, gain=1.3)),
         ],
     )
     def test_the_way_with_more_answers_is_taken_if_it_is_worth_it(
