@@ -134,7 +134,6 @@ class OnnxSession:
     def __init__(
         self, file: Path, settings: SessionSettings, providers: Sequence[Provider]
     ) -> None:
-        self.on_cpu = [name for name, _ in providers] == [CPU]
         self._session = open_model(file, session_options(settings), providers)
         self._shrinking = import_onnxruntime().RunOptions()
         self._shrinking.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
@@ -149,7 +148,7 @@ class OnnxSession:
 
         Raises Exception: what ONNX Runtime raises.
         """
-        shrinking = self.on_cpu and self._sizes.shrinks(inputs)
+        shrinking = self._sizes.shrinks(inputs)
         options = self._shrinking if shrinking else None
         came = self._session.run(list(outputs), dict(inputs), options)
         if shrinking:

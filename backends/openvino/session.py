@@ -40,8 +40,6 @@ class OpenVinoSession:
     Raises ModelConfigError: OpenVINO cannot read or compile the file.
     """
 
-    on_cpu = True
-
     def __init__(
         self, file: Path, properties: Mapping[str, Any], shared: Path | None = None
     ) -> None:
