@@ -149,15 +149,8 @@ def find_choice(
     return found
 
 
-def keep_choice(
-    config: Mapping[str, Any],
-    folder: Path,
-    file: Path,
-    found: EngineChoice,
-    environment: Mapping[str, str],
-) -> None:
+def keep_choice(kept: Path | None, found: EngineChoice) -> None:
     """Cache a choice of which more is known now."""
-    kept = cached_file(folder, file, preference(config, environment), environment)
     if kept:
         with suppress(OSError):
             write_json(kept, asdict(found))
@@ -200,7 +193,8 @@ def read(kept: Path, limit: float) -> EngineChoice | None:
     """Return a choice from the cache; None where there is none, or it had less time than now."""
     with suppress(ValueError, KeyError, TypeError):
         known = parse_choice(read_json(kept))
-        return None if 0 < known.gave_up_s < limit else known
+        lacks_runs = limit > LIMIT_S and known.signature and not known.runs
+        return None if lacks_runs or 0 < known.gave_up_s < limit else known
     return None
 
 

@@ -31,6 +31,8 @@ JPEG for ResNet-50 costs in the web worker."""
 BUSY = 1.2
 """Times its processor time that a run on one core takes where others need the cores too."""
 
+MOST_S = 0.5  # of a run that is measured: some 20 for each core follow
+
 TIMES = 3
 BLOCK = bytes(2**16)
 
@@ -53,13 +55,14 @@ class MeasuredRuns:
 
     def sentence(self) -> str:
         """Return it in words, for the log."""
-        said = f"on {self.cpus} cores runs take turns"
+        said = f"a run has all {self.cpus} cores"
         if self.at_once > 1:
             said = (
-                f"beyond {self.in_turn} at a time, {self.at_once} of its runs share {self.cpus} "
-                f"cores: {self.gain:.2f} times the answers for {self.megabytes} MB"
+                f"up to {self.in_turn} at a time run on all {self.cpus} cores, more of them "
+                f"{self.at_once} side by side: {self.gain:.2f} times the answers, "
+                f"{self.megabytes} MB"
             )
-        return f"{said}; {'requests share runs' if self.joined else 'each has one request'}"
+        return f"{said}; {'requests share runs' if self.joined else 'one request per run'}"
 
 
 class Busy(Exception):
@@ -76,6 +79,8 @@ def measure_runs(
     Raises Exception: what the engine raises. Raises Busy: others need the cores at the moment.
     """
     spent = processor_time(beside)
+    if spent > MOST_S:
+        raise ValueError(f"a run takes {spent:.1f} s of a core.")
     if min(wall_time(beside) for _ in range(TIMES)) > BUSY * spent:
         raise Busy
     ways = [(in_turn, 1, 1), (beside, at_once, 1)]
@@ -124,8 +129,8 @@ def answer_callers(run: Run, at_once: int, requests: int, cpus: int, prepare_s: 
         with free:
             run(requests)
 
-    callers = 2 * cpus
+    callers, runs = 2 * cpus, max(cpus, 2 * cpus // requests)
     with ThreadPoolExecutor(callers) as pool:
         begun = time.perf_counter()
-        list(pool.map(ask, range(2 * callers)))
-        return 2 * callers * requests / (time.perf_counter() - begun)
+        list(pool.map(ask, range(runs)))
+        return runs * requests / (time.perf_counter() - begun)

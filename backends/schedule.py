@@ -19,7 +19,7 @@ from backends.batching.run_items import rows_of, run_items
 from backends.engine_choice import ENGINE, ONNXRUNTIME, OPENVINO
 from backends.machine.allocator import resident
 from backends.machine.cpu_share import CORES_OF_A_RUN, threads_of_an_instance, usable_cpus
-from backends.measure_runs import Busy, MeasuredRuns, measure_runs
+from backends.measure_runs import TOGETHER, Busy, MeasuredRuns, measure_runs
 from backends.model_config import (
     DYNAMIC,
     DYNAMIC_BATCHING,
@@ -91,10 +91,13 @@ def schedule_runs(
     is_fixed = all(DYNAMIC not in dims_of(one) for one in config.get("input") or [])
     joined = runs.joined if runs else not is_fixed
     joined |= bool(config.get(DYNAMIC_BATCHING))  # such as a preferred size
+    few = max(1, cpus // CORES_OF_A_RUN)
+    if size > SMALL:  # opened once: its runs share the weights
+        return Schedule(cpus, few, in_turn=0, joined=joined, is_guessed=few == 1 and not runs)
     if runs and runs.cpus == cpus:
         return Schedule(cpus, runs.at_once, runs.in_turn, joined)
-    at_once = max(1, cpus // CORES_OF_A_RUN) if joined else min(cpus, MOST_AT_ONCE)
-    return Schedule(cpus, at_once if size <= SMALL else 1, joined=joined, is_guessed=True)
+    at_once = few if joined else min(cpus, MOST_AT_ONCE)
+    return Schedule(cpus, at_once, joined=joined, is_guessed=True)
 
 
 class ScheduledSession:
@@ -120,7 +123,7 @@ class ScheduledSession:
         own = self._beside.by_rows
         self.by_rows = own and ByRows(own.outputs, self.run)
         self._here = self._running_beside = self.begun = 0
-        self._is_taken = False
+        self._is_taken = self.is_closing = False
         one_changes = Lock()
         self._changed, self._left = Condition(one_changes), Condition(one_changes)
 
@@ -163,7 +166,7 @@ class ScheduledSession:
         """
 
         def run(session: Any, requests: int) -> None:
-            if self.begun > begun:
+            if self.begun > begun or self.is_closing:
                 raise Busy
             came = run_items(
                 [item] * requests,
@@ -176,6 +179,8 @@ class ScheduledSession:
 
         begun = self.begun
         rows = rows_of(item, max_batch_size) if max_batch_size else 1
+        if rows * TOGETHER > max_batch_size >= TOGETHER:
+            raise ValueError(f"{rows} rows are too many to be joined.")
         measured = measure_runs(
             partial(run, self._in_turn),
             partial(run, self._beside),
@@ -220,7 +225,8 @@ def open_on_cpu(
     def open_session(threads: int, at_once: int) -> OpenVinoSession | OnnxSession:
         if found.engine == OPENVINO:
             return OpenVinoSession(file, properties(found.precision, threads, at_once), shared)
-        share = replace(settings, intra_op_threads=max(1, threads // at_once))
+        # Those who call compute too; a session's own threads serve all of them.
+        share = replace(settings, intra_op_threads=max(1, threads - at_once + 1))
         return OnnxSession(file, share, [(CPU, {})])
 
     if found.engine != OPENVINO and has_operator(file, SCALED_BY_THREAD):

@@ -130,7 +130,8 @@ def measure_on(
     Raises Exception: what the engine raises, or where others need the cores.
     """
     size = sum(one.stat().st_size for one in files_of(file))
-    session = open_on_cpu(file, found, schedule_runs({}, None, size), SessionSettings())
+    config = {"input": [{"dims": list(one.shape[1:])} for one in signature.inputs]}
+    session = open_on_cpu(file, found, schedule_runs(config, None, size), SessionSettings())
     is_batch = all(one.shape[:1] == (DYNAMIC,) for one in signature.inputs)
     item = Item(given, tuple(one.name for one in signature.outputs))
     try:

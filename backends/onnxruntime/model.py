@@ -30,9 +30,11 @@ from backends.engine_choice import (
     CACHE_VARIABLE,
     ONNXRUNTIME,
     EngineChoice,
+    cached_file,
     choice_for_onnxruntime,
     hide,
     keep_choice,
+    preference,
     show,
 )
 from backends.machine import allocator
@@ -65,6 +67,7 @@ class TritonPythonModel:
     _session: Session | None = None
     _threads: ThreadPoolExecutor | None = None
     _shown: Path | None = None
+    _measuring: Thread | None = None
 
     model_file = staticmethod(session.model_file)
 
@@ -107,7 +110,8 @@ class TritonPythonModel:
         """
         config = json.loads(args["model_config"])
         config_check.refuse_unsupported(config)
-        found, opened, signature = self._open(config, self._file(config), args)
+        file = self._file(config)
+        found, opened, signature = self._open(config, file, args)
         pb_utils.Logger.log_info(f"model '{config['name']}': {found.sentence()}")
         with ExitStack() as failing:
             failing.callback(opened.close)
@@ -123,15 +127,23 @@ class TritonPythonModel:
         shared = find_shared_folder(os.environ)
         self._shown = show(found, shared, config["name"], args["model_version"])
         if isinstance(opened, ScheduledSession) and opened.schedule.is_guessed and found.signature:
+            kept = cached_file(self._folder(), file, preference(config, os.environ), os.environ)
             self._answering.keeps_item = True
-            Thread(target=self._measure, args=(config, found, opened), daemon=True).start()
+            arguments = config, found, opened, kept
+            self._measuring = Thread(target=self._measure, args=arguments, daemon=True)
+            self._measuring.start()
         allocator.give_back()
 
     def _measure(
-        self, config: Mapping[str, Any], found: EngineChoice, opened: ScheduledSession
+        self,
+        config: Mapping[str, Any],
+        found: EngineChoice,
+        opened: ScheduledSession,
+        kept: Path | None,
     ) -> None:
         """Measure how runs share the cores best, with a request that came, when nobody asks."""
-        wait_s, cpus = IDLE_S, os.cpu_count() or 1
+        # Not all models at the same moment.
+        wait_s, cpus = IDLE_S * (1 + os.getpid() % 5), opened.schedule.threads
         while True:
             idle, begun = idle_cpu_seconds(), opened.begun
             if self._closing.wait(wait_s):
@@ -149,7 +161,7 @@ class TritonPythonModel:
                 continue
             self._answering.keeps_item, self._answering.item = False, None
             found = replace(found, runs=runs)
-            keep_choice(config, self._folder(), self._file(config), found, os.environ)
+            keep_choice(kept, found)
             at_once = opened.at_once
             opened.follow(schedule_runs(config, runs, 0))
             for _ in range(at_once - opened.at_once):
@@ -175,6 +187,8 @@ class TritonPythonModel:
             pb_utils.Logger.log_warn(f"model '{config['name']}': {warning}")
         settings = session_settings(config)
         if not on_cpu:
+            threads = schedule_runs(config, None, 0).threads  # of what CUDA's provider lacks
+            settings = replace(settings, intra_op_threads=threads)
             on_gpu = GpuSession(file, config, settings, providers)
             found = EngineChoice(ONNXRUNTIME, on_gpu.precision, reason="on a GPU")
             return found, on_gpu, on_gpu.signature
@@ -189,8 +203,12 @@ class TritonPythonModel:
         if self._session is None:
             raise RuntimeError("the session was closed, but a request came after it.")
         asked = [self._answering.read(request) for request in requests]
-        if self._threads is None:
+        if self._threads is None and self._session.joined:
             return self._answering.responses(asked)
+        if self._threads is None:
+            for one in asked:
+                self._answering.send([one], self._answering.results([one]))
+            return None
         # Those that are alike in length are run together.
         kept = sorted((one.kept() for one in asked), key=triton_requests.size_of)
         while kept:
@@ -222,6 +240,9 @@ class TritonPythonModel:
         """Free the model and its memory, when everything is answered."""
         if self._session:
             self._closing.set()
+            if self._measuring and isinstance(self._session, ScheduledSession):
+                self._session.is_closing = True
+                self._measuring.join()
             hide(self._shown)
             if self._threads:
                 self._threads.shutdown()

@@ -21,7 +21,7 @@ ROOMS = {
     "dispatcher": (("dispatcher",), 14_000),
     "clients": (("clients",), 9_005),
     "container": (("container",), 3_500),
-    "backends": (("backends",), 4_560),
+    "backends": (("backends",), 4_600),
     "weights": (("weights", "container/image"), 1_870),
     "tool": (("tool",), 4_500),
     "emulator": (("emulator",), 2_900),
@@ -94,7 +94,7 @@ def counts() -> dict[str, tuple[Callable[[], int], int]]:
 
     return {
         **{f"lines of {name}": (of_room(name), most) for name, (_, most) in ROOMS.items()},
-        "lines of all rooms": (lambda: lines(production()), 42_000),
+        "lines of all rooms": (lambda: lines(production()), 42_100),
         "lines of tests": (lambda: lines(below("tests", "emulator", tests=True)), 42_000),
         "words of pages": (words_of_pages, 32_000),
         "circles of imports": (lambda: len(circles()), 0),

@@ -156,7 +156,8 @@ class TestTheCache:
     ) -> None:
         more = replace(ask(), runs=MeasuredRuns(8, 4, 2, joined=True, gain=1.31, megabytes=90))
         given = {"ENGINE_CACHE": str(cache)}
-        engine_choice.keep_choice(cpu_config(), file.parents[1], file, more, given)
+        kept = engine_choice.cached_file(file.parents[1], file, DEFAULT, given)
+        engine_choice.keep_choice(kept, more)
         assert ask() == more
         assert len(trials) == 1
 
@@ -329,8 +330,8 @@ def test_a_verdict_is_one_sentence() -> None:
     assert found.sentence() == said
     runs = MeasuredRuns(8, 4, 2, joined=False, gain=1.3, megabytes=90)
     assert replace(found, runs=runs).sentence() == (
-        f"{said}; beyond 2 at a time, 4 of its runs share 8 cores: 1.30 times the answers for "
-        "90 MB; each has one request"
+        f"{said}; up to 2 at a time run on all 8 cores, more of them 4 side by side: "
+        "1.30 times the answers, 90 MB; one request per run"
     )
     turns = replace(found, runs=MeasuredRuns(2, 1, 1, joined=True)).sentence()
-    assert turns == f"{said}; on 2 cores runs take turns; requests share runs"
+    assert turns == f"{said}; a run has all 2 cores; requests share runs"

@@ -153,12 +153,15 @@ def test_a_small_model_is_opened_twice_before_anything_is_measured(
     config = {**cpu_config(engine="onnxruntime", NUM_STREAMS="3"), "input": [{"dims": sizes}]}
     expected = Schedule(cpus, at_once, joined=sizes == [-1], is_guessed=True)
     assert schedule_runs(config, None, SMALL, cpus) == expected
-    assert schedule_runs(config, None, SMALL + 1, cpus).at_once == 1
+    large = schedule_runs(config, None, SMALL + 1, cpus)
+    assert (large.at_once, large.in_turn) == (max(1, cpus // 4), 0)
 
 
-def test_what_was_measured_counts_on_as_many_cores_and_for_a_large_model_too() -> None:
+def test_what_was_measured_counts_on_as_many_cores() -> None:
     config = {**cpu_config(), "input": [{"dims": [3, 8, 8]}]}
-    assert schedule_runs(config, MEASURED, SMALL + 1, 16) == Schedule(16, 4, in_turn=2)
+    assert schedule_runs(config, MEASURED, SMALL, 16) == Schedule(16, 4, in_turn=2)
+    large = Schedule(16, 4, in_turn=0)
+    assert schedule_runs(config, MEASURED, SMALL + 1, 16) == large
     other = Schedule(8, 2, joined=True, is_guessed=True)
     assert schedule_runs(config, MEASURED, 0, 8) == other
 

@@ -79,7 +79,7 @@ class TestMeasurement:
             free.release()
 
         assert answer_callers(run, 2, 3, 4, 0.0001) > 0
-        assert ran == [3] * 16
+        assert ran == [3] * 4
 
 
 class TestScheduledSession:
