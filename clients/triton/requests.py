@@ -178,7 +178,7 @@ def set_place(tensor: Any, region: Region, size: int, place: int) -> None:
 def bytes_of(name: str, array: npt.NDArray[np.generic]) -> bytes:
     """Return an input for Triton; of texts each has its length in front."""
     try:
-        return binary_data(array)
+        return binary_data(array) if array.dtype.kind in "OSU" else array.tobytes()
     except ValueError as error:
         raise TensorsRefused(f"input {name!r} cannot be sent: {error}") from error
 

@@ -121,7 +121,7 @@ def test_the_largest_batches_and_mixed_load_stay_within_it(scarce: Endpoint) -> 
     assert failed == []
     regions = Path("/dev/shm").glob(f"triton_dispatcher_{scarce.process.pid}_*")
     assert 0 < sum(path.stat().st_size for path in regions) <= 64 * MIB
-    answer = scarce.ask(modelname="bert_base", payload=masks(150))
+    answer = scarce.ask(modelname="bert_base", payload=masks(400))
     assert answer.status == 507
     error = answer.json["error"]
     assert error["code"] == "too_large_at_once"

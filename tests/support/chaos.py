@@ -276,7 +276,7 @@ def soak(endpoint: Endpoint, seconds: float, every: float) -> None:
 
 def held_mb(endpoint: Endpoint) -> float:
     """Return what the container's processes hold; shared pages count in parts."""
-    return sum(size for _, size in memory_mb(endpoint.process.pid))
+    return memory_mb(endpoint.process.pid)
 
 
 def say(line: str) -> None:
