@@ -93,8 +93,8 @@ def test_it_runs_locked_down_and_with_64_mb_of_shared_memory(image: str) -> None
         assert container.inside("id", "-u").strip() == "1000"
         assert_readme(container)
         container.inside("/opt/triton-dispatcher/.venv/bin/python", "-m", "container.health")
-        # One text whose logits alone would need 18 MB is refused, and everything goes on.
-        answer = container.ask(modelname="bert_base", payload={"text": "[MASK] " * 150})
+        # One text whose logits alone would need 20 MB is refused, and everything goes on.
+        answer = container.ask(modelname="bert_base", payload={"text": "[MASK] " * 170})
         assert answer.status == 507
         assert "--shm-size" in answer.json["error"]["message"]
         assert container.call("/ping").status == 200
