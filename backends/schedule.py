@@ -2,8 +2,8 @@
 
 A lone request has all cores. Under load a run has its share of them: none of its threads waits for
 another, which may have lost its core to a web worker that decodes a picture. So a model is opened
-twice where that pays, and requests share runs where a row costs less then; `backends.engines`
-measures both.
+twice where that pays, and requests share runs where a row costs less then; `backends.measure_runs`
+finds out.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ MOST_AT_ONCE = 8
 no request is answered where all began together."""
 
 SMALL = 128 * 2**20
-"""Bytes of a model that is opened twice though nothing was measured."""
+"""Bytes of a model up to which it may be opened twice."""
 
 
 @dataclass(frozen=True)

@@ -203,9 +203,9 @@ class TritonPythonModel:
         if self._session is None:
             raise RuntimeError("the session was closed, but a request came after it.")
         asked = [self._answering.read(request) for request in requests]
-        if self._threads is None and self._session.joined:
-            return self._answering.responses(asked)
         if self._threads is None:
+            if self._session.joined:
+                return self._answering.responses(asked)
             for one in asked:
                 self._answering.send([one], self._answering.results([one]))
             return None

@@ -1,4 +1,4 @@
-"""What Docker Compose reads, by Docker Compose, and what Grafana is told in it."""
+"""What Docker Compose reads, by Docker Compose, and what it says to Grafana."""
 
 from __future__ import annotations
 
