@@ -121,7 +121,8 @@ def another_type(came: str, wanted: str) -> str:
     if wanted == "BYTES":
         return 'send texts in a V2 body, with "datatype": "BYTES"'
     numpy_name = np.dtype(DTYPES[wanted]).name
-    return f'send it as "datatype": "{wanted}" in JSON, or array.astype("{numpy_name}") as npy'
+    said = f'send it as "datatype": "{wanted}" in JSON, or array.astype("{numpy_name}") as npy'
+    return f"{said}; pixels are 0 to 255" if (came[:2], wanted) == ("FP", "UINT8") else said
 
 
 def one_axis_more(came: Sequence[int], wanted: Sequence[int], most: int) -> str:
