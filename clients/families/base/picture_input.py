@@ -1,31 +1,16 @@
-"""The base of the families for pictures: pixels in batches, as a model takes them."""
+"""The input tensor of a model that takes pictures: their pixels."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
-from clients.base import Environment
-from clients.families.base.dispatch_toml import (
-    COLOUR,
-    SIZE,
-    SPREAD,
-    TENSOR,
-    Keys,
-    key,
-    one_of,
-)
-from clients.families.base.family import Family, P, show_spec
-from clients.images.pictures import EXAMPLE, Picture
-from clients.images.resizing import FILTERS, planes, resized
+from clients.families.base.family import Family, show_spec
 from clients.triton.server import Signature, TensorSpec
-
-Colour = tuple[float, ...]
 
 DTYPES: Mapping[str, type[np.generic]] = {
     "FP32": np.float32,
@@ -33,43 +18,6 @@ DTYPES: Mapping[str, type[np.generic]] = {
     "UINT8": np.uint8,
 }
 CHANNELS_AT = {"NCHW": 0, "NHWC": 2}
-
-
-def filter_key() -> Any:
-    """Declare the key for how pictures are resized."""
-    return key(one_of(*FILTERS), "the filter, as in Pillow, with antialiasing", "bicubic")
-
-
-@dataclass(frozen=True, kw_only=True)
-class PixelKeys(Keys):
-    """The keys of families for pictures that say what the numbers of a pixel are."""
-
-    pixels: str | None = key(
-        one_of("0-1", "0-255"), "the range of a channel; else 0-1, or UINT8's 0-255", None
-    )
-    mean: Colour | None = key(COLOUR, "subtracted from the channels", None)
-    std: Colour | None = key(SPREAD, "divides them afterwards", None)
-    channels: str = key(one_of("RGB", "BGR"), "their order", "RGB")
-    layout: str = key(one_of("NCHW", "NHWC"), "the axes of the model's input", "NCHW")
-    input: str = key(TENSOR, "the input, where there are several", "")
-
-
-@dataclass(frozen=True, kw_only=True)
-class CutKeys(PixelKeys):
-    """The keys of families that resize pictures and take their middle, as in ImageNet's tests."""
-
-    resize: int | tuple[int, int] | None = key(
-        SIZE, "the new shorter side, or the whole size; else the crop's", None
-    )
-    crop: int | tuple[int, int] | None = key(
-        SIZE, "the middle part that the model gets; else its input's size", None
-    )
-    interpolation: str = filter_key()
-    output: str = key(TENSOR, "the output, where there are several", "")
-
-
-K = TypeVar("K", bound=PixelKeys)
-C = TypeVar("C", bound=CutKeys)
 
 
 @dataclass(frozen=True)
@@ -166,96 +114,3 @@ def picture_input(
 def both(size: int | tuple[int, int] | None) -> tuple[int, int] | None:
     """Return height and width of a size; one number means a square."""
     return (size, size) if isinstance(size, int) else size
-
-
-class PictureFamily(Family[K, P]):
-    """Serves a model that takes the pixels of pictures."""
-
-    example = {"img": EXAMPLE}
-    media = {"picture": "img"}
-
-    def __init__(self, environment: Environment) -> None:
-        super().__init__(environment)
-        if self.keys.pixels != "0-255" and max(self.keys.mean or (0,)) > 1:
-            raise self.mistake(
-                "mean",
-                f"is {list(self.keys.mean or ())}, but `pixels` is 0-1",
-                'write "0-255" there',
-            )
-
-    def read_input(self, signature: Signature, taken: Sequence[int] = (3, 1)) -> PictureInput:
-        """Read the model's input, and compare the keys with it; `taken` are counts of channels.
-
-        Raises ClientDisabled: it takes no such pictures, or a key does not suit it.
-        """
-        found = picture_input(self, signature, self.keys.layout, taken)
-        for name in ("mean", "std"):
-            came = len(getattr(self.keys, name) or ()) or found.channels
-            if came != found.channels:
-                raise self.mistake(
-                    name,
-                    f"has {came} numbers, but `{found.name}` takes pictures of {found.channels} "
-                    "channels",
-                    f"write {found.channels}",
-                )
-        keys = {"pixels": self.keys.pixels == "0-1", "mean": self.keys.mean, "std": self.keys.std}
-        changing = next((name for name, is_set in keys.items() if is_set), "")
-        if found.dtype == np.uint8 and changing:
-            raise self.mistake(
-                changing,
-                f"is set, but `{found.name}` takes UINT8, 0 to 255, which the model scales itself",
-                "leave it out, or export the model with an input of floats",
-            )
-        return found
-
-    def numbers_of(self, picture: Picture, taken: PictureInput) -> npt.NDArray[Any]:
-        """Return a picture of the model's size as the model takes it, without the batch axis.
-
-        It is uint8 [height, width, 3], RGB, of a model of one channel grey already.
-        """
-        first = taken.layout == "NCHW"
-        # Channels one after the other if the model takes them so: with interleaved channels NumPy
-        # takes several times as long to subtract a mean of three numbers.
-        whole = planes(picture) if first else picture
-        if taken.channels == 1:
-            whole = whole[:1] if first else whole[..., :1]
-        if self.keys.channels == "BGR":
-            whole = np.flip(whole, 0 if first else 2)
-        if taken.dtype == np.uint8:  # the model scales them itself
-            return whole
-        pixels: npt.NDArray[Any] = whole.astype(np.float32)
-        each = (taken.channels, 1, 1) if first else (taken.channels,)
-        if self.keys.pixels != "0-255":
-            pixels /= 255
-        if self.keys.mean:
-            pixels -= np.array(self.keys.mean, np.float32).reshape(each)
-        if self.keys.std:
-            pixels /= np.array(self.keys.std, np.float32).reshape(each)
-        return pixels
-
-    def pixels(
-        self,
-        picture: Picture,
-        taken: PictureInput,
-        resize: int | tuple[int, int],
-        crop: tuple[int, int],
-        interpolation: str,
-    ) -> npt.NDArray[Any]:
-        """Return a picture of any size as `numbers_of` does; for the others see `resized`."""
-        if taken.channels == 1:  # before it is resized, as in training on grey pictures
-            picture = np.asarray(Image.fromarray(picture).convert("L"))
-            picture = np.repeat(picture[..., None], 3, 2)
-        return self.numbers_of(resized(picture, resize, crop, interpolation), taken)
-
-
-def cut_sizes(
-    family: PictureFamily[C, Any], taken: PictureInput
-) -> tuple[int | tuple[int, int], tuple[int, int]]:
-    """Return the sizes that a picture is resized and cropped to: the keys', else the model's."""
-    crop = taken.size(family, "crop")
-    resize = crop if family.keys.resize is None else family.keys.resize
-    if any(one < cut for one, cut in zip(both(resize) or (), crop, strict=True)):
-        raise family.mistake(
-            "resize", f"is {resize}, less than the crop of {crop}", "write a larger one"
-        )
-    return resize, crop
