@@ -101,6 +101,12 @@ class Client(ABC):
     """The payload's field for a picture or a text that is sent raw, not in JSON:
     `{"picture": "img"}`, `{"text": "text"}`."""
 
+    pair_fields: ClassVar[tuple[str, str] | tuple[()]] = ()
+    """The payload's fields for two texts, of a model that takes pairs: `("text", "text_pair")`.
+
+    One that answers a number for a pair ranks texts: `pair_score`.
+    """
+
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
         self.folder = environment.model_repository / self.triton_model()
@@ -186,6 +192,17 @@ class Client(ABC):
                 f"a {media.kind} came", hint=f"the model takes {takes or 'JSON alone'}"
             )
         return {self.media[media.kind]: media.content}
+
+    def pair_score(self, result: Any) -> float:
+        """Return how well a pair's second text answers its first; higher is better.
+
+        `result` is what `inference` returned for the pair.
+
+        Raises:
+            InferenceError: the model does not answer one number for a pair.
+
+        """
+        return float(result)
 
     def check_tensors(self, inputs: Tensors) -> None:  # noqa: B027  most models need no check
         """Check tensors that a caller sends instead of a payload, before the model runs.

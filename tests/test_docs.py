@@ -173,7 +173,8 @@ def openapi_app() -> Flask:
     return make_app(read_settings({}), load_clients(environment), environment, quiet())
 
 
-PAGES = [*PROJECT.glob("*.md"), *PROJECT.glob("docs/*.md"), PROJECT / "bench" / "NOTES.md"]
+TASKS = sorted(PROJECT.glob("docs/tasks/*.md"))
+PAGES = [*PROJECT.glob("*.md"), *PROJECT.glob("docs/*.md"), *TASKS, PROJECT / "bench" / "NOTES.md"]
 CHANGES = (PROJECT / "CHANGELOG.md").read_text()
 CONTRIBUTING = (PROJECT / "CONTRIBUTING.md").read_text()
 
@@ -198,6 +199,12 @@ def test_lines_can_be_read_on_a_phone(page: Path) -> None:
     prose = re.sub(r"(?ms)^ *```.*?^ *```$", "", page.read_text())
     text = [line for line in prose.splitlines() if not line.lstrip().startswith("|")]
     assert [line for line in text if len(line) > 130] == []
+
+
+@pytest.mark.parametrize("page", TASKS, ids=lambda page: page.name)
+def test_a_page_of_a_task_is_short_and_can_be_found(page: Path) -> None:
+    assert len(page.read_text().split()) <= 300
+    assert f"(tasks/{page.name})" in (PROJECT / "docs" / "families.md").read_text()
 
 
 def test_every_make_command_that_is_named_exists() -> None:

@@ -27,8 +27,9 @@ from tests.support.fake_triton import FakeTriton
 PAGE = "".join(
     (PROJECT / "docs" / f"{name}.md").read_text() for name in ("adding-a-model", "families")
 )
+TASKS = "".join(page.read_text() for page in sorted(PROJECT.glob("docs/tasks/*.md")))
 # A block whose first line is a comment with the path of the file that it is.
-FILES = [(path, text) for path, text in re.findall(r"(?ms)^```\w*\n# (\S+/\S+)\n(.*?)^```$", PAGE)]
+FILES = re.findall(r"(?ms)^```\w*\n# (\S+/\S+)\n(.*?)^```$", PAGE + TASKS)
 
 
 @needs_shared

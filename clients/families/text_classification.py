@@ -1,4 +1,4 @@
-"""Which class does the text belong to? For language models with a score per class."""
+"""Which class does the text, or the pair of texts, belong to? For models with a score per class."""
 
 from __future__ import annotations
 
@@ -6,12 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy.typing as npt
+
 from clients.base import FORMAT, Environment, Parameter, Payload
+from clients.errors import BadPayload
 from clients.families.base.dispatch_toml import FLAG, key, labels_key
 from clients.families.base.family import show_spec
 from clients.families.base.text_input import TextFamily, TextKeys
-from clients.tensors.scores import best, likeliest
+from clients.tensors.scores import best, likeliest, sigmoid
 from clients.triton.server import TensorSpec
+
+# Of the score of one class alone, by which texts are ranked: those that hardly fit differ in small
+# numbers.
+DIGITS = 9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,15 +27,21 @@ class TextClassificationKeys(TextKeys):
 
     labels: str = labels_key()
     softmax: bool = key(FLAG, "whether scores become probabilities", default=True)
+    multi_label: bool = key(
+        FLAG, "whether several classes may apply: each has its own probability", default=False
+    )
 
 
 class TextClassification(TextFamily[TextClassificationKeys]):
     """Answers `{"label": the class, "index": its number, "score": …}`, best first.
 
-    Without labels there is no `label`.
+    Without labels there is no `label`. A model with one class scores how well `text_pair` answers
+    `text`. Probabilities are those of transformers' pipeline of this name: the softmax over the
+    classes, and the sigmoid of one class alone or with `multi_label`.
     """
 
     keys_type = TextClassificationKeys
+    pair_fields = ("text", "text_pair")
     parameters = {
         "top_k": Parameter(5, 1, 1000, "how many classes to answer"),
         "format": FORMAT,  # both are the same here: the fields have names already
@@ -47,6 +60,22 @@ class TextClassification(TextFamily[TextClassificationKeys]):
     def inference_batch(self, payloads: Sequence[Payload]) -> list[Any]:
         scores = self.outputs(self.texts(payloads))
         self.count_labels(self.labels, len(scores[0]), "the output")
+        return [self.answer(row) for row in scores]
+
+    def answer(self, scores: npt.NDArray[Any]) -> list[Any]:
+        """Return the best classes of one text; `scores` is [classes]."""
         top_k = self.request.parameters["top_k"]
-        ranked = likeliest if self.keys.softmax else best
-        return [[self.named(index, score) for index, score in ranked(row, top_k)] for row in scores]
+        if self.keys.multi_label:
+            found = best(sigmoid(scores), top_k)
+        else:
+            found = (likeliest if self.keys.softmax else best)(scores, top_k)
+        digits = DIGITS if scores.size == 1 else 6
+        return [self.named(index, score, digits) for index, score in found]
+
+    def pair_score(self, result: Any) -> float:
+        if max(len(self.labels), len(result)) > 1:
+            raise BadPayload(
+                f"the model {self.modelname} has several classes",
+                hint="texts are ranked by a model with one score for a pair of texts",
+            )
+        return float(result[0]["score"])

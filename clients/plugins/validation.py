@@ -26,7 +26,12 @@ def object_fault(client: Client) -> str:
 
     All clients are shown on one page, which no client may break.
     """
-    return example_fault(client) or parameters_fault(client.parameters) or media_fault(client.media)
+    return (
+        example_fault(client)
+        or parameters_fault(client.parameters)
+        or media_fault(client.media)
+        or pair_fault(client.pair_fields)
+    )
 
 
 def naming_fault(client: type[Client]) -> str:
@@ -69,6 +74,17 @@ def media_fault(declared: object) -> str:
             return f'its media have {other[0]!r:.60}; there are "picture" and "text"'
         return ""
     return f'its media are {declared!r:.60}; write `media = {{"picture": "img"}}`, or leave it out'
+
+
+def pair_fault(declared: object) -> str:
+    """Return the mistake in the fields for a pair of texts."""
+    if declared == () or (
+        isinstance(declared, tuple | list)
+        and len(declared) == 2
+        and all(isinstance(name, str) for name in declared)
+    ):
+        return ""
+    return f'its pair_fields are {declared!r:.60}; write `pair_fields = ("query", "text")`'
 
 
 def example_fault(client: Client | type[Client]) -> str:

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from clients.tensors.scores import sigmoid
+
 PROBABILITY = 0.03  # the largest difference of a probability, or of an object's score
 LEAST_IOU = 0.95  # of an object's two boxes
 LEAST_COSINE = 0.999  # of two embeddings
@@ -119,7 +121,7 @@ def same_first(expected: Mapping[Any, float], got: Mapping[Any, float]) -> Agree
         inside = min(least, *side.values()) >= 0 and max(side.values()) <= 1
         if not inside:  # logits
             shares = np.exp(scores - scores.max())
-            scores = shares / shares.sum()
+            scores = shares / shares.sum() if len(names) > 1 else sigmoid(scores)
         sides.append(scores)
     gaps = np.abs(sides[0] - sides[1])
     at, gap = int(gaps.argmax()), float(gaps.max())

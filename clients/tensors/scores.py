@@ -51,8 +51,11 @@ def likeliest(logits: npt.NDArray[Any], count: int) -> list[tuple[int, float]]:
 
     The probability is the softmax over all classes, exact to a millionth of itself: exponentials
     are computed in single precision, in a quarter of the time of double precision on a processor
-    without AVX-512. Of equal ones the first class comes first.
+    without AVX-512. Of equal ones the first class comes first. Of one class alone it is the
+    sigmoid, since its softmax would always be 1.
     """
+    if logits.size == 1:
+        return [(0, float(sigmoid(logits).item()))]
     logits = floats(logits)
     greatest = logits.max()
     with np.errstate(invalid="ignore"):  # infinity less infinity is not a number
@@ -63,6 +66,12 @@ def likeliest(logits: npt.NDArray[Any], count: int) -> list[tuple[int, float]]:
             (place, float(np.exp(np.float64(logit) - greatest) / total))
             for place, logit in best(logits, count)
         ]
+
+
+def sigmoid(logits: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Return the probability of each class by itself, whatever those of the others are."""
+    with np.errstate(over="ignore"):  # of a very small one: 1 by infinity is 0
+        return 1 / (1 + np.exp(-logits.astype(np.float64)))
 
 
 def floats(numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:

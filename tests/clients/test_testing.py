@@ -214,6 +214,7 @@ def test_an_error_says_its_hint(models: OnnxModels) -> None:
         ({"example": None}, "it has no example"),
         ({"aliases": "x"}, "its aliases are 'x'"),
         ({"media": {"picure": "img"}}, "its media have 'picure'"),
+        ({"pair_fields": ("query",)}, "its pair_fields are"),
     ],
 )
 def test_a_class_that_would_not_be_served_has_no_answer(

@@ -94,7 +94,7 @@ class Family(Client, Generic[K, P]):
     @property
     def fields(self) -> Collection[str]:
         """The fields that a payload may have; none where it is a body of tensors."""
-        return self.media.values()
+        return dict.fromkeys((*self.media.values(), *self.pair_fields))
 
     def _field(self, payload: Payload, name: str, expected: str) -> Any:
         """Return a field of a payload; refuse payloads with unknown fields."""
@@ -180,10 +180,10 @@ class Family(Client, Generic[K, P]):
                 return []
         return self.lines("labels", file)
 
-    def named(self, index: int, score: float) -> dict[str, Any]:
+    def named(self, index: int, score: float, digits: int = 6) -> dict[str, Any]:
         """Return a class and its score for an answer in JSON."""
         label = {"label": self.labels[index]} if self.labels else {}
-        return {**label, "index": index, "score": round(score, 6)}
+        return {**label, "index": index, "score": round(score, digits)}
 
     def lines(self, name: str, file: str) -> list[str]:
         """Return the lines of a file, which the key `name` names."""
@@ -205,12 +205,6 @@ class Family(Client, Generic[K, P]):
                 "labels",
                 f"names a file of {len(labels)} lines, but {where} has {classes} classes",
                 fix,
-            )
-        if classes == 1 and getattr(self.keys, "softmax", False):
-            raise self.mistake(
-                "softmax",
-                f"is true, but {where} has one class, which would always be 1",
-                "write false",
             )
 
 

@@ -169,22 +169,31 @@ class TextFamily(Family[K, TextPlan]):
     def check_output(self, spec: TensorSpec, sizes: tuple[int, ...]) -> None:
         """Raise ClientDisabled if the family cannot read the output."""
 
-    def encoded(self, text: str, longest: int) -> Any:
-        """Return the tokenizer's encoding of a text."""
+    def encoded(self, text: str, longest: int, second: str | None = None) -> Any:
+        """Return the tokenizer's encoding of a text, or of a pair of texts."""
+        has = "`text` has" if second is None else "`text` and `text_pair` together have"
         hint = f"the model takes at most {longest} tokens: shorten it"
-        if len(text) > longest * LONGEST_TOKEN:
-            raise BadPayload(f"`text` has {len(text)} characters", hint=hint)
-        encoding = self.tokenizer.backend.encode(text)
+        characters = len(text) + len(second or "")
+        if characters > longest * LONGEST_TOKEN:
+            raise BadPayload(f"{has} {characters} characters", hint=hint)
+        encoding = self.tokenizer.backend.encode(text, second)
         if not encoding.ids:
-            raise BadPayload("`text` has no tokens", hint="send a text with words in it")
+            raise BadPayload(f"{has} no tokens", hint="send a text with words in it")
         if len(encoding.ids) > longest:
-            raise BadPayload(f"`text` has {len(encoding.ids)} tokens", hint=hint)
+            raise BadPayload(f"{has} {len(encoding.ids)} tokens", hint=hint)
         return encoding
 
     def texts(self, payloads: Sequence[Payload]) -> list[Any]:
-        """Return the encoding of each payload's text."""
+        """Return the encoding of each payload's text, or pair of texts."""
         longest = self.fitted().longest
-        return self.each(payloads, lambda payload: self.encoded(self.text(payload), longest))
+
+        def read(payload: Payload) -> Any:
+            second = next(
+                (self.text(payload, name) for name in self.pair_fields[1:] if name in payload), None
+            )
+            return self.encoded(self.text(payload), longest, second)
+
+        return self.each(payloads, read)
 
     def outputs(
         self, encodings: Sequence[Any], places: Sequence[Sequence[int]] | None = None

@@ -114,8 +114,6 @@ YOLOV5, YOLOV8 = (f'output_layout = "yolov{number}"' for number in (5, 8))
         ("std = [0.5]", PICTURES, ["`std` has 1 numbers", "3 channels", "write 3"]),
         ("crop = 9", signature({"x": (3, -1, 8)}, {"y": (3,)}), ["`crop` is 9×9", "write [9, 8]"]),
         ("", signature({"x": (3, 8, 8)}, {"y": (3, 2)}), ["`family`", "no score per class"]),
-        ("softmax = true\nlabels = 'one.txt'", signature({"x": (3, 8, 8)}, {"y": (1,)}),
-         ["`softmax` is true", "one class", "write false"]),
         ("", signature({"x": (3,)}, {"y": (3,)}), ["`family`", "no pictures", "leave it out"]),
         ("", signature({"x": (3, 8, 8), "z": (1,)}, {"y": (3,)}), ["`input` is missing", '"z"']),
         ('input = "w"', PICTURES, ['`input` is "w"', 'the model has "x"']),

@@ -8,7 +8,9 @@ import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -342,17 +344,72 @@ def test_texts_are_classified(bench: Bench) -> None:
     ]
 
 
-def test_one_score_alone_is_no_probability(bench: Bench) -> None:
-    """Of a model that ranks: over one class a softmax is 1 whatever the text."""
-    toml = 'family = "text-classification"'
-    tensors = signature({"input_ids": (-1,)}, {"y": (1,)}, datatype="INT64")
-    bench.set_up(toml, tensors, labels="relevant\n")
+@pytest.mark.parametrize(
+    ("more", "logits", "apply"),
+    [
+        ("", [-9.5], "sigmoid"),  # of a model that ranks; its softmax would always be 1
+        ("", [-2.5, 0.5, 1], "softmax"),
+        ("\nmulti_label = true", [-2.5, 0.5, 1], "sigmoid"),
+        ("\nsoftmax = false", [-2.5], "none"),
+        ("\nsoftmax = false", [-2.5, 0.5, 1], "none"),
+    ],
+)
+def test_scores_are_those_of_transformers_pipeline(
+    bench: Bench, more: str, logits: list[float], apply: str
+) -> None:
+    """Of its own code on the same logits, which it takes as an array of PyTorch."""
+    names = [f"class {place}" for place in range(len(logits))]
+    tensors = signature({"input_ids": (-1,)}, {"y": (len(logits),)}, datatype="INT64")
+    bench.set_up(f'family = "text-classification"{more}', tensors, "\n".join(names) + "\n")
     tokenizer_at(bench.folder / "tokenizer")
-    bench.answers(lambda inputs: {"y": np.array([[-2.5]], np.float32)})
-    with pytest.raises(ClientDisabled, match="one class, which would always be 1; write false"):
-        bench.ask({"text": "the cat"})
-    bench.set_up(f"{toml}\nsoftmax = false", tensors, labels="relevant\n")
-    assert bench.ask({"text": "the cat"}) == [{"label": "relevant", "index": 0, "score": -2.5}]
+    rows = np.array([logits], np.float32)
+    bench.answers(lambda inputs: {"y": rows})
+    module = import_module("transformers.pipelines.text_classification")
+    theirs = object.__new__(module.TextClassificationPipeline)
+    theirs.model = Mock()
+    theirs.model.config.id2label = dict(enumerate(names))
+    array = Mock()
+    array.float.return_value.numpy.return_value = rows[0]
+    function = module.ClassificationFunction(apply)
+    expected = theirs.postprocess({"logits": [array]}, function, top_k=5, _legacy=False)
+    found = bench.ask({"text": "the cat"})
+    assert [one["label"] for one in found] == [one["label"] for one in expected]
+    scores = [one["score"] for one in expected]
+    assert [one["score"] for one in found] == pytest.approx(scores, rel=1e-5, abs=5e-7)
+
+
+def test_pairs_of_texts_are_scored_together(bench: Bench) -> None:
+    """The tokens are 3 to 6; the pair's second text is known by its type alone."""
+    seen: list[Tensors] = []
+    names = ("input_ids", "token_type_ids")
+
+    def run(inputs: Tensors) -> Arrays:
+        seen.append(inputs)
+        return {"y": (inputs["input_ids"] * inputs["token_type_ids"]).sum(1, keepdims=True) - 9.0}
+
+    tensors = signature(dict.fromkeys(names, (-1,)), {"y": (1,)}, datatype="INT64")
+    bench.set_up('family = "text-classification"', tensors, labels="relevant\n")
+    tokenizer_at(bench.folder / "tokenizer")
+    bench.answers(run)
+    client: Any = bench.client()
+    query, text = client.pair_fields
+    texts = ["sat here", "cat the"]
+    with Request(parameters=client.read_parameters({})).active():
+        results = client.inference_batch([{query: "the cat", text: one} for one in texts])
+        assert {name: seen[-1][name].tolist() for name in names} == {
+            "input_ids": [[3, 4, 5, 6], [3, 4, 4, 3]],
+            "token_type_ids": [[0, 0, 1, 1], [0, 0, 1, 1]],
+        }
+        with pytest.raises(BadPayload, match="`text_pair` is 7"):
+            client.inference({query: "the cat", text: 7})
+        with pytest.raises(BadPayload, match="`text` and `text_pair` together have 6 tokens"):
+            client.inference({query: "the cat the", text: "the cat the"})
+        with pytest.raises(BadPayload, match="together have 301 characters"):
+            client.inference({query: "c", text: "c" * 300})
+    expected = [1 / (1 + math.exp(-2)), 1 / (1 + math.exp(2))]
+    assert [client.pair_score(one) for one in results] == pytest.approx(expected, abs=1e-8)
+    with pytest.raises(BadPayload, match="several classes"):
+        client.pair_score([{"index": 0, "score": 0.5}, {"index": 1, "score": 0.5}])
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])

@@ -41,6 +41,9 @@ def named(one: list[float]) -> dict[str, Any]:
         (["2:1:cat", "0:0:dog"], ["1.8:1:cat", "0:0:dog"], True, 0.0227),
         (["2:1:cat", "0:0:dog"], ["1.7:1:cat", "0:0:dog"], False, 0.0353),
         (["0.9:1:cat", "0.8:0:dog"], ["0.9:1:cat", "0.78:0:dog"], True, 0.02),  # no shares of 1
+        # The logit of one class alone: 1 / (1 + e^-2) = 0.8808, as above.
+        (["2:0"], ["1.8:0"], True, 0.0227),
+        (["2:0"], ["1.7:0"], False, 0.0353),
     ],
 )
 @pytest.mark.parametrize("kind", ["classification", "text-classification"])

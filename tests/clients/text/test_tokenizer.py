@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +228,10 @@ def test_it_is_what_transformers_makes_of_the_folder(
         encoding, expected = ours.backend.encode(text), theirs(text, return_token_type_ids=True)
         assert encoding.ids == expected["input_ids"]
         assert encoding.attention_mask == expected["attention_mask"]
+        assert encoding.type_ids == expected["token_type_ids"]
+    for pair in pairwise(TEXTS):
+        encoding, expected = ours.backend.encode(*pair), theirs(*pair, return_token_type_ids=True)
+        assert encoding.ids == expected["input_ids"]
         assert encoding.type_ids == expected["token_type_ids"]
 
 
