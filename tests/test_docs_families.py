@@ -16,6 +16,7 @@ from clients.base import Environment
 from clients.errors import ClientDisabled
 from clients.families.base import family
 from clients.families.base.dispatch_toml import Keys
+from clients.families.base.picture_input import PictureKeys
 from clients.families.base.text_input import TextKeys
 from clients.plugins.registry import load_clients
 from clients.request import Request
@@ -102,11 +103,16 @@ def rows_of(keys: type[Keys], but: type[Keys] | None) -> list[str]:
 
 
 def test_every_key_of_every_family_is_on_the_page() -> None:
-    table: dict[str, Any] = {"any": (Keys, None), "fill-mask": (TextKeys, Keys)}
+    shared = (PictureKeys, TextKeys)
+    table: dict[str, Any] = {
+        "any": (Keys, None),
+        "pictures": (PictureKeys, Keys),
+        "fill-mask": (TextKeys, Keys),
+    }
     for name in family.names():
         assert f"`{name}`" in PAGE or name == "tensors"
         kind = family.family(name, Path()).keys_type
-        table.setdefault(name, (kind, TextKeys if issubclass(kind, TextKeys) else Keys))
+        table.setdefault(name, (kind, next((one for one in shared if issubclass(kind, one)), Keys)))
     written = re.findall(
         r"^\| `\w+` \| (?:`.*?`|nothing|must be there) \| .* \|$", PAGE, re.MULTILINE
     )

@@ -12,28 +12,29 @@ from PIL import Image
 
 from clients.base import FORMAT, Environment, Parameter, Payload
 from clients.families.base.dispatch_toml import (
-    COLOUR,
     FLAG,
     SIZE,
-    SPREAD,
     TENSOR,
-    Keys,
     key,
     labels_key,
     one_of,
 )
 from clients.families.base.family import Family, show_spec
-from clients.families.base.picture_input import PictureInput, both, picture_input
+from clients.families.base.picture_input import (
+    PictureInput,
+    PictureKeys,
+    both,
+    complete_keys,
+    picture_input,
+)
 from clients.images.pictures import EXAMPLE, Picture
 from clients.images.resizing import FILTERS, planes, resized
 from clients.tensors.scores import best, class_text, likeliest
 from clients.triton.server import Signature
 
-Colour = tuple[float, ...]
-
 
 @dataclass(frozen=True, kw_only=True)
-class ClassificationKeys(Keys):
+class ClassificationKeys(PictureKeys):
     """The keys of this family."""
 
     labels: str = labels_key()
@@ -46,15 +47,7 @@ class ClassificationKeys(Keys):
     interpolation: str = key(
         one_of(*FILTERS), "the filter, as in Pillow, with antialiasing", "bicubic"
     )
-    pixels: str | None = key(
-        one_of("0-1", "0-255"), "the range of a channel; else 0-1, or UINT8's 0-255", None
-    )
-    mean: Colour | None = key(COLOUR, "subtracted from the channels", None)
-    std: Colour | None = key(SPREAD, "divides them afterwards", None)
-    channels: str = key(one_of("RGB", "BGR"), "their order", "RGB")
-    layout: str = key(one_of("NCHW", "NHWC"), "the axes of the model's input", "NCHW")
     softmax: bool = key(FLAG, "whether scores become probabilities", default=False)
-    input: str = key(TENSOR, "the input, where there are several", "")
     output: str = key(TENSOR, "the output, where there are several", "")
 
 
@@ -85,15 +78,10 @@ class Classification(Family[ClassificationKeys, ClassifierPlan]):
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
         self.labels = self.read_labels(numbers=True)
-        if self.keys.pixels != "0-255" and max(self.keys.mean or (0,)) > 1:
-            raise self.mistake(
-                "mean",
-                f"is {list(self.keys.mean or ())}, but `pixels` is 0-1",
-                'write "0-255" there',
-            )
+        self.prepared = complete_keys(self)
 
     def fit(self, signature: Signature) -> ClassifierPlan:
-        taken = picture_input(self, signature, self.keys.layout, (3, 1))
+        taken = picture_input(self, signature, self.prepared, (3, 1))
         resize, crop = self.sizes(taken)
         output = self.tensor(signature.outputs, "output")
         sizes = taken.rest_of(output)
@@ -105,28 +93,13 @@ class Classification(Family[ClassificationKeys, ClassifierPlan]):
 
     def sizes(self, taken: PictureInput) -> tuple[int | tuple[int, int], tuple[int, int]]:
         """Return the sizes that a picture is resized and cropped to."""
-        for name in ("mean", "std"):
-            came = len(getattr(self.keys, name) or ()) or taken.channels
-            if came != taken.channels:
-                raise self.mistake(
-                    name,
-                    f"has {came} numbers, but `{taken.name}` takes pictures of {taken.channels} "
-                    "channels",
-                    f"write {taken.channels}",
-                )
         crop = taken.size(self, "crop")
+        if self.keys.fit and self.keys.resize is not None:
+            raise self.mistake("resize", "is there beside `fit`", "write one of the two")
         resize = crop if self.keys.resize is None else self.keys.resize
         if any(one < cut for one, cut in zip(both(resize) or (), crop, strict=True)):
             raise self.mistake(
                 "resize", f"is {resize}, less than the crop of {crop}", "write a larger one"
-            )
-        keys = {"pixels": self.keys.pixels == "0-1", "mean": self.keys.mean, "std": self.keys.std}
-        changing = next((name for name, is_set in keys.items() if is_set), "")
-        if taken.dtype == np.uint8 and changing:
-            raise self.mistake(
-                changing,
-                f"is set, but `{taken.name}` takes UINT8, 0 to 255, which the model scales itself",
-                "leave it out, or export the model with an input of floats",
             )
         return resize, crop
 
@@ -143,30 +116,15 @@ class Classification(Family[ClassificationKeys, ClassifierPlan]):
     def pixels(self, picture: Picture, plan: ClassifierPlan) -> npt.NDArray[Any]:
         """Return a picture as the model takes it, without the batch axis."""
         taken = plan.input
-        grey = taken.channels == 1
-        if grey:  # before it is resized, as in training on grey pictures
+        if taken.channels == 1:  # before it is resized, as in training on grey pictures
             picture = np.asarray(Image.fromarray(picture).convert("L"))
             picture = np.repeat(picture[..., None], 3, 2)
+        if taken.keys.fit:
+            return taken.scaled_planes(taken.fitted(picture, plan.crop).shades)
         small = resized(picture, plan.resize, plan.crop, self.keys.interpolation)
-        first = taken.layout == "NCHW"
         # Channels one after the other if the model takes them so: with interleaved channels NumPy
         # takes several times as long to subtract a mean of three numbers.
-        whole = planes(small) if first else small
-        if grey:
-            whole = whole[:1] if first else whole[..., :1]
-        if self.keys.channels == "BGR":
-            whole = np.flip(whole, 0 if first else 2)
-        if taken.dtype == np.uint8:  # the model scales them itself
-            return whole
-        pixels: npt.NDArray[Any] = whole.astype(np.float32)
-        each = (taken.channels, 1, 1) if first else (taken.channels,)
-        if self.keys.pixels != "0-255":
-            pixels /= 255
-        if self.keys.mean:
-            pixels -= np.array(self.keys.mean, np.float32).reshape(each)
-        if self.keys.std:
-            pixels /= np.array(self.keys.std, np.float32).reshape(each)
-        return pixels
+        return taken.scaled(planes(small) if taken.layout == "NCHW" else small)
 
     def answer(self, scores: npt.NDArray[Any]) -> list[Any]:
         """Return the best classes of one picture; `scores` is [classes]."""

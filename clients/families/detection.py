@@ -15,13 +15,17 @@ from clients.families.base.dispatch_toml import (
     FLAG,
     SIZE,
     TENSOR,
-    Keys,
     key,
     labels_key,
     one_of,
 )
 from clients.families.base.family import Family, show_spec
-from clients.families.base.picture_input import PictureInput, picture_input
+from clients.families.base.picture_input import (
+    PictureInput,
+    PictureKeys,
+    complete_keys,
+    picture_input,
+)
 from clients.images.boxes import (
     LAYOUTS,
     MOST_SHARE,
@@ -52,7 +56,7 @@ INSIDE_OUT = "the right side of a box is left of its left side, or its lower abo
 
 
 @dataclass(frozen=True, kw_only=True)
-class DetectionKeys(Keys):
+class DetectionKeys(PictureKeys):
     """The keys of this family."""
 
     output_layout: str = key(one_of(*LAYOUTS), "what the numbers of a box mean")
@@ -68,7 +72,6 @@ class DetectionKeys(Keys):
         "whether boxes are parts of the letterboxed picture's sides, not pixels",
         default=False,
     )
-    input: str = key(TENSOR, "the input, where there are several", "")
     output: str = key(TENSOR, "the output with the boxes, where there are several", "")
 
 
@@ -105,12 +108,13 @@ class Detection(Family[DetectionKeys, DetectorPlan]):
         super().__init__(environment)
         self.labels = self.read_labels()
         self.layout = LAYOUTS[self.keys.output_layout]
+        self.prepared = complete_keys(self, self.layout.usual)
         if self.keys.extra_columns == 1:
             fix = "rotated boxes (OBB) are not served: leave `family` out, or write a class"
             raise self.mistake("extra_columns", "is 1, as for an angle", fix)
 
     def fit(self, signature: Signature) -> DetectorPlan:
-        taken = picture_input(self, signature)
+        taken = picture_input(self, signature, self.prepared)
         output = self.table(signature, taken)
         others = [taken.rest_of(one) for one in signature.outputs]
         masks = max((rest[0] for rest in others if len(rest) == 3 and rest[0] > 0), default=0)
@@ -169,10 +173,9 @@ class Detection(Family[DetectionKeys, DetectorPlan]):
         self, payloads: Sequence[Payload], plan: DetectorPlan
     ) -> tuple[Tensors, list[Letterbox]]:
         """Return the input tensor, and where each picture is in the model's rectangle."""
-        around = Letterbox.stretched if self.layout.shares else Letterbox.around
-        boxed = self.each(payloads, lambda payload: around(self.picture(payload), plan.size))
-        raw = plan.input.dtype == np.uint8  # the model scales them itself
-        return plan.input.tensor([box.shades if raw else box.pixels for box in boxed]), boxed
+        taken = plan.input
+        boxed = self.each(payloads, lambda payload: taken.fitted(self.picture(payload), plan.size))
+        return taken.tensor([taken.scaled_planes(box.shades) for box in boxed]), boxed
 
     def objects(self, output: Array, box: Letterbox, plan: DetectorPlan) -> list[Any]:
         """Return the answer's rows for one picture; `output` is as the layout has it."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import cv2
 import numpy as np
@@ -41,9 +42,9 @@ class OutputLayout:
     # Whether the model answers each object once, with some hundreds of boxes, so that no non-
     # maximum suppression is needed
     queries: bool = False
-    # Whether boxes are parts of the picture's sides, not pixels, and the picture is stretched, not
-    # letterboxed
-    shares: bool = False
+    shares: bool = False  # whether boxes are parts of the picture's sides, not pixels
+    # How pictures are prepared if dispatch.toml does not say it, by its keys
+    usual: Mapping[str, Any] = field(default_factory=lambda: {"fit": "centre"})
 
 
 def yolov5_candidates(output: Array, confidence: float) -> tuple[Array, Array]:
@@ -105,6 +106,7 @@ LAYOUTS: Mapping[str, OutputLayout] = {
         rtdetr_candidates,
         queries=True,
         shares=True,
+        usual={"fit": "stretch"},
     ),
 }
 

@@ -6,7 +6,7 @@ For classifiers with Pillow's filters, in a quarter of Pillow's time; for detect
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,8 @@ FILTERS: Mapping[str, ResizeAlg] = {
 REACH = 3  # pixels of the smaller picture that Lanczos, the widest filter, reads on each side
 BAND = 2**20  # bytes that are copied at a time, to stay in a core's cache
 FILL = 114  # the grey around a letterboxed picture that YOLO was trained with
+FITS = ("centre", "top-left", "stretch")
+"""Where a picture lies in a model's rectangle: whole in its middle or corner, or filling it."""
 LEAST_ROWS = 32  # of a band, because the filter is computed again for each band
 
 # Left, top, width and height, in pixels, which need not be whole.
@@ -106,14 +108,38 @@ class Letterbox:
     wider: float = 1.0  # the horizontal scale by the vertical one; 1 keeps the picture's shape
 
     @classmethod
-    def around(cls, picture: Picture, size: tuple[int, int] = (640, 640)) -> Letterbox:
-        """Scale uint8 [height, width, 3] to fit a rectangle of height and width, and centre it."""
+    def fitted(
+        cls, picture: Picture, size: tuple[int, int], fit: str, padding: Sequence[int] | None = None
+    ) -> Letterbox:
+        """Scale a picture into a rectangle in one of the ways of `FITS`.
+
+        The arguments are those of `around`, and the colour beside the picture, in RGB.
+        """
+        if fit == "stretch":
+            return cls.stretched(picture, size)
+        return cls.around(picture, size, padding, corner=fit == "top-left")
+
+    @classmethod
+    def around(
+        cls,
+        picture: Picture,
+        size: tuple[int, int] = (640, 640),
+        padding: Sequence[int] | None = None,
+        *,
+        corner: bool = False,
+    ) -> Letterbox:
+        """Scale uint8 [height, width, 3] to fit a rectangle of height and width, and centre it.
+
+        Or put it into the upper left `corner`. `padding` is the colour beside it, in RGB.
+        """
         height, width = picture.shape[:2]
         scale = min(size[0] / height, size[1] / width)
         # A picture that is one pixel wide must not vanish.
         wide, high = (max(1, round(side * scale)) for side in (width, height))
-        left, top = (size[1] - wide) // 2, (size[0] - high) // 2
-        whole = np.full((*size, 3), FILL, np.uint8)
+        left, top = (0, 0) if corner else ((size[1] - wide) // 2, (size[0] - high) // 2)
+        # One number is filled in a tenth of the time that three take.
+        grey = padding is None or len(set(padding)) == 1
+        whole = np.full((*size, 3), (padding or (FILL,))[0] if grey else padding, np.uint8)
         whole[top : top + high, left : left + wide] = cv2.resize(
             picture, (wide, high), interpolation=cv2.INTER_LINEAR
         )

@@ -71,6 +71,10 @@ COLOUR = Kind(
     "three numbers, such as [0.5, 0.5, 0.5], or one for grey, such as [0.5]",
     lambda value: is_list(value, is_number, 3) or is_list(value, is_number, 1),
 )
+SHADES = Kind(
+    "three whole numbers of 0 to 255, such as [114, 114, 114]",
+    lambda value: is_list(value, lambda one: one == 0 or (is_whole(one) and one <= 255), 3),
+)
 SPREAD = Kind(
     "three numbers above 0, such as [0.5, 0.5, 0.5], or one for grey, such as [0.5]",
     lambda value: COLOUR.fits(value) and min(value) > 0,

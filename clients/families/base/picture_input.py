@@ -1,16 +1,29 @@
-"""The input tensor of a model that takes pictures: their pixels."""
+"""How pictures become the input tensor of a model: the keys for it, and their pixels."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from clients.families.base.dispatch_toml import (
+    COLOUR,
+    SHADES,
+    SPREAD,
+    TENSOR,
+    Keys,
+    key,
+    one_of,
+)
 from clients.families.base.family import Family, show_spec
+from clients.images.pictures import Picture
+from clients.images.resizing import FITS, Letterbox
 from clients.triton.server import Signature, TensorSpec
+
+Colour = tuple[float, ...]
 
 DTYPES: Mapping[str, type[np.generic]] = {
     "FP32": np.float32,
@@ -18,6 +31,26 @@ DTYPES: Mapping[str, type[np.generic]] = {
     "UINT8": np.uint8,
 }
 CHANNELS_AT = {"NCHW": 0, "NHWC": 2}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureKeys(Keys):
+    """The keys of the families that take pictures."""
+
+    fit: str | None = key(
+        one_of(*FITS), "where a picture lies in the model's rectangle; else the family's way", None
+    )
+    padding: tuple[int, int, int] | None = key(
+        SHADES, "the colour beside it there, in RGB; else the grey of 114", None
+    )
+    pixels: str | None = key(
+        one_of("0-1", "0-255"), "the range of a channel; else 0-1, or UINT8's 0-255", None
+    )
+    mean: Colour | None = key(COLOUR, "subtracted from the channels, in the model's order", None)
+    std: Colour | None = key(SPREAD, "divides them afterwards", None)
+    channels: str | None = key(one_of("RGB", "BGR"), "their order; else RGB", None)
+    layout: str = key(one_of(*CHANNELS_AT), "the axes of the model's input", "NCHW")
+    input: str = key(TENSOR, "the input, where there are several", "")
 
 
 @dataclass(frozen=True)
@@ -31,6 +64,7 @@ class PictureInput:
     layout: str  # "NCHW" or "NHWC"
     channels: int  # 3, or 1 for grey
     single: bool  # whether it takes one picture, without an axis for several
+    keys: PictureKeys  # how pictures are prepared
 
     def size(self, family: Family[Any, Any], name: str) -> tuple[int, int]:
         """Return height and width of the pictures: the model's, else the key's.
@@ -61,6 +95,35 @@ class PictureInput:
         """Return the sizes of an output for one picture."""
         return output.shape if self.single else output.shape[1:]
 
+    def fitted(self, picture: Picture, size: tuple[int, int]) -> Letterbox:
+        """Return a picture in a rectangle of height and width, as the keys say."""
+        return Letterbox.fitted(picture, size, self.keys.fit or "centre", self.keys.padding)
+
+    def scaled_planes(self, planes: Picture) -> npt.NDArray[Any]:
+        """Return [3, height, width], as of a `Letterbox`, as the model takes it."""
+        return self.scaled(planes if self.layout == "NCHW" else np.moveaxis(planes, 0, 2))
+
+    def scaled(self, shades: Picture) -> npt.NDArray[Any]:
+        """Return a picture's shades, in the layout of the input, as the model takes them.
+
+        A model of one channel gets the first one.
+        """
+        keys, axis = self.keys, CHANNELS_AT[self.layout]
+        if self.channels == 1:
+            shades = shades.take([0], axis)
+        if keys.channels == "BGR":
+            shades = np.flip(shades, axis)
+        if self.dtype == np.uint8:  # the model scales them itself
+            return shades
+        whole = keys.pixels == "0-255"
+        pixels: npt.NDArray[Any] = shades.astype(np.float32) if whole else shades / np.float32(255)
+        each = (self.channels, 1, 1) if self.layout == "NCHW" else (self.channels,)
+        if keys.mean:
+            pixels -= np.array(keys.mean, np.float32).reshape(each)
+        if keys.std:
+            pixels /= np.array(keys.std, np.float32).reshape(each)
+        return pixels
+
     def tensor(self, pictures: Sequence[npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
         """Return the input tensor for pictures in the input's layout; only one if `single`."""
         if self.single:
@@ -72,17 +135,38 @@ class PictureInput:
         return {self.name: array.astype(self.dtype, copy=False)}
 
 
+def complete_keys(family: Family[Any, Any], usual: Mapping[str, Any] | None = None) -> PictureKeys:
+    """Return the keys of a family that takes pictures, with what is `usual` for those left out.
+
+    Raises ClientDisabled: they contradict each other.
+    """
+    own: PictureKeys = family.keys
+    unset = {name: one for name, one in (usual or {}).items() if getattr(own, name) is None}
+    keys = replace(own, **unset)
+    if keys.padding and keys.fit in (None, "stretch"):
+        what = "is set, but pictures fill the model's rectangle, with nothing beside them"
+        raise family.mistake("padding", what, 'write `fit = "centre"`, or leave it out')
+    if keys.pixels != "0-255" and max(keys.mean or (0,)) > 1:
+        what = f"is {list(keys.mean or ())}, but `pixels` is 0-1"
+        raise family.mistake("mean", what, 'write "0-255" there')
+    return keys
+
+
 def picture_input(
-    family: Family[Any, Any],
-    signature: Signature,
-    layout: str = "NCHW",
-    taken: Sequence[int] = (3,),
+    family: Family[Any, Any], signature: Signature, keys: PictureKeys, taken: Sequence[int] = (3,)
 ) -> PictureInput:
     """Read a model's input from its signature.
 
-    Raises ClientDisabled: it takes no pictures, or not in this layout.
+    Args:
+        family: the one that serves it.
+        signature: the model's.
+        keys: how pictures are prepared, by `complete_keys`.
+        taken: the counts of channels that the family can send.
+
+    Raises ClientDisabled: it takes no pictures, not in this layout, or not prepared so.
+
     """
-    spec = family.tensor(signature.inputs, "input")
+    spec, layout = family.tensor(signature.inputs, "input"), keys.layout
     if spec.datatype not in DTYPES or not 3 <= len(spec.shape) <= 4:
         raise family.misfit(f"{show_spec(spec)} takes no pictures")
     if signature.max_batch_size == 0 and len(spec.shape) == 4 and spec.shape[0] not in (1, -1):
@@ -93,14 +177,14 @@ def picture_input(
         raise family.misfit(f"{show_spec(spec)} has no axis for the channels")
     if channels not in (*taken, -1):
         other = next((one for one, at in CHANNELS_AT.items() if sizes[at] in taken), "")
-        if other and hasattr(family.keys, "layout"):
+        if other:
             raise family.mistake(
                 "layout", f'is "{layout}", but it is {show_spec(spec)}', f'write "{other}"'
             )
         wanted = " or ".join("three channels" if one == 3 else "one" for one in taken)
         raise family.misfit(f"{show_spec(spec)} has not {wanted}, in the layout {layout}")
     height, width = sizes[1:] if layout == "NCHW" else sizes[:2]
-    return PictureInput(
+    found = PictureInput(
         spec.name,
         height,
         width,
@@ -108,7 +192,32 @@ def picture_input(
         layout,
         taken[0] if channels == -1 else channels,
         single=len(spec.shape) == 3,
+        keys=keys,
     )
+    check_colours(family, found)
+    return found
+
+
+def check_colours(family: Family[Any, Any], taken: PictureInput) -> None:
+    """Raise ClientDisabled where the keys for colours contradict the model."""
+    keys: PictureKeys = family.keys  # what is usual is left out for a model of bytes
+    for name in ("mean", "std"):
+        came = len(getattr(keys, name) or ()) or taken.channels
+        if came != taken.channels:
+            raise family.mistake(
+                name,
+                f"has {came} numbers, but `{taken.name}` takes pictures of {taken.channels} "
+                "channels",
+                f"write {taken.channels}",
+            )
+    named = {"pixels": keys.pixels == "0-1", "mean": keys.mean, "std": keys.std}
+    changing = next((name for name, is_set in named.items() if is_set), "")
+    if taken.dtype == np.uint8 and changing:
+        raise family.mistake(
+            changing,
+            f"is set, but `{taken.name}` takes UINT8, 0 to 255, which the model scales itself",
+            "leave it out, or export the model with an input of floats",
+        )
 
 
 def both(size: int | tuple[int, int] | None) -> tuple[int, int] | None:

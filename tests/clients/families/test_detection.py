@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,6 +68,37 @@ def test_a_detector_of_bytes_is_sent_the_colours_as_they_are(bench: Bench) -> No
     assert seen[0].dtype == np.uint8
     assert seen[0][0, :, 0, 0].tolist() == [114, 114, 114]  # the grey beside the picture
     assert seen[0][0, :, 32, 32].tolist() == [255, 102, 3]
+
+
+@pytest.mark.parametrize(
+    ("toml", "datatype", "picture_at", "beside", "orange"),
+    [
+        # 64×32 in the square: half of it is free, to the right or on both sides.
+        ("", "FP32", 32, 114 / 255, [1, 0.4, 0]),
+        ('fit = "top-left"\npadding = [0, 0, 0]', "FP32", 0, 0, [1, 0.4, 0]),
+        ('fit = "top-left"\npadding = [255, 0, 51]\npixels = "0-255"\nchannels = "BGR"', "FP32", 0,
+         [51, 0, 255], [0, 102, 255]),
+        ('fit = "top-left"\nchannels = "BGR"', "UINT8", 0, 114, [0, 102, 255]),
+        ('fit = "stretch"\nmean = [0.5, 0.5, 0.5]\nstd = [0.5, 0.25, 0.5]', "FP32", 63,
+         [1, -0.4, -1], [1, -0.4, -1]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_a_detector_is_sent_pictures_prepared_as_its_file_says(
+    bench: Bench, layout: str, toml: str, datatype: str, picture_at: int, beside: Any, orange: Any
+) -> None:
+    sizes = (3, 64, 64) if layout == "NCHW" else (64, 64, 3)
+    keys = f'family = "detection"\noutput_layout = "yolov8"\nlayout = "{layout}"\n{toml}'
+    bench.set_up(keys, signature({"x": sizes}, {"y": (6, 10)}, datatype=datatype), TWO)
+    seen: list[np.ndarray] = []
+    table = rows(10, [16, 32, 16, 16, 0.9, 0.1]).T[None]
+    bench.answers(lambda inputs: seen.append(np.array(inputs["x"][0])) or {"y": table})
+    found = bench.ask(picture(plain(64, 32, [255, 102, 0])), format="objects")
+    given = seen[0].transpose(1, 2, 0) if layout == "NCHW" else seen[0]
+    assert given[5, picture_at].tolist() == pytest.approx(orange)
+    assert given[5, 40 if picture_at == 0 else 0] == pytest.approx(beside)
+    left = {"": -8, 'fit = "stretch"': 4}.get(toml.partition("\n")[0], 8)
+    assert found[0]["box"]["x1"] == max(0, left)
 
 
 def boxes_of(

@@ -44,6 +44,8 @@ __all__ = ["bench"]  # the fixture
         ('family = "detection"\nconfidence = 1\niou = 1\nformat = 1', ["`confidence`"]),
         ('family = "classification"\nsize = 8', ["`size`", "did you mean `resize`?"]),
         ('family = "classification"\nstd = [0, 1, 1]', ["`std`", "above 0"]),
+        ('family = "classification"\npadding = [0, 0, 256]', ["`padding`", "of 0 to 255"]),
+        ('family = "classification"\npadding = [0, 0, 0]', ["`padding`", "nothing beside them"]),
         ('family = "classification"\nsoftmax = "yes"', ["`softmax`", "true or false"]),
         ('family = "classification"\nlabels = "../x"', ["`labels`", "in the model's folder"]),
         ('family = "classification"\nlabels = "no.txt"', ["`labels` is no.txt", "a name in each"]),
@@ -100,6 +102,7 @@ YOLOV5, YOLOV8 = (f'output_layout = "yolov{number}"' for number in (5, 8))
     [
         ("crop = 9", PICTURES, ["`crop` is 9×9", "8×8", "[8, 8]"]),
         ("resize = 7", PICTURES, ["`resize` is 7", "larger"]),
+        ('resize = 8\nfit = "centre"', PICTURES, ["`resize`", "beside `fit`"]),
         ('layout = "NHWC"', PICTURES, ["`layout`", 'write "NCHW"']),
         ("", signature({"x": (3, -1, -1)}, {"y": (3,)}), ["`crop` is missing", "any size"]),
         ("", signature({"x": (3, 8, 8)}, {"y": (5,)}), ["`labels`", "3 lines", "5 classes"]),

@@ -51,6 +51,7 @@ def sent(bench: Bench, toml: str, tensors: Signature, pixels: np.ndarray) -> np.
         ('pixels = "0-255"\nchannels = "BGR"\nmean = [104, 117, 123]', PICTURES, [-104, -15, 132]),
         ('channels = "BGR"', BYTES, [0, 102, 255]),
         ('pixels = "0-255"', BYTES, [255, 102, 0]),
+        ('fit = "top-left"\nchannels = "BGR"', PICTURES, [0.0, 0.4, 1.0]),
     ],
 )
 def test_channels(bench: Bench, toml: str, tensors: Signature, expected: list[float]) -> None:
@@ -117,6 +118,15 @@ def test_resize_and_crop_take_the_middle(bench: Bench) -> None:
     ).all()
     squashed = sent(bench, 'interpolation = "nearest"', PICTURES, pixels)
     assert squashed[0, 0, 0].tolist() == [0, 0, 1, 1, 1, 1, 0, 0]
+
+
+def test_a_picture_may_lie_beside_its_padding(bench: Bench) -> None:
+    """32×16 becomes 8×4 in the upper left corner of 8×8."""
+    toml = 'fit = "top-left"\npadding = [0, 51, 255]'
+    given = sent(bench, toml, PICTURES, plain(16, 32, [255, 255, 255]))
+    assert (given[0, :, :4] == 1).all()
+    assert given[0, :, 4, 0].tolist() == pytest.approx([0, 0.2, 1])
+    assert given[0, :, 7, 7].tolist() == pytest.approx([0, 0.2, 1])
 
 
 def test_scores_are_logits_or_probabilities(bench: Bench) -> None:
