@@ -45,6 +45,9 @@ __all__ = ["FORMAT", "Client", "Environment", "Hints", "Padding", "Parameter", "
 Payload = Mapping[str, Any]
 T = TypeVar("T")
 
+RAW = {"picture": "a picture", "text": "a text", "audio": "a sound", "file": "a file"}
+"""What may be sent raw, by its kind in `Client.media`."""
+
 
 @dataclass
 class Others:
@@ -98,8 +101,8 @@ class Client(ABC):
     """What callers may set in `parameters`; anything else is refused before `inference`."""
 
     media: ClassVar[Mapping[str, str]] = {}
-    """The payload's field for a picture or a text that is sent raw, not in JSON:
-    `{"picture": "img"}`, `{"text": "text"}`."""
+    """The payload's field for what is sent raw, not in JSON: `{"picture": "img"}`,
+    `{"text": "text"}`, `{"audio": "audio"}`, or `{"file": "file"}` for a file of any type."""
 
     pair_fields: ClassVar[tuple[str, str] | tuple[()]] = ()
     """The payload's fields for two texts, of a model that takes pairs: `("text", "text_pair")`.
@@ -180,16 +183,16 @@ class Client(ABC):
         return cls.draw is not Client.draw
 
     def payload_of(self, media: Media) -> Payload:
-        """Return the payload for a picture or a text that was sent raw.
+        """Return the payload for a picture, a sound, a text or another file that was sent raw.
 
         Raises:
             UnsupportedMedia: the client takes none.
 
         """
         if media.kind not in self.media:
-            takes = " or ".join(f"a {kind}" for kind in self.media)
+            takes = " or ".join(RAW[kind] for kind in self.media)
             raise UnsupportedMedia(
-                f"a {media.kind} came", hint=f"the model takes {takes or 'JSON alone'}"
+                f"{RAW[media.kind]} came", hint=f"the model takes {takes or 'JSON alone'}"
             )
         return {self.media[media.kind]: media.content}
 
@@ -379,6 +382,19 @@ class Client(ABC):
                 f"`{name}` is {brief(value)}", hint=f"expected {expected} in `payload.{name}`"
             )
         return value
+
+    def file(self, payload: Payload, name: str = "file") -> bytes:
+        """Return the bytes of a file of any type, which came raw, or as base64 in JSON.
+
+        Raises:
+            BadPayload: the field is missing or empty, or not base64.
+
+        """
+        value = payload.get(name)
+        if isinstance(value, bytes) and value:
+            return value
+        expected = "base64 of a file"
+        return decode_base64(self.text(payload, name, expected), name, f"expected {expected}")
 
     def numbers(self, payload: Payload, name: str) -> npt.NDArray[np.float32]:
         """Return a field with numbers in a list, or in nested lists, as a float32 array.

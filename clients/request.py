@@ -25,10 +25,12 @@ SEQUENCE_NAMES = ("sequence_id", "sequence_start", "sequence_end")  # as in Trit
 
 @dataclass(frozen=True)
 class Media:
-    """A picture or a text that was sent raw, not in JSON."""
+    """A picture, a sound, a text or another file that was sent raw, not in JSON."""
 
-    kind: str  # "picture" or "text"; "file" where the content type names neither
+    kind: str  # "picture", "audio" or "text"; "file" where the content type names none of them
     content: bytes | str  # of the file, or the text
+    file: bytes = b""  # the file of a text
+    refusal: Exception | None = None  # for a model that takes no file of any type
 
 
 class Span(ABC):

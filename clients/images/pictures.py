@@ -58,7 +58,7 @@ It is `coffee.png` of scikit-image (CC0), cut to (64, 2, 541, 325) and resized t
 """
 
 
-def decode_base64(text: str, name: str) -> bytes:
+def decode_base64(text: str, name: str, expected: str = EXPECTED) -> bytes:
     """Return the bytes of a base64 text; it may have line breaks and a `data:` prefix.
 
     The URL-safe alphabet with `-` and `_` is allowed too. The padding may be missing: Go's
@@ -69,7 +69,7 @@ def decode_base64(text: str, name: str) -> bytes:
         if not comma:
             raise BadPayload(
                 f"`{name}` is a data URL without a comma",
-                hint='expected "data:image/png;base64,", and the base64 of a picture behind it',
+                hint='expected such as "data:image/png;base64,", and the base64 behind it',
             )
     if "-" in text or "_" in text:  # the URL-safe alphabet: RFC 4648, section 5
         text = text.replace("-", "+").replace("_", "/")
@@ -82,7 +82,7 @@ def decode_base64(text: str, name: str) -> bytes:
     try:
         return pybase64.b64decode(text + padding, validate=True)
     except ValueError as error:
-        raise BadPayload(f"`{name}` is not base64, or cut off", hint=EXPECTED) from error
+        raise BadPayload(f"`{name}` is not base64, or cut off", hint=expected) from error
 
 
 def lost_its_line_ends(data: bytes) -> bool:

@@ -6,7 +6,7 @@ import inspect
 import json
 from collections.abc import Mapping
 
-from clients.base import Client, Parameter
+from clients.base import RAW, Client, Parameter
 from clients.errors import BadParameter
 from clients.tensors.client import examples_of
 
@@ -68,10 +68,11 @@ def method_fault(client: type[Client]) -> str:
 
 
 def media_fault(declared: object) -> str:
-    """Return the first mistake in the fields for raw pictures and texts."""
+    """Return the first mistake in the fields for raw files."""
     if isinstance(declared, Mapping) and all(isinstance(name, str) for name in declared.values()):
-        if other := [kind for kind in declared if kind not in {"picture", "text"}]:
-            return f'its media have {other[0]!r:.60}; there are "picture" and "text"'
+        if other := [kind for kind in declared if kind not in RAW]:
+            *most, last = (f'"{kind}"' for kind in RAW)
+            return f"its media have {other[0]!r:.60}; there are {', '.join(most)} and {last}"
         return ""
     return f'its media are {declared!r:.60}; write `media = {{"picture": "img"}}`, or leave it out'
 

@@ -26,9 +26,10 @@ from dispatcher.codecs.json_request import (
 from dispatcher.codecs.media import (
     BYTE_ORDER_MARKS,
     IMAGE_SIGNATURE,
-    PICTURE,
+    NAMED,
+    SOUND_SIGNATURE,
     UNSPECIFIED_MEDIA,
-    decode_text,
+    text_media,
 )
 from dispatcher.codecs.metadata import Metadata
 from dispatcher.errors import BadBody, UnsupportedType, too_large
@@ -121,30 +122,39 @@ def read_body(request: Request, metadata: Metadata) -> InferenceRequest:
     if media_type in UNSPECIFIED_TYPES:
         media_type = detect_type(request)
     reader = READERS.get(media_type)
-    if reader is None and PICTURE.fullmatch(media_type):
-        reader = read_picture
-    if reader is None:
-        expected = f"expected {', '.join(READERS)}, image/*, {', '.join(sorted(LINE_TYPES))}"
-        raise UnsupportedType(
-            f"a body of type {media_type[:100] or 'nothing'} is not supported",
-            hint=SUGGESTIONS.get(media_type, expected),
-        )
-    return reader(request, metadata)
+    return (reader or read_other)(request, metadata)
 
 
 def detect_type(request: Request) -> str:
-    """Detect the type of a body without a media type: JSON or a picture."""
+    """Detect the type of a body without one: JSON, a picture or a sound; empty for any other."""
     body = request.get_data(cache=True)
     start = body[:32]
     if not start or start.startswith(BYTE_ORDER_MARKS) or JSON_SIGNATURE.match(body):
         return "application/json"
-    if IMAGE_SIGNATURE.match(start):
-        return "application/octet-stream"
-    lost = lost_its_line_ends(body)
-    raise UnsupportedType(
-        f"the body is neither JSON nor a picture: it begins with {start!r}",
-        hint=LINE_ENDS_TAKEN_OUT if lost else "set the header Content-Type to its type",
-    )
+    is_known = IMAGE_SIGNATURE.match(start) or SOUND_SIGNATURE.match(start)
+    return "application/octet-stream" if is_known else ""
+
+
+def read_other(request: Request, metadata: Metadata) -> InferenceRequest:
+    """Read a file of a type that has no reader: a picture, a sound, or any for a model of files."""
+    body, media_type = request.get_data(), request.mimetype
+    kind = next((kind for kind, its in NAMED.items() if its.fullmatch(media_type)), "")
+    if kind:
+        return media_request(Media(kind, body), metadata)
+    if media_type in UNSPECIFIED_TYPES:
+        refusal = UnsupportedType(
+            f"the body is neither JSON nor a picture: it begins with {body[:32]!r}",
+            hint=LINE_ENDS_TAKEN_OUT
+            if lost_its_line_ends(body)
+            else "set the header Content-Type to its type",
+        )
+    else:
+        expected = f"expected {', '.join(READERS)}, image/*, {', '.join(sorted(LINE_TYPES))}"
+        refusal = UnsupportedType(
+            f"a body of type {media_type[:100]} is not supported",
+            hint=SUGGESTIONS.get(media_type, expected),
+        )
+    return media_request(Media(UNSPECIFIED_MEDIA, body, refusal=refusal), metadata)
 
 
 def read_json_body(request: Request, metadata: Metadata) -> InferenceRequest:
@@ -165,15 +175,16 @@ def read_file(request: Request, metadata: Metadata) -> InferenceRequest:
 
 def read_text(request: Request, metadata: Metadata) -> InferenceRequest:
     """Read a text on one line; a batch transform job that joins its records sends several."""
-    text = decode_text(request.get_data(), request.content_type or "")
-    if LINE_BREAK.search(text.strip()):
-        raise BadBody(
+    media = text_media(request.get_data(), request.content_type or "")
+    if isinstance(media.content, str) and LINE_BREAK.search(media.content.strip()):
+        refusal = BadBody(
             "the text has several lines, and may be one text or one on each line",
             hint='one text: send it as application/octet-stream in UTF-8, or as {"payload": '
             '{"text": …}} in application/json; several: such an object on each line of '
             "application/jsonlines",
         )
-    return media_request(Media("text", text), metadata)
+        media = Media(UNSPECIFIED_MEDIA, media.file, refusal=refusal)
+    return media_request(media, metadata)
 
 
 def read_npy(request: Request, metadata: Metadata) -> InferenceRequest:

@@ -22,7 +22,13 @@ from dispatcher.codecs.json_request import (
     parse_object,
     parse_version,
 )
-from dispatcher.codecs.media import IMAGE_SIGNATURE, PICTURE, UNSPECIFIED_MEDIA, decode_text
+from dispatcher.codecs.media import (
+    IMAGE_SIGNATURE,
+    NAMED,
+    UNSPECIFIED_MEDIA,
+    decode_text,
+    text_media,
+)
 from dispatcher.codecs.metadata import Metadata
 from dispatcher.errors import BadBody, UnsupportedType
 from dispatcher.model_request import InferenceRequest, ModelRequest
@@ -144,20 +150,19 @@ def form_parts(request: Request, most: int) -> list[FormPart]:
 
 
 def part_media(file: FormPart) -> Media:
-    """Return a file of a form as a payload.
-
-    Raises BadBody: it is a text, and not in its character set.
-    """
+    """Return a file of a form as a payload."""
     content, media_type = file.content, file.media_type
     if media_type == "text/plain":
-        return Media("text", decode_text(content, file.content_type))
-    if PICTURE.fullmatch(media_type):
-        return Media("picture", content)
+        return text_media(content, file.content_type)
+    for kind, named in NAMED.items():
+        if named.fullmatch(media_type):
+            return Media(kind, content)
     # The defaults of programs: the first of requests, the second of curl and fetch.
     if media_type in {"", "application/octet-stream"} or IMAGE_SIGNATURE.match(content):
         return Media(UNSPECIFIED_MEDIA, content)
     name = file.name if file.filename is None else file.filename
-    raise UnsupportedType(
+    refusal = UnsupportedType(
         f"the form's file {brief(name)} is of type {media_type[:100]}, which is not supported",
         hint="send a picture as image/*, a text as text/plain; JSON is a body of its own",
     )
+    return Media(UNSPECIFIED_MEDIA, content, refusal=refusal)

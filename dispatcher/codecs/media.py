@@ -35,28 +35,56 @@ CODECS = {name: codec for codec, names in CHARSETS.items() for name in names}
 CHARSET = re.compile(r';\s*charset=(?:([^\s;,"]*)|"([^"]*)")\s*(?=;|$)', re.IGNORECASE)
 PICTURE = re.compile(r"image/[^\s,]+|application/x-image")  # the second is SageMaker's own
 
-UNSPECIFIED_MEDIA = "file"  # a picture or a text: the caller did not say which
+# The kinds that a media type names.
+NAMED = {"picture": PICTURE, "audio": re.compile(r"audio/[^\s,]+|(application|video)/ogg")}
+# A WAV, FLAC, OGG or MP3, which has tags before its first frame or not.
+SOUND_SIGNATURE = re.compile(
+    rb"RIFF.{4}WAVE|RF64.{4}WAVE|fLaC|OggS|ID3|\xff[\xe2\xe3\xf2\xf3\xfa\xfb]", re.DOTALL
+)
+SIGNATURES = {"picture": IMAGE_SIGNATURE, "audio": SOUND_SIGNATURE}
+
+UNSPECIFIED_MEDIA = "file"  # a picture, a sound, a text or any other: the caller did not say which
 
 
 def detect_media(file: Media, taken: Container[str]) -> Media:
-    """Find out whether a file is a picture or a text, where its caller did not say.
+    """Find out what a file is for a model: what its caller says, else by how it begins.
 
     Raises BadBody: the model takes texts only, and the file is not one.
+    Raises UnsupportedType: the model takes no files of the type that the caller says.
     """
-    if file.kind != UNSPECIFIED_MEDIA or not isinstance(file.content, bytes):
-        return file
-    picture = Media("picture", file.content)
-    if IMAGE_SIGNATURE.match(file.content):
-        return picture
-    if "text" not in taken:
-        # An author's client may read other files than pictures.
-        return picture if "picture" in taken else file
+    content = file.file or file.content
+    if file.kind == UNSPECIFIED_MEDIA and not file.refusal and isinstance(content, bytes):
+        return guess_media(content, taken)
+    if file.refusal and "file" not in taken:
+        raise file.refusal
+    return file if file.kind in taken or "file" not in taken else Media("file", content)
+
+
+def guess_media(content: bytes, taken: Container[str]) -> Media:
+    """Find out what a file is whose caller does not say it; raises as `detect_media`."""
+    for kind, signature in SIGNATURES.items():
+        if kind in taken and signature.match(content):
+            return Media(kind, content)
+    if "file" in taken:
+        return Media("file", content)
+    is_picture = IMAGE_SIGNATURE.match(content)
+    if "text" in taken and not is_picture:
+        try:
+            return Media("text", decode_text(content))
+        except BadBody:
+            if "picture" not in taken:
+                raise
+    # It may be of a type that is not known here: an author's client may read other files.
+    other = "picture" if is_picture else UNSPECIFIED_MEDIA
+    return Media(next((kind for kind in SIGNATURES if kind in taken), other), content)
+
+
+def text_media(content: bytes, content_type: str = "") -> Media:
+    """Return a text; where it cannot be decoded, a file that only a model of files takes."""
     try:
-        return Media("text", decode_text(file.content))
-    except BadBody:
-        if "picture" in taken:
-            return picture
-        raise
+        return Media("text", decode_text(content, content_type), content)
+    except (BadBody, UnsupportedType) as error:
+        return Media(UNSPECIFIED_MEDIA, content, refusal=error)
 
 
 def decode_text(content: bytes, content_type: str = "") -> str:

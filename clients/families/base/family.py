@@ -52,7 +52,7 @@ class Family(Client, Generic[K, P]):
     """The keys of this family; each declaration documents itself."""
 
     keys: K
-    file: Path
+    toml: Path
     labels: Sequence[str] = ()
 
     def __init__(self, environment: Environment) -> None:
@@ -119,14 +119,14 @@ class Family(Client, Generic[K, P]):
             return given
         if "text" in self.media:
             return {self.media["text"]: given}
-        if "picture" not in self.media:
+        if not (field := next(iter(self.media.values()), "")):
             raise self.mistake("examples", f"has {brief(given)}", "write tables, as in `example`")
         try:
             if not INSIDE.fits(given):
                 raise ValueError(given)  # noqa: TRY301  as a name that can be no path
             content = (self.folder / given).read_bytes()
         except (OSError, ValueError) as error:
-            fix = "put a picture of that name beside config.pbtxt"
+            fix = "put a file of that name beside config.pbtxt"
             raise self.mistake(
                 "examples", f"has {brief(given)}, which cannot be read", fix
             ) from error
@@ -134,11 +134,11 @@ class Family(Client, Generic[K, P]):
             what = f"has {brief(given)}, a file of {len(content):,} bytes"
             fix = f"take one of at most {MOST_EXAMPLE:,}: GET /models and /openapi.json show it"
             raise self.mistake("examples", what, fix)
-        return {self.media["picture"]: base64.b64encode(content).decode()}
+        return {field: base64.b64encode(content).decode()}
 
     def mistake(self, name: str, what: str, fix: str) -> ClientDisabled:
         """Return the error for a wrong key."""
-        return mistake(self.file, name, what, fix)
+        return mistake(self.toml, name, what, fix)
 
     def misfit(self, what: str) -> ClientDisabled:
         """Return the error for a model that this family cannot serve."""
@@ -260,7 +260,7 @@ def client_class(path: Path) -> type[Client]:
             "modelname": path.parent.name,
             "aliases": () if find_original(path) else keys.aliases,
             "keys": keys,
-            "file": path,
+            "toml": path,
             "parameters": defaults(base, keys, path),
         },
     )

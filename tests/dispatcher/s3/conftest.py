@@ -50,6 +50,15 @@ class Letters(Client):
         return len(self.text(payload))
 
 
+class Size(Client):
+    modelname = "size"
+    example = {"file": ""}
+    media = {"file": "file"}
+
+    def inference(self, payload: Payload) -> Any:
+        return len(self.file(payload))
+
+
 class Slow(Colour):
     modelname = "slow"
     ended: ClassVar[list[float]] = []
@@ -85,7 +94,9 @@ def make(
         models = {"resnet": resnet, "bert_base": bert, "echo": lambda inputs: {"Y": inputs["X"]}}
         signature = Signature(0, *((TensorSpec(name, "FP32", (-1, 2)),) for name in "XY"))
         environment = Environment(FakeTriton(models, signatures={"echo": signature}), tmp_path)
-        return serve_built_in(built_in, environment, read_settings(given), Colour, Letters, Slow)
+        return serve_built_in(
+            built_in, environment, read_settings(given), Colour, Letters, Size, Slow
+        )
 
     return made
 

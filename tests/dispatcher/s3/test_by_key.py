@@ -68,6 +68,11 @@ def test_a_text_is_the_object_in_utf_8(client: FlaskClient) -> None:
     assert ask(client, "bert_base", stored) == ask(client, "bert_base", masked)
 
 
+def test_a_file_of_any_type_is_the_object(client: FlaskClient) -> None:
+    assert ask(client, "size", {"s3_key": "texts/umlauts.txt"})["result"] == 6
+    assert ask(client, "size", [key("red"), key("red")])["result"] == [len(png("red"))] * 2
+
+
 def test_other_fields_of_the_payload_stay(client: FlaskClient) -> None:
     came = ask(client, "colour", {**key("red"), "question": "which?"})
     assert came["result"] == {"pixel": RED, "others": ["question"]}
