@@ -104,23 +104,23 @@ class NotJson(InferenceError):
 
 
 class ObjectForbidden(InferenceError):
-    """An object in S3 must not be read or written, by the settings or by S3's own rights."""
+    """An object must not be read or written, by the settings, or by S3 or the host of a picture."""
 
 
 class ObjectNotFound(InferenceError):
-    """S3 has no such object, or no such bucket."""
+    """S3 has no such object, or no such bucket, or a host has no such picture."""
 
 
 class ObjectTooLarge(InferenceError):
-    """An object in S3 is larger than the container reads."""
+    """An object in S3, or a picture at a URL, is larger than the container reads."""
 
 
 class StorageFailed(InferenceError):
-    """S3 refused the container: its credentials or its region are wrong."""
+    """S3 refused the container: its credentials or region are wrong; or a host is not trusted."""
 
 
 class StorageUnavailable(InferenceError):
-    """S3 cannot be reached at present, or a download broke off."""
+    """S3, or a host of pictures, cannot be reached at present, or a download broke off."""
 
 
 # An error is answered as its class, or the nearest base class that is in this table.

@@ -222,7 +222,7 @@ def assemble(
     )
     executor = Executor(lookup, admission.calls, grace_period(settings.client_timeout))
     environment.others.find = lookup.client
-    s3 = Step(settings, admission.bodies) if settings.s3_is_used else None
+    s3 = Step(settings, admission.bodies) if settings.objects_are_read else None
     later = Later(jobs, settings, s3) if jobs else None
     inference = InferenceHandler(settings, executor, admission, telemetry, s3=s3, later=later)
     triton = TritonProxy(settings, lookup, admission, control.using, inference.enter)

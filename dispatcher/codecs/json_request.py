@@ -30,7 +30,7 @@ SEVERAL_HINT = (
     '{"requests": [{"modelname": …, "payload": …}, …]}'
 )
 FIELDS = ("modelname", "modelversion", "parameters", "payload", "output")
-OBJECT_FIELDS = frozenset({"s3_key", "s3_uri"})  # in the payload, or in its place
+OBJECT_FIELDS = frozenset({"s3_key", "s3_uri", "img_url"})  # in the payload, or in its place
 # Other names for them, in lower case, without "_" and "-".
 SIMILAR_FIELDS = {
     "model": "modelname",

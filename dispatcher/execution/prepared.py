@@ -33,6 +33,7 @@ from dispatcher.execution.model_lookup import ModelLookup
 from dispatcher.model_request import ModelRequest
 from dispatcher.s3.places import FIELDS
 from dispatcher.s3.reading import Stored
+from dispatcher.s3.web_pictures import URL_FIELD
 
 T = TypeVar("T")
 
@@ -198,7 +199,7 @@ class PreparedRequest:
                 self.request.timings.add(request.timings)
 
     def opened(self, payloads: list[Any], start: int, deadline: float) -> list[Payload]:
-        """Return payloads as the client takes them, with the contents of their objects in S3.
+        """Return payloads as the client takes them, with the contents of the objects they name.
 
         Raises InferenceError: its message says which payload failed.
         """
@@ -244,7 +245,9 @@ class PreparedRequest:
         # (An author's error may have any position.)
         payload = asked[position] if 0 <= position < len(asked) else None
         if isinstance(payload, Stored) and isinstance(error, BadPayload | UnsupportedMedia):
-            error = contract_class(error)(f"{payload.location}: {error.message}", hint=error.hint)
+            place = str(payload.location)
+            text = error.message if place in error.message else f"{place}: {error.message}"
+            error = contract_class(error)(text, hint=error.hint)
         return with_position(error, position) if is_list else error
 
     def drawn(self, result: Any, media_type: str) -> bytes:
@@ -308,7 +311,7 @@ def prepare(
         once=once,
         sequence=sequence,
     )
-    refuse_without_bucket(model_request, client)
+    refuse_unread(model_request, client)
     with client_errors:
         given = [
             client.payload_of(detect_media(payload, client.media))
@@ -347,14 +350,19 @@ def take_sequence(
     return sequence
 
 
-def refuse_without_bucket(asked: ModelRequest, client: Client) -> None:
-    """Refuse a request with objects in S3 that nothing has read, as no bucket is configured.
+def refuse_unread(asked: ModelRequest, client: Client) -> None:
+    """Refuse a request that names what nothing has read, as no bucket or host is configured.
 
     A class of an author may have fields of these names.
     """
-    by_key = isinstance(client, Family) and any(
-        not FIELDS.isdisjoint(one) for one in asked.payloads if isinstance(one, dict)
-    )
+    payloads = [one for one in asked.payloads if isinstance(one, dict)]
+    payloads = payloads if isinstance(client, Family) else []
+    if any(URL_FIELD in one for one in payloads):
+        raise BadBody(
+            f"the request has `{URL_FIELD}`, but the container fetches no pictures",
+            hint="set IMAGE_URL_HOSTS to the hosts that are allowed; else send the file itself",
+        )
+    by_key = any(not FIELDS.isdisjoint(one) for one in payloads)
     if by_key or isinstance(asked.output, dict):
         raise BadBody(
             "the request names an object in S3, but the container has no bucket",

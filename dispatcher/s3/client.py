@@ -50,6 +50,11 @@ class Location:
         match = S3_URI.fullmatch(uri) if isinstance(uri, str) else None
         return cls(match[1], match[2] or "") if match else None
 
+    @property
+    def server(self) -> str:
+        """Who keeps it."""
+        return "S3"
+
     def __str__(self) -> str:
         return f"s3://{self.bucket}/{self.key}"
 

@@ -1,4 +1,4 @@
-"""Which objects requests may name, and how: by `s3_key`, or by `s3_uri`."""
+"""Which objects requests may name, and how: by `s3_key`, `s3_uri`, or `img_url`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from clients.errors import BadPayload
 from clients.tensors.quoting import brief
 from dispatcher.errors import ObjectForbidden
 from dispatcher.s3.client import Location
+from dispatcher.s3.web_pictures import URL_FIELD, PictureUrl, read_url
 from dispatcher.settings import Settings
 
 KEY_FIELD: Final = "s3_key"
@@ -30,7 +31,7 @@ class Places:
     """The buckets and prefixes of the settings."""
 
     def __init__(self, settings: Settings) -> None:
-        self.bucket = settings.s3_bucket
+        self.bucket, self.hosts = settings.s3_bucket, settings.image_url_hosts
         self.results = settings.s3_results_prefix or DEFAULT_RESULTS
         own = (self.bucket,) if self.bucket else ()
         self.inputs = settings.s3_allowed_inputs or own
@@ -38,13 +39,22 @@ class Places:
         self.outputs = settings.s3_allowed_outputs or results
         if settings.s3_results_prefix:
             self.outputs += results
+        # An author's class may have fields of the names that mean nothing here.
+        meant = ((KEY_FIELD, self.inputs), (URI_FIELD, self.inputs), (URL_FIELD, self.hosts))
+        self.fields = frozenset(name for name, places in meant if places)
 
-    def input(self, fields: Mapping[str, Any]) -> Location:
+    def input(self, fields: Mapping[str, Any]) -> Location | PictureUrl:
         """Return the object that a payload names.
 
         Raises BadPayload: it names none, or not as expected.
         Raises ObjectForbidden: the settings do not allow it.
         """
+        if URL_FIELD in self.fields & fields.keys():
+            if others := FIELDS & fields.keys():
+                raise BadPayload(
+                    f"both {URL_FIELD} and {min(others)} came", hint="send one of them"
+                )
+            return read_url(fields[URL_FIELD], self.hosts)
         return check_place(self.read(fields), self.inputs, "read", "S3_ALLOWED_INPUTS")
 
     def output(self, fields: Mapping[str, Any]) -> Location:

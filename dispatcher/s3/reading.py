@@ -1,7 +1,8 @@
 """Reads the objects that requests name, a few at a time.
 
-A request waits for its objects before it takes a slot, so that a slow S3 slows only those that use
-it. What it has read counts among the large bodies of the worker, as if it had come in its body.
+A request waits for its objects before it takes a slot, so that a slow S3, or a slow host of
+pictures, slows only those that use it. What it has read counts among the large bodies of the
+worker, as if it had come in its body.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dispatcher.codecs.content_types import LargeBodies
 from dispatcher.errors import ObjectTooLarge
 from dispatcher.model_request import ModelRequest
 from dispatcher.s3.client import S3, Location
+from dispatcher.s3.web_pictures import PictureUrl, WebPictures
 from dispatcher.settings import S3_AT_A_TIME, Settings
 from dispatcher.telemetry.request_log import RequestRecord
 
@@ -32,21 +34,28 @@ Item = TypeVar("Item", bound="ModelRequest | Exception")
 
 
 class Objects:
-    """Calls S3 in threads of its own, for all requests of a worker."""
+    """Calls S3 and hosts of pictures in threads of its own, for all requests of a worker."""
 
     def __init__(self, settings: Settings, bodies: LargeBodies) -> None:
-        self.s3, self.most = S3.of(settings), settings.s3_max_object
+        self.s3, self.web = S3.of(settings), WebPictures(settings.image_url_hosts)
+        self.most = settings.s3_max_object
         self.at_a_time, self.bodies = S3_AT_A_TIME, bodies
         self._waiting = threading.BoundedSemaphore(settings.queue + self.at_a_time)
-        self._pool = ThreadPoolExecutor(self.at_a_time, thread_name_prefix="s3")
+        self._pools = {
+            kind: ThreadPoolExecutor(self.at_a_time, thread_name_prefix=name)
+            for kind, name in ((Location, "s3"), (PictureUrl, "web"))
+        }
 
     def get(
-        self, location: Location, deadline: float, count: Callable[[int], None]
+        self, location: Location | PictureUrl, deadline: float, count: Callable[[int], None]
     ) -> ObjectRead[bytes]:
         """Begin to read an object; `count` is called with its size."""
 
         def read(until: float) -> bytes:
-            content = self.s3.get(location, until, self.most)
+            if isinstance(location, PictureUrl):
+                content = self.web.get(location, until, self.most)
+            else:
+                content = self.s3.get(location, until, self.most)
             count(len(content))
             return content
 
@@ -60,18 +69,19 @@ class Objects:
         )
 
     def _begin(
-        self, location: Location, deadline: float, call: Callable[[float], T]
+        self, location: Location | PictureUrl, deadline: float, call: Callable[[float], T]
     ) -> ObjectRead[T]:
         # The time in the queue counts too: where S3 hangs, nobody waits for two timeouts.
         until = min(deadline, time.monotonic() + self.s3.timeout)
-        return ObjectRead(location, until, self._pool.submit(call, until))
+        return ObjectRead(location, until, self._pools[type(location)].submit(call, until))
 
     @contextmanager
     def place_to_wait(self) -> Iterator[None]:
-        """Hold one of the places of requests that wait for S3."""
+        """Hold one of the places of requests that wait for what they name."""
         if not self._waiting.acquire(blocking=False):
             raise TooManyRequests(
-                "too many requests wait for S3", hint="try again after Retry-After seconds"
+                "too many requests wait for objects in S3, or for pictures by URL",
+                hint="try again after Retry-After seconds",
             )
         try:
             yield
@@ -81,9 +91,9 @@ class Objects:
 
 @dataclass(eq=False)
 class ObjectRead(Generic[T]):
-    """A call of S3 that runs, or waits for its turn."""
+    """A call of S3, or of a host of pictures, that runs, or waits for its turn."""
 
-    location: Location
+    location: Location | PictureUrl
     until: float
     future: Future[T]
 
@@ -95,7 +105,7 @@ class ObjectRead(Generic[T]):
         except (TimeoutError, CancelledError):
             self.future.cancel()
             raise DeadlineExceeded(
-                f"S3 took too long for {self.location}",
+                f"{self.location.server} took too long for {self.location}",
                 hint="try again; one object has a third of MODEL_SERVER_TIMEOUT",
             ) from None
         except InferenceError as error:
@@ -104,9 +114,9 @@ class ObjectRead(Generic[T]):
 
 @dataclass(eq=False)
 class Stored:
-    """A payload whose picture or text is in S3."""
+    """A payload whose picture or text is in S3, or whose picture is at a URL."""
 
-    location: Location
+    location: Location | PictureUrl
     others: Mapping[str, Any]
     reads: Reads
     call: ObjectRead[bytes] | None = None
@@ -121,7 +131,7 @@ class Stored:
 
 @dataclass(eq=False)
 class Reads:
-    """What one request reads from S3."""
+    """What one request has read."""
 
     objects: Objects
     record: RequestRecord  # gets the seconds that were waited for
@@ -184,7 +194,7 @@ class Reads:
 
 
 def find_stored(asked: ModelRequest | Exception) -> list[Stored]:
-    """Return the payloads of a request that are in S3."""
+    """Return the payloads of a request that are read for it."""
     payloads = [] if isinstance(asked, Exception) else asked.payloads
     return [one for one in payloads if isinstance(one, Stored)]
 
@@ -192,7 +202,7 @@ def find_stored(asked: ModelRequest | Exception) -> list[Stored]:
 def wait_for_objects(stored: Sequence[Stored], deadline: float, *, alone: bool) -> None:
     """Wait for the objects of a request before it takes a slot.
 
-    Raises InferenceError: too many requests wait for S3; the only object, which is `alone`, was not
+    Raises InferenceError: too many requests wait; the only object, which is `alone`, was not
     read; or another one was not until the deadline.
     """
     reads = stored[0].reads

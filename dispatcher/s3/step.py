@@ -1,4 +1,4 @@
-"""The step before the slot and the one after: what requests name in S3, and where answers go.
+"""The step before the slot and the one after: what requests name, and where answers go in S3.
 
 A client gets such a payload as if the picture or the text had been sent raw.
 """
@@ -17,7 +17,7 @@ from dispatcher.codecs.content_types import LargeBodies
 from dispatcher.codecs.responses import encode
 from dispatcher.model_request import InferenceRequest, ModelRequest, RequestList, SeveralModels
 from dispatcher.s3.client import Location
-from dispatcher.s3.places import FIELDS, KEY_FIELD, URI_FIELD, Places
+from dispatcher.s3.places import KEY_FIELD, URI_FIELD, Places
 from dispatcher.s3.reading import Objects, Reads, Stored
 from dispatcher.settings import Settings
 from dispatcher.telemetry.request_log import RequestRecord
@@ -60,7 +60,7 @@ class Output:
 
 
 class Step:
-    """Finds out what requests name in S3."""
+    """Finds out what requests name in S3, or by a URL."""
 
     def __init__(self, settings: Settings, bodies: LargeBodies) -> None:
         self.places, self.objects = Places(settings), Objects(settings, bodies)
@@ -111,9 +111,9 @@ class Step:
         return replace(asked, payloads=payloads, output=self.output(asked, payloads, reads, texts))
 
     def payload(self, payload: Payload | Media | Stored, reads: Reads) -> Payload | Media | Stored:
-        if not isinstance(payload, Mapping) or FIELDS.isdisjoint(payload):
+        if not isinstance(payload, Mapping) or self.places.fields.isdisjoint(payload):
             return payload
-        others = {name: value for name, value in payload.items() if name not in FIELDS}
+        others = {name: value for name, value in payload.items() if name not in self.places.fields}
         return Stored(self.places.input(payload), others, reads)
 
     def output(
@@ -127,20 +127,24 @@ class Step:
         if isinstance(asked.output, Mapping) and asked.output:
             place = self.places.output(asked.output)
             return Output([place], each=False, asked=True, reads=reads)
-        by_key = [one for one in payloads if isinstance(one, Stored)]
+        by_key = [
+            (one.location, one.others)
+            for one in payloads
+            if isinstance(one, Stored) and isinstance(one.location, Location)
+        ]
         wanted = asked.output is not None
         if wanted and len(by_key) < len(payloads):
             raise BadPayload(
-                "`output` names no object, and a payload came without one",
+                "`output` names no object, and a payload came without one in S3",
                 hint='write "output": {"s3_key": …}',
             )
         if not wanted and not (self.store_all and len(by_key) == len(payloads)):
             return None
         places = []
-        for one in by_key:
-            variant = [dict(more) for more in (asked.parameters, texts, one.others)]
+        for location, others in by_key:
+            variant = [dict(more) for more in (asked.parameters, texts, others)]
             place = self.places.result(
-                one.location, asked.modelname, asked.modelversion, variant if any(variant) else None
+                location, asked.modelname, asked.modelversion, variant if any(variant) else None
             )
             places.append(place)
         return Output(places, each=asked.is_list, asked=wanted, reads=reads)

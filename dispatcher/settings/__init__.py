@@ -136,7 +136,7 @@ class Settings:
     timeout: float = setting("MODEL_SERVER_TIMEOUT", "60", read.seconds(2, 3600),
         "how long the platform waits for a response; eight times as long for lines")
     max_body_mb: int = setting("MODEL_SERVER_MAX_BODY_MB", "25", read.read_integer(1, 2048),
-        "largest request body, and object in S3, in MiB")
+        "largest request body, object in S3, and picture by URL, in MiB")
     batch_payload_mb: int | None = setting("SAGEMAKER_MAX_PAYLOAD_IN_MB", "",
         read.or_nothing(read.read_integer(1, 2048)),
         "the same for a batch transform job, where it is larger")
@@ -201,6 +201,8 @@ class Settings:
         "places into which requests may write, if not S3_RESULTS_PREFIX, else results/")
     s3_results_prefix: str = setting("S3_RESULTS_PREFIX", "", read.s3_prefix,
         "stores every answer to a request by key below this prefix of S3_BUCKET_NAME")
+    image_url_hosts: tuple[str, ...] = setting("IMAGE_URL_HOSTS", "", read.hosts,
+        "hosts on the internet from which pictures are fetched by `img_url`, over https alone")
     jobs_queue: int = setting("JOBS_QUEUE", "1000", read.read_integer(0, 100_000),
         "asynchronous requests that may wait or run before 429; 0: none are asynchronous")
     jobs_dir: Path | None = setting("JOBS_DIR", "", read.or_nothing(read.path),
@@ -230,7 +232,7 @@ class Settings:
 
     @property
     def s3_is_used(self) -> bool:
-        """Whether requests may name objects."""
+        """Whether requests may name objects in S3."""
         return bool(self.s3_bucket or self.s3_allowed_inputs)
 
     @property
@@ -288,13 +290,18 @@ class Settings:
         return min(most, max(self.max_body_mb, self.batch_payload_mb or 0)) * 2**20
 
     @property
+    def objects_are_read(self) -> bool:
+        """Whether requests may name objects, in S3 or by a URL, which are read for them."""
+        return self.s3_is_used or bool(self.image_url_hosts)
+
+    @property
     def s3_max_object(self) -> int:
-        """Bytes of the largest object in S3 that a request may have read."""
+        """Bytes of the largest object that a request may have read."""
         return self.max_body_mb * 2**20
 
     @property
     def s3_timeout(self) -> float:
-        """Seconds that reading or writing one object in S3 may take."""
+        """Seconds that reading or writing one object may take."""
         return self.timeout * S3_SHARE
 
     @property
@@ -327,7 +334,7 @@ class Settings:
     def web_threads(self) -> int:
         """How many threads of one worker may be busy with models, or wait for them."""
         slots = (self.threads, self.jobs_per_model, MANAGING)
-        waiting = self.queue + (self.queue + S3_AT_A_TIME) * self.s3_is_used
+        waiting = self.queue + (self.queue + S3_AT_A_TIME) * self.objects_are_read
         return sum(map(with_others, slots)) + waiting
 
     @property

@@ -276,6 +276,23 @@ def s3_places(text: str) -> tuple[str, ...]:
     return found
 
 
+# No number, in any of its forms: the last part begins with a letter.
+HOST = r"([a-z0-9_-]{1,63}\.)+[a-z][a-z0-9-]{1,62}"
+HOSTS = re.compile(rf"(\*\.)?{HOST}(:[1-9][0-9]{{0,4}})?")
+
+
+@expects(
+    "hosts such as images.example.com, *.example.com for all below it, or with a port such as "
+    "images.example.com:8443, separated by commas, or nothing"
+)
+def hosts(text: str) -> tuple[str, ...]:
+    """Read the names of hosts."""
+    found = tuple(part.strip().lower() for part in text.split(",") if part.strip())
+    if not all(map(HOSTS.fullmatch, found)):
+        raise ValueError(text)
+    return found
+
+
 @expects("prefix of keys such as results/, or nothing")
 def s3_prefix(text: str) -> str:
     """Read a prefix of keys; it ends with a slash."""
