@@ -25,7 +25,7 @@ from clients.images.pictures import (
     room,
 )
 from clients.parameters import FORMAT, Parameter
-from clients.request import Media, Request, current, values_of
+from clients.request import Media, Request, Rows, current, values_of
 from clients.tensors.nested import as_numbers
 from clients.tensors.quoting import brief, encodable
 from clients.triton.server import (
@@ -43,6 +43,7 @@ from clients.triton.server import (
 __all__ = ["FORMAT", "Client", "Environment", "Hints", "Padding", "Parameter", "Payload"]
 
 Payload = Mapping[str, Any]
+P = TypeVar("P")
 T = TypeVar("T")
 
 RAW = {"picture": "a picture", "text": "a text", "audio": "a sound", "file": "a file"}
@@ -207,6 +208,29 @@ class Client(ABC):
         """
         return float(result)
 
+    @property
+    def row_fields(self) -> Sequence[str]:
+        """The fields of a payload that the cells of a row are, in their order; none: no rows."""
+        return self.pair_fields or ([self.media["text"]] if "text" in self.media else [])
+
+    def payloads_of_rows(self, table: Rows) -> list[Payload]:
+        """Return the payload of each row of a table, as of CSV.
+
+        Raises:
+            UnsupportedMedia: the client takes none.
+            BadPayload: the header or a row does not suit.
+
+        """
+        if "file" in self.media and table.file:
+            return [{self.media["file"]: table.file}]
+        if not self.row_fields:
+            takes = " or ".join(RAW[kind] for kind in self.media)
+            raise UnsupportedMedia(
+                "rows of a table came", hint=f"the model takes {takes or 'JSON alone'}"
+            )
+        names, rows = table.by_name(self.row_fields)
+        return self.each(rows, lambda row: dict(zip(names, as_wide(row, names), strict=True)))
+
     def check_tensors(self, inputs: Tensors) -> None:  # noqa: B027  most models need no check
         """Check tensors that a caller sends instead of a payload, before the model runs.
 
@@ -330,7 +354,7 @@ class Client(ABC):
                     request.timings.lap("inference")
                     yield answer
 
-    def each(self, payloads: Sequence[Payload], read: Callable[[Payload], T]) -> list[T]:
+    def each(self, payloads: Sequence[P], read: Callable[[P], T]) -> list[T]:
         """Apply `read` to every payload; an error gets the position of its payload."""
         done: list[T] = []
         for position, payload in enumerate(payloads):
@@ -434,6 +458,17 @@ class Client(ABC):
 
         """
         return values_of(cls.parameters, given, texts or {})
+
+
+def as_wide(row: Sequence[Any], names: Sequence[str]) -> Sequence[Any]:
+    """Return a row; raise BadPayload unless it has a cell for each name."""
+    if len(row) != len(names):
+        raise BadPayload(
+            f"the row has {len(row)} cells, not {len(names)}: {brief(list(row))}",
+            hint=f"expected {', '.join(names)}, separated by commas; a cell with a comma, a quote "
+            "or a line break in it stands in double quotes",
+        )
+    return row
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from clients.errors import BadParameter, DeadlineExceeded
+from clients.errors import BadParameter, BadPayload, DeadlineExceeded
 from clients.tensors.quoting import brief
 
 if TYPE_CHECKING:
@@ -31,6 +31,38 @@ class Media:
     content: bytes | str  # of the file, or the text
     file: bytes = b""  # the file of a text
     refusal: Exception | None = None  # for a model that takes no file of any type
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a table that was sent, each a list of cells; there is at least one."""
+
+    rows: Sequence[Sequence[Any]]
+    header: bool | None = None  # whether the first row has the names; `None` where nobody says so
+    of_csv: bool = True  # whether all cells are texts; else they are values of JSON
+    file: bytes = b""  # that of CSV
+
+    def by_name(self, known: Sequence[str]) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
+        """Return the names of the cells in a row, and the rows below the header, if there is one.
+
+        A row without a header has the `known` names in their order, or the first of them.
+
+        Raises:
+            BadPayload: the header has another name, or one twice; or there is nothing below it.
+
+        """
+        first = [cell.strip() if isinstance(cell, str) else "" for cell in self.rows[0]]
+        if not (self.of_csv and set(first) <= {*known} if self.header is None else self.header):
+            return known[: len(first)], self.rows
+        for place, name in enumerate(first):
+            if name not in known or name in first[:place]:
+                what = "twice" if name in known else "which no column is"
+                raise BadPayload(
+                    f"the header has {brief(name)}, {what}", hint=f"columns: {', '.join(known)}"
+                )
+        if len(self.rows) == 1:
+            raise BadPayload("there is no row below the header")
+        return first, self.rows[1:]
 
 
 class Span(ABC):

@@ -210,13 +210,13 @@ def status_and_code(error: InferenceError) -> tuple[int, str]:
     return ANSWERS[contract_class(error)]
 
 
-def with_position(error: InferenceError, position: int) -> InferenceError:
-    """Return a copy of an error that names the payload of a list.
+def with_position(error: InferenceError, position: int, part: str = "payload") -> InferenceError:
+    """Return a copy of an error that names the part of a list, counted from 0.
 
     The copy has the contract's own class: an author's may raise one object again and again, or
     compute its message.
     """
-    return contract_class(error)(f"payload[{position}]: {error.message}", hint=error.hint)
+    return contract_class(error)(f"{part}[{position}]: {error.message}", hint=error.hint)
 
 
 def time_used_up() -> DeadlineExceeded:

@@ -7,7 +7,7 @@ come and go as NumPy's file format instead.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 from clients.base import Client, Environment, Payload
 from clients.errors import BadPayload, TensorsRefused, UnsupportedMedia
 from clients.request import Media
-from clients.tensors.elements import binary_data, json_data
+from clients.tensors.elements import binary_data, json_data, rows_of
 from clients.tensors.signature import DATATYPES, Array, refuse_wrong_tensors, the_one_input
 from clients.tensors.v2_protocol import (
     BINARY,
@@ -65,13 +65,7 @@ class TensorResult:
 
     def body(self) -> dict[str, Any]:
         """Return the V2 body; NaN and infinity are left for the JSON encoder."""
-        count = sum(array.size for name, array in self.outputs.items() if name not in self.binary)
-        if count > MOST_NUMBERS:
-            raise BadPayload(
-                f"the answer has {count:,} numbers; JSON is written for at most {MOST_NUMBERS:,}",
-                hint="ask for less at once, for fewer outputs, or in binary: application/x-npy, or "
-                "`binary_data` of Triton's own protocol",
-            )
+        self.refuse_many([a for name, a in self.outputs.items() if name not in self.binary])
         body: dict[str, Any] = {"model_name": self.model}
         if self.version:
             body["model_version"] = self.version
@@ -88,11 +82,28 @@ class TensorResult:
         ]
         return body
 
+    def refuse_many(self, arrays: Sequence[Array]) -> None:
+        """Raise BadPayload where some arrays have more numbers than are written as text."""
+        count = sum(array.size for array in arrays)
+        if count > MOST_NUMBERS:
+            raise BadPayload(
+                f"the answer has {count:,} numbers; text is written for at most {MOST_NUMBERS:,}",
+                hint="ask for less at once, for fewer outputs, or in binary: application/x-npy, or "
+                "`binary_data` of Triton's own protocol",
+            )
+
     def data(self, name: str, array: Array) -> dict[str, Any]:
         """Return the field with the data of an output, or with their size in binary."""
         if name in self.binary:
             return {"parameters": {BINARY_SIZE: len(self.binary[name])}}
         return {"data": class_texts(array) if name in self.classes else json_data(array)}
+
+    def rows(self) -> list[Any]:
+        """Return the outputs by rows, as axis 0 counts them."""
+        self.refuse_many([*self.outputs.values()])
+        if len({array.shape[:1] for array in self.outputs.values()}) != 1:
+            raise BadPayload("the outputs have no rows in common", hint="ask for application/json")
+        return rows_of(self.outputs)
 
     def npy(self) -> bytes:
         """Return the only output as a NumPy file."""

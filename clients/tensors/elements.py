@@ -192,3 +192,26 @@ def json_data(array: Array) -> list[Any]:
     if array.dtype == np.object_ or array.dtype.kind == "S":
         return [e.decode(errors="replace") if isinstance(e, bytes) else str(e) for e in flat]
     return flat
+
+
+def rows_of(outputs: Mapping[str, Array]) -> list[Any]:
+    """Return the part of the outputs of each row, counted along axis 0: by name where several.
+
+    Numbers of single precision have as many digits as they need, not the noise behind them.
+    """
+    columns = {name: row_values(array) for name, array in outputs.items()}
+    if len(columns) == 1:
+        return next(iter(columns.values()))
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def row_values(array: Array) -> list[Any]:
+    """Return the values of each row: a list, or where it has one value the value alone."""
+    if array.dtype.kind == "f" and array.dtype.itemsize < np.dtype(np.float64).itemsize:
+        flat: Any = np.array([float(str(number)) for number in array.ravel()])
+    elif array.dtype == np.object_:
+        flat = np.array(json_data(array), np.object_)
+    else:
+        flat = array
+    rows: list[Any] = flat.reshape(-1 if array.size == len(array) else array.shape).tolist()
+    return rows

@@ -14,7 +14,8 @@ from flask import Request, g
 
 from clients.errors import TooManyRequests
 from clients.images.pictures import LINE_ENDS_TAKEN_OUT, lost_its_line_ends
-from clients.request import Media
+from clients.request import Media, Rows
+from dispatcher.codecs.csv_rows import parse_rows
 from dispatcher.codecs.forms import read_form
 from dispatcher.codecs.json_request import (
     CHUNK,
@@ -29,6 +30,7 @@ from dispatcher.codecs.media import (
     NAMED,
     SOUND_SIGNATURE,
     UNSPECIFIED_MEDIA,
+    decode_text,
     text_media,
 )
 from dispatcher.codecs.metadata import Metadata
@@ -46,12 +48,7 @@ LINE_BREAK = re.compile(r"[\r\n]")
 WBITS: Mapping[str, int] = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 MAX_MEMBERS = 4096
 
-# Unsupported types that are often sent, with what to send in their place.
-SUGGESTIONS: Mapping[str, str] = {
-    "text/csv": "send a table of numbers as application/x-npy, or in application/json: "
-    '{"inputs": [{"name", "shape", "datatype", "data"}]}; records that are answered one by one as '
-    "application/jsonlines, a JSON object on each line",
-}
+HEADERS = {"present": True, "absent": False}  # RFC 4180, 3: the parameter `header` of text/csv
 
 
 class LargeBodies:
@@ -152,7 +149,7 @@ def read_other(request: Request, metadata: Metadata) -> InferenceRequest:
         expected = f"expected {', '.join(READERS)}, image/*, {', '.join(sorted(LINE_TYPES))}"
         refusal = UnsupportedType(
             f"a body of type {media_type[:100]} is not supported",
-            hint=SUGGESTIONS.get(media_type, expected),
+            hint=expected,
         )
     return media_request(Media(UNSPECIFIED_MEDIA, body, refusal=refusal), metadata)
 
@@ -187,6 +184,18 @@ def read_text(request: Request, metadata: Metadata) -> InferenceRequest:
     return media_request(media, metadata)
 
 
+def read_csv(request: Request, metadata: Metadata) -> InferenceRequest:
+    """Read rows of CSV, each a payload of a list."""
+    rows = parse_rows(decode_text(request.get_data(), request.content_type or ""))
+    header = HEADERS.get(request.mimetype_params.get("header", "").lower())
+    return ModelRequest(
+        metadata.require_modelname(),
+        [Rows(rows, header, file=request.get_data())],
+        is_list=True,
+        modelversion=parse_version(metadata.modelversion or None),
+    )
+
+
 def read_npy(request: Request, metadata: Metadata) -> InferenceRequest:
     return ModelRequest(
         metadata.require_modelname(),
@@ -206,6 +215,7 @@ READERS: Mapping[str, Callable[[Request, Metadata], InferenceRequest]] = {
     "application/octet-stream": read_file,
     "application/x-image": read_picture,  # as SageMaker's own algorithms for pictures call it
     "text/plain": read_text,
+    "text/csv": read_csv,
     "multipart/form-data": read_form,
     "application/x-npy": read_npy,
 }

@@ -11,7 +11,7 @@ from contextlib import closing
 from typing import IO, Any
 
 from clients.errors import DeadlineExceeded, InferenceError, TooManyRequests
-from clients.request import SEQUENCE_NAMES
+from clients.request import SEQUENCE_NAMES, Rows
 from clients.tensors.quoting import brief
 from dispatcher.codecs.media import UTF_16_MARKS, utf_16_error
 from dispatcher.codecs.metadata import TIMEOUT_PARAMETER, Metadata
@@ -30,6 +30,7 @@ SEVERAL_HINT = (
     '{"requests": [{"modelname": …, "payload": …}, …]}'
 )
 FIELDS = ("modelname", "modelversion", "parameters", "payload", "output")
+INSTANCES = "instances"  # the platform's own name of `payload`, where it is a list
 OBJECT_FIELDS = frozenset({"s3_key", "s3_uri", "img_url"})  # in the payload, or in its place
 # Other names for them, in lower case, without "_" and "-".
 SIMILAR_FIELDS = {
@@ -68,7 +69,7 @@ def read_json(body: bytes, metadata: Metadata) -> InferenceRequest:
 
     Raises BadBody: it is not JSON, or a field is missing, unknown or of the wrong type.
     """
-    document = parse_object(body, metadata.time_limit.deadline())
+    document = parse_object(body, metadata.time_limit.deadline(), rows=True)
     if "requests" in document:
         return read_request_list(document, metadata)
     names = document.get("modelname")
@@ -117,20 +118,20 @@ def check_memory(needed: int) -> None:
     hint = "send fewer values in one request; tensors take the least in binary"
     if needed > total_memory() * PARSED_SHARE:
         raise BadBody(
-            "the JSON has so many lists, objects and values that it would take too much memory",
+            "the body has so many lists, objects and values that it would take too much memory",
             hint=hint,
         )
     if needed > free_memory() * PARSED_SHARE:
         raise TooManyRequests(
-            f"there is no memory now for JSON that takes {needed // 2**20} MiB",
+            f"there is no memory now for a body that takes {needed // 2**20} MiB",
             hint=f"try again after Retry-After seconds, or {hint}",
         )
 
 
 def parse_object(
-    body: bytes, deadline: float = math.inf, *, hint: str = BODY_HINT
+    body: bytes, deadline: float = math.inf, *, hint: str = BODY_HINT, rows: bool = False
 ) -> dict[str, Any]:
-    """Parse a body that must be a JSON object.
+    """Parse a body that must be a JSON object, or with `rows` a list of them: of lists.
 
     Raises TooManyRequests: it takes more memory than there is now.
     Raises DeadlineExceeded: other large bodies were parsed until then.
@@ -141,10 +142,17 @@ def parse_object(
         came = f"{len(body)} bytes that begin with {body[:16]!r}" if body else "empty"
         hint = SEVERAL_HINT if is_concatenated(error) else hint
         raise BadBody(f"the body is not JSON ({error}); it is {came}", hint=hint) from error
+    if rows and are_rows(document):
+        return {"payload": document}
     if not isinstance(document, dict):
         hint = SEVERAL_HINT if isinstance(document, list) else hint
         raise BadBody(f"the body is {brief(document)}, not a JSON object", hint=hint)
     return document
+
+
+def are_rows(value: object) -> bool:
+    """Check whether a value is a list of rows, each a list of cells."""
+    return isinstance(value, list) and bool(value) and all(isinstance(one, list) for one in value)
 
 
 def is_concatenated(error: Exception) -> bool:
@@ -204,6 +212,8 @@ def read_model_request(
     if "payload" not in document and (named := OBJECT_FIELDS & document.keys()):
         others = {name: value for name, value in document.items() if name not in named}
         document = {**others, "payload": {name: document[name] for name in named}}
+    if "payload" not in document and INSTANCES in document:
+        document = {{INSTANCES: "payload"}.get(name, name): one for name, one in document.items()}
     if unknown := [name for name in document if name not in {*FIELDS, *SEQUENCE_NAMES}]:
         meant = SIMILAR_FIELDS.get(unknown[0].lower().replace("_", "").replace("-", ""))
         raise BadBody(
@@ -216,15 +226,7 @@ def read_model_request(
     modelname = read_modelname(document, metadata)
     if "payload" not in document:
         raise BadBody("`payload` is missing", hint=BODY_HINT)
-    payload = check_type(
-        document["payload"], "payload", dict | list, "an object, or a list of objects"
-    )
-    is_list = isinstance(payload, list)
-    payloads = payload if is_list else [payload]
-    if is_list:
-        check_length(payloads, "payload", MAX_BATCH)
-        for position, one in enumerate(payloads):
-            check_type(one, f"payload[{position}]", dict, "an object")
+    payloads, is_list = read_payloads(document["payload"])
     if (parameters := document.get("parameters")) is None:
         parameters = {}
     check_type(parameters, "parameters", dict, "an object")
@@ -237,6 +239,19 @@ def read_model_request(
         shared=shared,
         output=read_output(document),
     )
+
+
+def read_payloads(payload: Any) -> tuple[list[Any], bool]:
+    """Return the payloads of a request, and whether they are a list; one `Rows` for rows."""
+    check_type(payload, "payload", dict | list, "an object, or a list of objects")
+    if isinstance(payload, dict):
+        return [payload], False
+    check_length(payload, "payload", MAX_BATCH)
+    if are_rows(payload):
+        return [Rows(payload, header=False, of_csv=False)], True
+    for position, one in enumerate(payload):
+        check_type(one, f"payload[{position}]", dict, "an object")
+    return payload, True
 
 
 def read_v2_request(document: dict[str, Any], metadata: Metadata) -> ModelRequest:

@@ -87,6 +87,7 @@ def read_metadata(
     *,
     path_model: str = "",
     default_model: str = "",
+    default_accept: str = "",
     request_id: str = "",
     owner: str = "",
 ) -> Metadata:
@@ -111,10 +112,17 @@ def read_metadata(
         attributes=attributes,
         request_id=request_id,
         timeout=read_timeout(attributes.get(TIMEOUT_PARAMETER, query.get(TIMEOUT_PARAMETER))),
-        accept=headers.get("Accept", ""),
+        accept=read_accept(headers.get("Accept", ""), default_accept),
         session=headers.get(SESSION, ""),
         owner=owner,
     )
+
+
+def read_accept(header: str, default: str) -> str:
+    """Return what a caller accepts: where it is anything, the default of the settings at best."""
+    if not default or header.strip() not in {"", "*/*"}:
+        return header
+    return f"{default}, */*;q=0.1"  # not every answer can have its form
 
 
 def prefers_async(headers: Headers) -> bool:

@@ -20,6 +20,7 @@ from werkzeug.http import parse_accept_header
 from clients.base import Client
 from clients.tensors.client import TensorClient
 from clients.tensors.scores import NotFinite
+from dispatcher.codecs.csv_rows import write_rows
 from dispatcher.errors import NotAcceptable, NotJson
 from dispatcher.model_request import ModelRequest
 
@@ -27,6 +28,7 @@ JSON: Final = "application/json"
 LINES: Final = "application/jsonlines"
 EVENTS: Final = "text/event-stream"
 NPY: Final = "application/x-npy"
+CSV: Final = "text/csv"
 IMAGE_TYPES: Final = ("image/jpeg", "image/png")
 
 NON_FINITE_HEADER: Final = "X-Non-Finite-Values"
@@ -39,10 +41,10 @@ POINT_ALONE = re.compile(r"q=\.", re.IGNORECASE)  # of a quality of Java's
 def available_types(model_request: ModelRequest, client: Client) -> tuple[str, ...]:
     """Return the types that a request can be answered in, the default first."""
     if model_request.is_list:
-        return (JSON, LINES)
+        return (JSON, LINES, CSV)
     if isinstance(client, TensorClient):
-        return (JSON, NPY)
-    return (JSON, *IMAGE_TYPES) if client.draws() else (JSON,)
+        return (JSON, NPY, CSV)
+    return (JSON, *IMAGE_TYPES, CSV) if client.draws() else (JSON, CSV)
 
 
 def negotiate(header: str, offered: tuple[str, ...]) -> str:
@@ -90,7 +92,7 @@ def negotiate_lines(header: str) -> str:
 
 def json_response(document: Any) -> Response:
     """Return a response in JSON."""
-    return json_text_response(*encode(document))
+    return text_response(*encode(document))
 
 
 class SentResult(NamedTuple):
@@ -106,17 +108,22 @@ def results_response(items: Iterable[SentResult]) -> Response:
     """Return several results in a list."""
     items = list(items)
     text = ",".join(one.text for one in items)
-    return json_text_response(f'{{"results":[{text}]}}', sum(one.non_finite for one in items))
+    return text_response(f'{{"results":[{text}]}}', sum(one.non_finite for one in items))
 
 
 def results_by_name(items: Sequence[SentResult]) -> Response:
     """Return the results of several models by name."""
     text = ",".join(f"{encode(one.modelname)[0]}:{one.text}" for one in items)
-    return json_text_response(f'{{"results":{{{text}}}}}', sum(one.non_finite for one in items))
+    return text_response(f'{{"results":{{{text}}}}}', sum(one.non_finite for one in items))
 
 
-def json_text_response(text: str, non_finite: int) -> Response:
-    response = Response(text, mimetype=JSON)
+def csv_response(results: Iterable[Any]) -> Response:
+    """Return a response with a row of CSV for each result."""
+    return text_response(*write_rows(results), CSV)
+
+
+def text_response(text: str, non_finite: int, form: str = JSON) -> Response:
+    response = Response(text, mimetype=form)
     if non_finite:
         response.headers[NON_FINITE_HEADER] = str(non_finite)
     return response

@@ -23,7 +23,17 @@ from clients.errors import (
     UnsupportedMedia,
 )
 from clients.families.base.family import Family
-from clients.request import SEQUENCE_NAMES, Media, Once, Request, SequencePart, Timings, current
+from clients.families.base.row_input import RowClient
+from clients.request import (
+    SEQUENCE_NAMES,
+    Media,
+    Once,
+    Request,
+    Rows,
+    SequencePart,
+    Timings,
+    current,
+)
 from clients.tensors.client import TensorClient, TensorResult
 from clients.tensors.nested import copy_deeply
 from dispatcher.codecs.media import UNSPECIFIED_MEDIA, detect_media
@@ -248,7 +258,8 @@ class PreparedRequest:
             place = str(payload.location)
             text = error.message if place in error.message else f"{place}: {error.message}"
             error = contract_class(error)(text, hint=error.hint)
-        return with_position(error, position) if is_list else error
+        part = "row" if is_list and isinstance(asked[0], Rows) else "payload"
+        return with_position(error, position, part) if is_list else error
 
     def drawn(self, result: Any, media_type: str) -> bytes:
         """Return the picture with the result drawn on it."""
@@ -284,8 +295,11 @@ def prepare(
     Raises InferenceError: the model is unknown or known not to answer, or a parameter is wrong.
     """
     client = lookup.client(model_request.modelname, deadline)
+    table = model_request.payloads[0] if model_request.is_list else None
     if model_request.tensors:
         client = TensorClient(lookup.environment, client.served_by, client.check_tensors)
+    elif isinstance(table, Rows) and isinstance(client, TensorClient):
+        client = RowClient(lookup.environment, client.served_by)
     parameters = dict(model_request.parameters)
     sequence = None
     if model_request.is_list and (named := [n for n in SEQUENCE_NAMES if n in parameters]):
@@ -312,17 +326,31 @@ def prepare(
         sequence=sequence,
     )
     refuse_unread(model_request, client)
-    with client_errors:
-        given = [
-            client.payload_of(detect_media(payload, client.media))
-            if isinstance(payload, Media)
-            else payload
-            for payload in payloads
-        ]
+    with request.active(), client_errors:
+        given: list[Any]
+        if isinstance(table, Rows):
+            given = payloads_of_rows(table, client)
+        else:
+            given = [
+                client.payload_of(detect_media(payload, client.media))
+                if isinstance(payload, Media)
+                else payload
+                for payload in payloads
+            ]
     prepared = PreparedRequest(model_request, client, request, given)
     if model_request.is_list:  # which is opened a batch at a time
         return prepared
     return replace(prepared, payloads=prepared.opened(given, 0, deadline))
+
+
+def payloads_of_rows(table: Rows, client: Client) -> list[Payload]:
+    """Return the payload of each row; an error in one names its place."""
+    try:
+        return client.payloads_of_rows(table)
+    except InferenceError as error:
+        if error.position is None:
+            raise
+        raise with_position(error, error.position, "row") from error
 
 
 def take_sequence(

@@ -55,7 +55,7 @@ function parse(text) {
 export async function send(path, options = {}) {
   let response, text;
   try {
-    response = await fetch(path, { ...options, headers: { ...options.headers, ...headers() }, cache: "no-store" });
+    response = await fetch(path, { ...options, headers: { Accept: "application/json", ...options.headers, ...headers() }, cache: "no-store" });
     text = await response.text();
   } catch {
     throw new Failure(0, { message: "the server does not answer", hint: "load this page again in a few seconds" });

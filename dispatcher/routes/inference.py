@@ -36,11 +36,13 @@ from dispatcher.codecs.metadata import (
     starts_sequence,
 )
 from dispatcher.codecs.responses import (
+    CSV,
     EVENTS,
     JSON,
     LINES,
     NPY,
     available_types,
+    csv_response,
     json_response,
     lines_response,
     negotiate,
@@ -135,6 +137,7 @@ class InferenceHandler:
             request.args,
             path_model=path_model,
             default_model=self.settings.default_model,
+            default_accept=self.settings.default_accept,
             request_id=record.request_id,
             owner=record.key,
         )
@@ -201,6 +204,10 @@ class InferenceHandler:
                 response = json_response(answer)
                 if isinstance(result, TensorResult) and result.binary:
                     response = with_tensors(response, result.binary.values(), request)
+            elif chosen == CSV:
+                response = csv_response(
+                    result.rows() if isinstance(result, TensorResult) else [result]
+                )
             elif chosen == NPY and isinstance(result, TensorResult):
                 response = Response(result.npy(), mimetype=NPY)
             else:
@@ -236,15 +243,19 @@ class InferenceHandler:
 
     def payloads(self, model_request: ModelRequest, metadata: Metadata) -> Response:
         """Answer a request with a list of payloads, a batch at a time."""
-        stream = negotiate(metadata.accept, (JSON, LINES)) == LINES
-        if stream:
-            refuse_to_keep(model_request, LINES)
+        form = negotiate(metadata.accept, (JSON, LINES, CSV))
+        stream = form == LINES
+        if form != JSON:
+            refuse_to_keep(model_request, form)
 
         def answer(series: Series) -> Response:
             prepared = self.prepare_and_note(model_request, metadata, series.time_limit.deadline())
             batches = self.executor.batches(prepared, series)
             if stream:
                 return results_in_lines(batches, prepared, LINES, self.telemetry)
+            if form == CSV:  # whole or not at all: no row could be an error
+                response = csv_response(itertools.chain.from_iterable(batches))
+                return with_attributes(response, prepared)
             body = prepared.body(list(itertools.chain.from_iterable(batches)))
             body = store_answer(model_request, body, series.time_limit.deadline())
             return with_attributes(json_response(body), prepared)

@@ -121,6 +121,8 @@ class Settings:
         "the only folders from which POST /models may load")
     default_model: str = setting("SAGEMAKER_TRITON_DEFAULT_MODEL_NAME", "", read.name,
         "model for requests that name none")
+    default_accept: str = setting("SAGEMAKER_DEFAULT_INVOCATIONS_ACCEPT", "", read.media_type,
+        "type of answers for callers that accept any, such as text/csv, where there is one")
     clients_path: tuple[Path, ...] = setting("CLIENTS_PATH", "", read.folders,
         "folders with your own client classes")
     triton_options: str = setting("TRITON_OPTIONS", "", read.words,

@@ -200,6 +200,13 @@ def one_of(*words: str) -> Callable[[str], str]:
     return read
 
 
+@expects("media type, such as text/csv, or nothing")
+def media_type(text: str) -> str:
+    if text and not re.fullmatch(r"[\w.+-]+/[\w.+-]+ *(;[\x20-\x7e]*)?", text, re.ASCII):
+        raise ValueError(text)
+    return text
+
+
 @expects("true or false")
 def truth(text: str) -> bool:
     if text.lower() not in {"true", "false"}:

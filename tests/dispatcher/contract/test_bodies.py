@@ -216,7 +216,8 @@ PDF, CSV, TWO = "application/pdf", "text/csv", "image/png, image/jpeg"
         ("noted", PNG, "image/png", "unsupported_media", []),
         ("resnet", PNG, TWO, "unsupported_type", []),
         ("resnet", b"hello", "", "unsupported_type", []),
-        ("add", b"1,2\n", CSV, "unsupported_type", [CSV, "application/x-npy", "jsonlines"]),
+        ("resnet", b"1,2\n", CSV, "unsupported_media", ["a picture"]),
+        ("noted", b"1,2\n", CSV, "unsupported_media", ["JSON alone"]),
         ("add", b"1,2\n", PDF, "unsupported_type", [PDF, "application/octet-stream", "image/*"]),
     ],
 )

@@ -1,0 +1,76 @@
+"""Reads rows of CSV and writes answers as rows (RFC 4180), by Python's own module."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from clients.tensors.scores import NotFinite
+from dispatcher.codecs.json_request import check_memory
+from dispatcher.errors import BadBody, NotAcceptable
+
+# Bytes that a cell and a row take while they are read and answered, at least their true size.
+CELL, ROW = 100, 1000
+MOST_NESTED = 20
+
+
+def parse_rows(text: str) -> list[list[str]]:
+    """Return the rows of CSV, without empty lines.
+
+    Raises BadBody: it is no CSV, has no row, or takes more memory than there is for one body.
+    Raises TooManyRequests: it takes more memory than there is now.
+    """
+    lines = max(text.count("\n"), text.count("\r"))
+    check_memory(2 * len(text) + (text.count(",") + lines) * CELL + lines * ROW)
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    rows: list[list[str]] = []
+    try:
+        rows.extend(row for row in reader if row)  # `list` would keep other threads waiting
+    except csv.Error as error:
+        raise BadBody(
+            f"line {reader.line_num} of the body is no CSV: {error}",
+            hint="a quote inside of a quoted cell is written twice; a cell has at most "
+            f"{csv.field_size_limit():,} characters",
+        ) from error
+    if not rows:
+        raise BadBody("the body has no row", hint="expected a row of CSV on each line")
+    return rows
+
+
+def write_rows(results: Iterable[Any]) -> tuple[str, int]:
+    """Return a row of CSV for each result, and how many numbers became empty cells."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    non_finite = 0
+    for result in results:
+        row = [*cells(result)]
+        lost = [isinstance(one, float) and not math.isfinite(one) for one in row]
+        if any(lost):
+            non_finite += sum(lost)
+            row = [write_lost(one) if gone else one for one, gone in zip(row, lost, strict=True)]
+        writer.writerow(row)
+    return out.getvalue(), non_finite
+
+
+def write_lost(number: float) -> str:
+    return number.text if isinstance(number, NotFinite) else ""
+
+
+def cells(value: Any) -> Iterator[Any]:
+    """Yield the texts and numbers in a result, in their order; `null` is an empty cell."""
+    nested = [iter([value])]
+    while nested:
+        if len(nested) > MOST_NESTED:  # a list may hold itself
+            raise NotAcceptable(
+                "the answer is nested too deeply for a row of CSV", hint="accept application/json"
+            )
+        for one in nested[-1]:
+            if isinstance(one, Mapping | list | tuple):
+                nested.append(iter(one.values() if isinstance(one, Mapping) else one))
+                break
+            yield str(one).lower() if isinstance(one, bool) else one
+        else:
+            nested.pop()
