@@ -58,7 +58,7 @@ def test_every_file_on_the_page_is_right(tmp_path: Path) -> None:
         model = tmp_path / str(place) / Path(path).parent
         model.mkdir(parents=True)
         (model / Path(path).name).write_text(text)
-        (model / "labels.txt").write_text("a\nb\n")
+        (model / "labels.txt").write_text("a\nentailment\n")
         (model / "tokenizer").symlink_to(PROJECT / "model_repository" / "bert_base" / "tokenizer")
         registry = load_clients(Environment(FakeTriton(), model.parent))
         assert registry.broken == {}, path

@@ -13,7 +13,8 @@ from clients.tensors.agreement import Agreement, compare, tensors, worst_of
 Answer = tuple[Any, Sequence[Mapping[str, Any]]]  # a result, and the outputs of the model's runs
 
 RANKED = ("classification", "text-classification")
-FAMILIES = (*RANKED, "fill-mask", "detection", "embedding")
+FIRST = (*RANKED, "fill-mask", "question-answering", "zero-shot-classification")
+FAMILIES = (*FIRST, "detection", "embedding", "token-classification")
 
 
 def kind(client: Client) -> str:

@@ -42,7 +42,7 @@ def compare(kind: str, expected: Any, got: Any, *, confidence: float = 0.0) -> A
     """Compare two answers to the same payload.
 
     Args:
-        kind: the family that answers: of objects, of vectors, or of classes or words.
+        kind: the family that answers: of objects, of vectors, of names, or of classes or words.
         expected: the client's result, in any of its formats.
         got: the result compared with it, in the same form.
         confidence: the least score of an object: an object may be missing if its score is as near
@@ -53,6 +53,8 @@ def compare(kind: str, expected: Any, got: Any, *, confidence: float = 0.0) -> A
         return objects(expected, got, confidence)
     if kind == "embedding":
         return embeddings(expected, got)
+    if kind == "token-classification":
+        return entities(expected, got)
     return classes(expected, got)
 
 
@@ -93,7 +95,7 @@ def by_class(result: Sequence[Any]) -> dict[Any, float]:
             score, _, name = one.partition(":")
             scores.setdefault(name, number(score))
         elif isinstance(one, Mapping):
-            name = one.get("token") or f"{one.get('index')}:{one.get('label')}"
+            name = one.get("token") or one.get("answer") or f"{one.get('index')}:{one.get('label')}"
             scores.setdefault(name, number(one["score"]))
         else:
             scores[one] = math.nan
@@ -133,6 +135,24 @@ def same_first(expected: Mapping[Any, float], got: Mapping[Any, float]) -> Agree
     probabilities = f"{sides[1][at]:.4f}, not {sides[0][at]:.4f}"
     worst = f"the probability of {names[at]!r} differs by {gap:.2g} ({probabilities})"
     return Agreement(gap <= PROBABILITY, worst, gap / PROBABILITY, str(first))
+
+
+def entities(expected: Sequence[Mapping[str, Any]], got: Sequence[Mapping[str, Any]]) -> Agreement:
+    """Compare what was found in a text by class, place and score."""
+    one, other = (
+        {f"{found['label']} {found['word']!r} at {found['start']}": found for found in side}
+        for side in (expected, got)
+    )
+    if strange := [name for name in {**one, **other} if name not in one or name not in other]:
+        return different(f"{strange[0]} is {'missing' if strange[0] in one else 'new'}")
+    if not one:
+        return Agreement(passes=True, worst="there is no name", difference=0.0, shows="")
+    found = []
+    for name, entity in one.items():
+        gap = abs(number(entity["score"]) - number(other[name]["score"]))
+        worst = f"the probability of {name} differs by {gap:.2g}"
+        found.append(Agreement(gap <= PROBABILITY, worst, gap / PROBABILITY))
+    return worst_of(found)
 
 
 # Objects

@@ -74,6 +74,14 @@ def sigmoid(logits: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         return 1 / (1 + np.exp(-logits.astype(np.float64)))
 
 
+def softmax(logits: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Return the probabilities of all classes, which are the last axis."""
+    exact = logits.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # infinity less infinity is not a number
+        shares = np.exp(exact - exact.max(axis=-1, keepdims=True))
+        return np.asarray(shares / shares.sum(axis=-1, keepdims=True))
+
+
 def floats(numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return numbers in single precision, or in double if single would round some."""
     return numbers.astype(np.result_type(numbers, np.float32), copy=False)

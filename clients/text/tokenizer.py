@@ -63,6 +63,8 @@ class Tokenizer:
     # that setting
     backend: Any
     mask: str = ""  # the mask token; empty if there is none
+    unknown: str = ""  # the token for what has none; empty if there is none
+    first: str = ""  # the token before a text, as BERT's [CLS]; empty if there is none
     padding: int | None = None  # the id of the padding token; `None` if there is none
     type_padding: int = 0  # the padding value of `token_type_ids`
     from_left: bool = False  # whether texts are padded on the left
@@ -275,6 +277,8 @@ def fields_of(folder: Path) -> dict[str, Any]:
         "backend": backend.to_str(),
         "encode_special_tokens": whole.split_special_tokens,
         "mask": whole.mask_token or "",
+        "unknown": whole.unk_token or "",
+        "first": whole.cls_token or "",
         "padding": whole.pad_token_id,
         "type_padding": whole.pad_token_type_id,
         "from_left": whole.padding_side == "left",

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from backends.engines.compare import RANKED, Answer, difference, kind, parameters
+from backends.engines.compare import FIRST, Answer, difference, kind, parameters
 from backends.engines.runs import (
     Arrays,
     RecordedModels,
@@ -51,7 +51,8 @@ WIDE = 10.0  # limits that the median sample is off by, from which on nothing is
 SHOWN = 5
 
 LIMITS = {
-    **dict.fromkeys((*RANKED, "fill-mask"), f"the same first, probabilities within {PROBABILITY}"),
+    **dict.fromkeys(FIRST, f"the same first, probabilities within {PROBABILITY}"),
+    "token-classification": f"the same names in the text, probabilities within {PROBABILITY}",
     "detection": f"the same objects, IoU at least {LEAST_IOU}, scores within {PROBABILITY}",
     "embedding": f"cosine at least {LEAST_COSINE}",
     "tensors": f"within {SPREAD} of an output's range",

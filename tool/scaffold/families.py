@@ -30,6 +30,9 @@ FAMILIES: Mapping[str, Callable[[ModelSource], Iterator[FamilyPlan]]] = {
     "fill-mask": texts.fill_mask,
     "embedding": texts.embedding,
     "text-classification": texts.text_classification,
+    "token-classification": texts.token_classification,
+    "question-answering": texts.question_answering,
+    "zero-shot-classification": texts.zero_shot_classification,
     TENSORS: tensors,
 }
 OF_PICTURES = ("detection", "classification")

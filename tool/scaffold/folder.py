@@ -120,7 +120,11 @@ CHECKED: Mapping[str, str] = {
     "detection": "self.assertTrue(all(len(row) == 8 for row in result), result)",
     "fill-mask": "self.assertGreaterEqual(len(result), 1)",
     "embedding": "self.assertAlmostEqual(sum(number**2 for number in result), 1, 4)",
-    "text-classification": 'self.assertAlmostEqual(sum(one["score"] for one in result), 1, 1)',
+    "token-classification": 'self.assertTrue(all("word" in one for one in result), result)',
+    **dict.fromkeys(
+        ("text-classification", "question-answering", "zero-shot-classification"),
+        'self.assertTrue(all(0 <= one["score"] <= 1 for one in result), result)',
+    ),
 }
 """What an answer to the example is, whatever the model says."""
 

@@ -191,7 +191,11 @@ def say(options: argparse.Namespace, plan: FamilyPlan, notes: list[str]) -> None
 
 ASK = {
     **dict.fromkeys(("classification", "detection"), "invoke {name} --img PICTURE.jpg"),
-    **dict.fromkeys(("embedding", "text-classification"), 'invoke {name} --text "some words"'),
+    **dict.fromkeys(
+        ("embedding", "text-classification", "token-classification"),
+        'invoke {name} --text "some words"',
+    ),
+    **dict.fromkeys(("question-answering", "zero-shot-classification"), "invoke {name} --example"),
     "fill-mask": 'invoke {name} --text "a sentence with a mask"',
     TENSORS: "invoke {name} --json '{{\"inputs\": […]}}'",
 }

@@ -12,7 +12,17 @@ from container.trouble import Trouble
 PICTURE, TEXT, TENSORS = "picture", "text", "tensors"
 KINDS: Mapping[str, str] = {
     **dict.fromkeys(("classification", "detection"), PICTURE),
-    **dict.fromkeys(("fill-mask", "embedding", "text-classification"), TEXT),
+    **dict.fromkeys(
+        (
+            "fill-mask",
+            "embedding",
+            "text-classification",
+            "token-classification",
+            "question-answering",
+            "zero-shot-classification",
+        ),
+        TEXT,
+    ),
     TENSORS: TENSORS,
 }
 """What callers send to a model of each family."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import json
 import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -77,7 +79,7 @@ class ModelSource:
         """The names of the classes: of --labels, or of the file."""
         if self.given:
             return self.given
-        names = self.noted("names")
+        names = self.noted("names") or self.configured
         if isinstance(names, list):
             names = dict(enumerate(names))  # the other form of it
         if isinstance(names, dict) and names:
@@ -86,6 +88,18 @@ class ModelSource:
                 lines = (by_id[str(number)] for number in range(len(by_id)))
                 return tuple(" ".join(line.split()) or "?" for line in lines)
         return ()
+
+    @property
+    def configured(self) -> Mapping[str, str]:
+        """The names of the classes in the config.json that transformers has saved, by number."""
+        for folder in (self.file.parent, self.file.parent.parent):  # of onnx/model.onnx, too
+            with suppress(OSError, ValueError):
+                names = json.loads((folder / "config.json").read_text("utf-8")).get("id2label")
+                if isinstance(names, dict):
+                    # Where the author has given none.
+                    made_up = {key: f"LABEL_{key}" for key in names}
+                    return {} if names == made_up else names
+        return {}
 
     def run(self, sizes: Mapping[str, Sequence[int]]) -> Mapping[str, npt.NDArray[Any]]:
         """Return the outputs for made-up inputs of these shapes.

@@ -15,6 +15,10 @@ from tool.scaffold.source import ModelSource
 TRIED = 16  # tokens
 LENGTHS = (512, 256, 128, 64, 32, 16)
 WORDS = 5000  # as many scores for a token are for words
+ONE_SCORE = (
+    f"{CHECK}a cross-encoder scores a pair of texts; of one text write another example",
+    'example = { text = "How many live in Berlin?", text_pair = "Berlin has many people." }',
+)
 VECTORS = ("pool", "embed", "vector", "hidden")  # in the name of an output
 
 
@@ -103,7 +107,53 @@ def text_classification(source: ModelSource) -> Iterator[FamilyPlan]:
         plan = name_output(source, FamilyPlan("text-classification", why, tokens=True), output)
         names = source.labels if len(source.labels) == count else ()
         sure = bool(names) or any(word in output.name.lower() for word in SCORES)
-        yield replace(plan.with_labels(names), proven=count > 1 and sure)
+        if count == 1:
+            yield replace(plan.and_lines(*ONE_SCORE), proven=sure)
+        else:
+            yield replace(plan.with_labels(names), proven=sure)
+
+
+def token_classification(source: ModelSource) -> Iterator[FamilyPlan]:
+    """Yield how the model would classify tokens."""
+    found = [(one, sizes) for one, sizes in answers(source) if len(sizes) == 2]
+    if not found:
+        raise Misfit(f"{several(source.outputs)} has no score per token and class")
+    for output, (_, count) in found:
+        why = f"it takes tokens, and {show(output)} has {count} scores for each"
+        plan = name_output(source, FamilyPlan("token-classification", why, tokens=True), output)
+        names = source.labels if len(source.labels) == count else ()
+        yield replace(plan.with_labels(names, count), proven=bool(names))
+
+
+def question_answering(source: ModelSource) -> Iterator[FamilyPlan]:
+    """Yield how the model would find answers in a text."""
+    came = answers(source)
+    ends = [
+        one
+        for end in ("start", "end")
+        for one, sizes in came
+        if end in one.name and len(sizes) == 1
+    ]
+    if len(ends) != 2:
+        raise Misfit(f"{several(source.outputs)} has no scores of an answer's start and end")
+    why = f"it takes tokens, and {several(tuple(ends))} have a score for each"
+    lines = [
+        f"{end} = {quote(one.name)}"
+        for end, one in zip(("start", "end"), ends, strict=True)
+        if one.name != f"{end}_logits"
+    ]
+    yield FamilyPlan("question-answering", why, tuple(lines), tokens=True, proven=True)
+
+
+def zero_shot_classification(source: ModelSource) -> Iterator[FamilyPlan]:
+    """Yield how the model would classify texts by any labels."""
+    if not any(name.lower().startswith("entail") for name in source.labels):
+        raise Misfit("no label is entailment; labels.txt or config.json has the model's own")
+    for plan in text_classification(source):
+        if plan.labels:
+            why = plan.why + ", of which one is entailment"
+            other = plan.and_lines(f"{CHECK}to classify pairs of texts write text-classification")
+            yield replace(other, family="zero-shot-classification", why=why)
 
 
 def likeliest(source: ModelSource) -> list[str]:
@@ -113,8 +163,13 @@ def likeliest(source: ModelSource) -> list[str]:
     except Misfit:
         return []
     if not each:
-        return ["text-classification", "embedding"]
-    return ["fill-mask" if max(each) >= WORDS else "embedding"]
+        return [
+            "question-answering",
+            "zero-shot-classification",
+            "text-classification",
+            "embedding",
+        ]
+    return ["fill-mask"] if max(each) >= WORDS else ["token-classification", "embedding"]
 
 
 def longest(source: ModelSource, tokenizer: Tokenizer) -> Iterator[str]:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from clients.errors import ClientDisabled
 from clients.model_files.files import text_of
 from clients.model_files.model_folders import NAME
-from clients.tensors.quoting import brief
+from clients.tensors.quoting import brief, encodable
 
 FILE = "dispatch.toml"
 COPIED = "dispatch.toml.original"  # beside a copy: the original
@@ -46,11 +46,20 @@ def is_whole(value: object) -> bool:
 
 def is_list(value: object, fits: Callable[[Any], bool], count: int = 0) -> bool:
     """Whether it is a list of such values: `count` of them, or any number for 0."""
-    return isinstance(value, list) and len(value) == (count or len(value)) and all(map(fits, value))
+    return (
+        isinstance(value, list | tuple)
+        and len(value) == (count or len(value))
+        and all(map(fits, value))
+    )
 
 
 def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def is_text(value: object) -> bool:
+    """Whether it is a text with more than blanks in it, which can be written as UTF-8."""
+    return isinstance(value, str) and bool(value.strip()) and encodable(value)
 
 
 def is_inside(value: object) -> bool:

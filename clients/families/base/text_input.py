@@ -14,7 +14,15 @@ from clients.errors import BadPayload, ClientDisabled, InferenceError, TensorsRe
 from clients.families.base.dispatch_toml import COUNT, FLAG, INSIDE, TENSOR, Keys, key
 from clients.families.base.family import Family, show_spec
 from clients.text.tokenizer import TokenizerNotReadable, load_tokenizer
-from clients.triton.server import TOLERANCES, Hints, Padding, Signature, Tensors, TensorSpec
+from clients.triton.server import (
+    NO_HINTS,
+    TOLERANCES,
+    Hints,
+    Padding,
+    Signature,
+    Tensors,
+    TensorSpec,
+)
 
 # A text with more characters per token than this has too many tokens in any language. It is refused
 # before time is spent on counting them.
@@ -63,7 +71,7 @@ class TextPlan:
     single: bool  # whether they take one text, without an axis for several
     length: int  # the number of tokens to which every text is padded; 0 for any number
     longest: int  # the most tokens of a text
-    output: str  # the output that is wanted
+    outputs: Sequence[str]  # those that are wanted
     padding: Padding | None  # how texts may be made longer or shorter
 
 
@@ -105,9 +113,10 @@ class TextFamily(Family[K, TextPlan]):
             raise self.misfit(f"{show_spec(known[0])} takes no token ids")
         for spec in known:
             self.check_sizes(spec, known[0])
-        output = self.tensor(signature.outputs, "output")
+        outputs = self.wanted(signature.outputs)
         single = len(known[0].shape) == 1
-        self.check_output(output, output.shape if single else output.shape[1:])
+        for output in outputs:
+            self.check_output(output, output.shape if single else output.shape[1:])
         longest = self.keys.max_tokens or self.tokenizer.longest
         length = max(sizes[0], 0)
         if self.keys.max_tokens and 0 < length < self.keys.max_tokens:
@@ -123,18 +132,28 @@ class TextFamily(Family[K, TextPlan]):
                 'name it in its tokenizer_config.json, such as "pad_token": "<pad>"',
             )
         alike = single or length or not signature.shares_runs
-        padding = None if alike else self.padding(known, output)
-        return TextPlan(known, single, length, longest, output.name, padding)
+        padding = None if alike else self.padding(known, outputs)
+        return TextPlan(known, single, length, longest, [one.name for one in outputs], padding)
 
-    def padding(self, inputs: Sequence[TensorSpec], output: TensorSpec) -> Padding | None:
+    def wanted(self, outputs: Sequence[TensorSpec]) -> Sequence[TensorSpec]:
+        """Return the outputs that the family reads; several have the same shape."""
+        return [self.tensor(outputs, "output")]
+
+    def is_per_token(self, output: TensorSpec) -> bool:
+        """Whether an output, with an axis for the texts, has numbers for each token."""
+        return len(output.shape) == 3 and output.shape[1] == -1
+
+    def padding(
+        self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+    ) -> Padding | None:
         """Return how texts may be made longer or shorter; `None` if they may not."""
         if not self.keys.padding or MASK not in [spec.name for spec in inputs]:
             return None
         if self.tokenizer.from_left:  # a run is padded on the right
             return None
-        per_token = len(output.shape) == 3 and output.shape[1] == -1
         return Padding(
-            {spec.name: self.filler(spec) for spec in inputs}, [output.name] if per_token else []
+            {spec.name: self.filler(spec) for spec in inputs},
+            [spec.name for spec in outputs if self.is_per_token(spec)],
         )
 
     def check_sizes(self, spec: TensorSpec, first: TensorSpec) -> None:
@@ -169,18 +188,19 @@ class TextFamily(Family[K, TextPlan]):
     def check_output(self, spec: TensorSpec, sizes: tuple[int, ...]) -> None:
         """Raise ClientDisabled if the family cannot read the output."""
 
-    def encoded(self, text: str, longest: int, second: str | None = None) -> Any:
-        """Return the tokenizer's encoding of a text, or of a pair of texts."""
-        has = "`text` has" if second is None else "`text` and `text_pair` together have"
+    def encoded(
+        self, text: str, longest: int, second: str | None = None, what: str = "`text`"
+    ) -> Any:
+        """Return the tokenizer's encoding of a text, or of two; `what` names them to the caller."""
         hint = f"the model takes at most {longest} tokens: shorten it"
         characters = len(text) + len(second or "")
         if characters > longest * LONGEST_TOKEN:
-            raise BadPayload(f"{has} {characters} characters", hint=hint)
+            raise BadPayload(f"{what} has {characters} characters", hint=hint)
         encoding = self.tokenizer.backend.encode(text, second)
         if not encoding.ids:
-            raise BadPayload(f"{has} no tokens", hint="send a text with words in it")
+            raise BadPayload(f"{what} has no tokens", hint="send a text with words in it")
         if len(encoding.ids) > longest:
-            raise BadPayload(f"{has} {len(encoding.ids)} tokens", hint=hint)
+            raise BadPayload(f"{what} has {len(encoding.ids)} tokens", hint=hint)
         return encoding
 
     def texts(self, payloads: Sequence[Payload]) -> list[Any]:
@@ -188,23 +208,30 @@ class TextFamily(Family[K, TextPlan]):
         longest = self.fitted().longest
 
         def read(payload: Payload) -> Any:
-            second = next(
-                (self.text(payload, name) for name in self.pair_fields[1:] if name in payload), None
-            )
-            return self.encoded(self.text(payload), longest, second)
+            text = self.text(payload)
+            for name in self.pair_fields[1:]:
+                if name in payload:
+                    second = self.text(payload, name)
+                    return self.encoded(text, longest, second, f"`text` with `{name}`")
+            return self.encoded(text, longest)
 
         return self.each(payloads, read)
 
     def outputs(
         self, encodings: Sequence[Any], places: Sequence[Sequence[int]] | None = None
     ) -> list[npt.NDArray[np.float32]]:
-        """Return the model's output for each text: [...], or [tokens, ...]."""
-        plan = self.fitted()
+        """Return the model's output for each text: [...], or [tokens, ...].
+
+        Several outputs are one, with a last axis for them. A payload may be any number of texts.
+        """
+        plan, most = self.fitted(), self.max_batch_size
         found: dict[int, npt.NDArray[np.float32]] = {}
-        for group in self.groups(plan, encodings):
-            some = None if places is None else [places[index] for index in group]
-            run = self.run(plan, [encodings[index] for index in group], some)
-            found |= dict(zip(group, run, strict=True))
+        for whole in self.groups(plan, encodings):
+            for start in range(0, len(whole), most):
+                group = whole[start : start + most]
+                some = None if places is None else [places[index] for index in group]
+                run = self.run(plan, [encodings[index] for index in group], some)
+                found |= dict(zip(group, run, strict=True))
         return [found[index] for index in range(len(encodings))]
 
     def run(
@@ -215,17 +242,24 @@ class TextFamily(Family[K, TextPlan]):
         rows = {}
         if places is not None:
             tokens = inputs[plan.inputs[0].name].shape[-1]
-            rows[plan.output] = [
+            rows[plan.outputs[0]] = [
                 text * tokens + self.begin(encodings[text], tokens) + place
                 for text, some in enumerate(places)
                 for place in some
             ]
         padding = plan.padding if self.heeds_mask(plan, encodings[0]) else None
-        hints = Hints(rows=rows, padding=padding)
-        answer = self.infer(inputs, outputs=[plan.output], hints=hints)[plan.output]
+        answer = self.answered(plan, inputs, Hints(rows=rows, padding=padding))
         if places is not None:
             return np.split(answer, np.cumsum([len(some) for some in places])[:-1])
         return [answer] if plan.single else list(answer)
+
+    def answered(
+        self, plan: TextPlan, inputs: Tensors, hints: Hints = NO_HINTS
+    ) -> npt.NDArray[np.float32]:
+        """Return the model's output; several, of one shape, have a last axis for them."""
+        came = self.infer(inputs, outputs=plan.outputs, hints=hints)
+        several = [came[name] for name in plan.outputs]
+        return several[0] if len(several) == 1 else np.stack(several, axis=-1)
 
     def begin(self, encoding: Any, tokens: int) -> int:
         """Return the place of a text's first token when it is padded to `tokens`."""
@@ -279,9 +313,7 @@ class TextFamily(Family[K, TextPlan]):
             name: np.pad(array, ((0, 0), (0, FILLED_TOKENS)), constant_values=padding.inputs[name])
             for name, array in own.items()
         }
-        alone, beside = (
-            self.infer(inputs, outputs=[plan.output])[plan.output] for inputs in (own, filled)
-        )
+        alone, beside = (self.answered(plan, inputs) for inputs in (own, filled))
         if padding.outputs:
             beside = beside[:, : alone.shape[1]]
         tolerance = ROUNDED.get(alone.dtype.name, 0.0) * np.abs(alone).max(initial=0)
@@ -307,3 +339,10 @@ def pad_rows(
     for place, row in enumerate(rows):
         array[place, array.shape[1] - len(row) if from_left else 0 :][: len(row)] = row
     return array
+
+
+def cut_words(text: str, start: int, end: int) -> tuple[str, int, int]:
+    """Return a part of a text and its place, without blanks around, which some tokenizers count."""
+    words = text[start:end].lstrip()
+    start, words = end - len(words), words.rstrip()
+    return words, start, start + len(words)

@@ -402,9 +402,9 @@ def test_pairs_of_texts_are_scored_together(bench: Bench) -> None:
         }
         with pytest.raises(BadPayload, match="`text_pair` is 7"):
             client.inference({query: "the cat", text: 7})
-        with pytest.raises(BadPayload, match="`text` and `text_pair` together have 6 tokens"):
+        with pytest.raises(BadPayload, match="`text` with `text_pair` has 6 tokens"):
             client.inference({query: "the cat the", text: "the cat the"})
-        with pytest.raises(BadPayload, match="together have 301 characters"):
+        with pytest.raises(BadPayload, match="with `text_pair` has 301 characters"):
             client.inference({query: "c", text: "c" * 300})
     expected = [1 / (1 + math.exp(-2)), 1 / (1 + math.exp(2))]
     assert [client.pair_score(one) for one in results] == pytest.approx(expected, abs=1e-8)

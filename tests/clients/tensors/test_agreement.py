@@ -63,6 +63,23 @@ def test_the_formats_of_an_answer_are_compared_alike() -> None:
     assert (swapped.passes, swapped.worst) == (False, "the first is 2:cat, not 1:cat")
 
 
+def test_names_agree_by_place_and_by_probability() -> None:
+    one = {"label": "PER", "word": "Ada", "start": 3, "end": 6, "score": 0.9}
+    assert compare("token-classification", [one], [{**one, "score": 0.88}]).passes
+    assert not compare("token-classification", [one], [{**one, "score": 0.86}]).passes
+    assert not compare("token-classification", [one], [{**one, "score": None}]).passes
+    found = compare("token-classification", [one], [{**one, "start": 4}])
+    assert (found.passes, found.worst) == (False, "PER 'Ada' at 3 is missing")
+    assert says_nothing([compare("token-classification", [], [])]) != ""
+
+
+def test_answers_agree_by_the_first_and_by_probability() -> None:
+    one = [{"answer": "Ada", "score": 0.6}, {"answer": "", "score": 0.2}]
+    other = [{"answer": "", "score": 0.6}, {"answer": "Ada", "score": 0.2}]
+    assert compare("question-answering", one, [{"answer": "Ada", "score": 0.61}, one[1]]).passes
+    assert not compare("question-answering", one, other).passes
+
+
 def test_words_agree_in_every_blank() -> None:
     one = [{"token": "a dog", "score": 0.5}, {"token": "a cat", "score": 0.2}]
     near = [{"token": "a dog", "score": 0.48}, {"token": "a cat", "score": 0.2}]

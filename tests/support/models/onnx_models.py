@@ -290,6 +290,17 @@ def scores(
     )
 
 
+def ends(file: Path) -> Path:
+    """A model that answers questions: the answer starts and ends at the token of the largest id."""
+    nodes = [
+        helper.make_node("Cast", ["input_ids"], [f"{end}_logits"], to=FLOAT)
+        for end in ("start", "end")
+    ]
+    batch: list[int | str] = ["n", "t"]
+    outputs = [(f"{end}_logits", FLOAT, batch) for end in ("start", "end")]
+    return save(file, nodes, [("input_ids", INT64, batch)], outputs)
+
+
 def tokens(
     file: Path, width: int, *, pooled: str = "", each: str = "last_hidden_state", most: int = 0
 ) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -24,7 +25,7 @@ from clients.families.base.family import names
 from clients.testing import OnnxModels, answer, clients_in
 from tests.conftest import PROJECT
 from tests.support.models import onnx_models
-from tests.support.models.onnx_models import FLOAT, save, scores, tokens
+from tests.support.models.onnx_models import FLOAT, ends, save, scores, tokens
 from tests.tool.scaffold.conftest import Write
 from tool import progress
 from tool.__main__ import main
@@ -269,6 +270,41 @@ def test_a_text_model_is_known_by_its_output(
     if expected["family"] == "text-classification":
         # The larger the ids, the larger the score of the last class.
         assert (len(result), result[0]["index"]) == (3, 2)
+
+
+NLI = ["contradiction", "neutral", "entailment"]
+
+
+@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.parametrize(
+    ("pooled", "labels", "family", "more"),
+    [
+        ("", ["O", "B-PER"], "token-classification", set()),
+        ("y", ["bad", "good"], "text-classification", set()),
+        ("y", NLI, "zero-shot-classification", set()),
+        ("logits", ["LABEL_0"], "text-classification", {"example"}),  # which ranks
+        ("ends", [], "question-answering", set()),
+    ],
+)
+def test_a_text_model_is_known_by_what_transformers_saved_beside_it(
+    write: Write, tmp_path: Path, pooled: str, labels: list[str], family: str, more: set[str]
+) -> None:
+    (tmp_path / "export" / "onnx").mkdir(parents=True)
+    file = tmp_path / "export" / "onnx" / "model.onnx"
+    if pooled == "ends":
+        ends(file)
+    else:
+        tokens(file, len(labels), pooled=pooled, each="logits" if not pooled else "each")
+    config = {"id2label": {str(place): name for place, name in enumerate(labels)}}
+    (tmp_path / "export" / "config.json").write_text(json.dumps(config))
+    write(tmp_path / "export", "--tokenizer", str(TOKENIZER))
+    assert settings()["family"] == family
+    assert set(settings()) == {"family", *more}
+    named = MINE / "new" / "labels.txt"
+    assert (named.read_text().split() if named.exists() else []) == labels * (not more)
+    if family == "question-answering":  # the others are tested in the same way
+        text = outcome(MINE / "code" / "tests")
+        assert "2 passed, 1 skipped" in text, text
 
 
 @pytest.mark.usefixtures("in_this_process")
