@@ -55,7 +55,7 @@ LIMITS = {
     "token-classification": f"the same names in the text, probabilities within {PROBABILITY}",
     "detection": f"the same objects, IoU at least {LEAST_IOU}, scores within {PROBABILITY}",
     "embedding": f"cosine at least {LEAST_COSINE}",
-    "tensors": f"within {SPREAD} of an output's range",
+    **dict.fromkeys(("sound", "tensors"), f"within {SPREAD} of an output's range"),
 }
 TEXT = """{model}, version {version}, in int8: {place}
   samples  calibrated on {calibrated_on}, compared on {compared_on}{objects}

@@ -27,7 +27,7 @@ from tool.progress import announce
 from tool.scaffold import texts
 from tool.scaffold.families import plans
 from tool.scaffold.folder import write_files
-from tool.scaffold.options import TENSORS, add_source, file_name, refuse_to_overwrite
+from tool.scaffold.options import SOUND, TENSORS, add_source, file_name, refuse_to_overwrite
 from tool.scaffold.pictures import with_uint8
 from tool.scaffold.plan import CHECK, FamilyPlan
 from tool.scaffold.source import ModelSource, labels_in, open_model
@@ -197,6 +197,7 @@ ASK = {
     ),
     **dict.fromkeys(("question-answering", "zero-shot-classification"), "invoke {name} --example"),
     "fill-mask": 'invoke {name} --text "a sentence with a mask"',
+    SOUND: "invoke {name} --img SOUND.wav --field audio",
     TENSORS: "invoke {name} --json '{{\"inputs\": […]}}'",
 }
 NEXT = """
