@@ -112,6 +112,10 @@ class Client(ABC):
     One that answers a number for a pair ranks texts: `pair_score`.
     """
 
+    embeds: ClassVar[bool] = False
+    """Whether the result for `{"text": …}`, and for `{"token_ids": […]}` if it takes that, is a
+    vector as a list of numbers: `/v1/embeddings` asks such clients."""
+
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
         self.folder = environment.model_repository / self.triton_model()
@@ -231,6 +235,24 @@ class Client(ABC):
             )
         names, rows = table.by_name(self.row_fields)
         return self.each(rows, lambda row: dict(zip(names, as_wide(row, names), strict=True)))
+
+    def ranks(self) -> bool:
+        """Whether `/v1/rerank` may ask the client, by the two methods below."""
+        return bool(self.pair_fields)
+
+    def rank_payloads(self, query: str, documents: Sequence[str]) -> list[Payload]:
+        """Return the payloads that are asked to rank documents: these first, in their order."""
+        first, second = self.pair_fields or ("text", "text_pair")
+        return [{first: query, second: document} for document in documents]
+
+    def relevance(self, results: Sequence[Any]) -> list[float]:
+        """Return how well each document answers the query, from the results of the payloads.
+
+        Raises:
+            InferenceError: as `pair_score`.
+
+        """
+        return [self.pair_score(result) for result in results]
 
     def check_tensors(self, inputs: Tensors) -> None:  # noqa: B027  most models need no check
         """Check tensors that a caller sends instead of a payload, before the model runs.

@@ -249,6 +249,8 @@ class Request:
     sequence: SequencePart | None = None  # of a stateful model, if the caller names one
     streams: MutableSequence[Stream[Any]] = field(default_factory=list)  # answers still to come
     payloads: Sequence[Any] = ()  # what the client was given: one payload, or those of a batch
+    # How many tokens each text had that a model was run with, of all batches
+    tokens: MutableSequence[int] = field(default_factory=list)
     chain: tuple[str, ...] = ()  # the models whose classes have asked for this one, in order
 
     @contextmanager

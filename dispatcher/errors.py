@@ -35,6 +35,14 @@ class BadBody(BadRequest):
     """The endpoint does not take the request's body."""
 
 
+class BadField(BadBody):
+    """A field of the body is missing, unknown or wrong; `field` names it."""
+
+    def __init__(self, field: str, what: str, *, hint: str) -> None:
+        super().__init__(f"`{field}` {what}", hint=hint)
+        self.field = field
+
+
 class BadHeader(BadRequest):
     """The endpoint does not take a header of the request."""
 
@@ -210,13 +218,13 @@ def status_and_code(error: InferenceError) -> tuple[int, str]:
     return ANSWERS[contract_class(error)]
 
 
-def with_position(error: InferenceError, position: int, part: str = "payload") -> InferenceError:
-    """Return a copy of an error that names the part of a list, counted from 0.
+def with_place(error: InferenceError, place: str) -> InferenceError:
+    """Return a copy of an error that says which payload of a list it is about.
 
     The copy has the contract's own class: an author's may raise one object again and again, or
     compute its message.
     """
-    return contract_class(error)(f"{part}[{position}]: {error.message}", hint=error.hint)
+    return contract_class(error)(f"{place}: {error.message}", hint=error.hint)
 
 
 def time_used_up() -> DeadlineExceeded:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,8 @@ class ModelRequest:
     # Where the answer is stored: the object of the body, until `Step` has made an `Output` of it;
     # `None` for nowhere.
     output: Mapping[str, Any] | Output | None = None
+    # What one of a list is called in an error.
+    place: Callable[[int], str] = "payload[{}]".format
 
 
 @dataclass(frozen=True)

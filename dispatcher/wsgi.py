@@ -45,6 +45,7 @@ from dispatcher.routes.inference import InferenceHandler, inference_routes
 from dispatcher.routes.jobs import Later, job_routes
 from dispatcher.routes.metrics import metrics_routes
 from dispatcher.routes.models import management_routes
+from dispatcher.routes.openai import openai_routes
 from dispatcher.routes.openapi import openapi_routes
 from dispatcher.routes.page import page_routes
 from dispatcher.routes.v2 import inference_of_v2, models_of_v2
@@ -235,6 +236,7 @@ def assemble(
             job_routes(jobs),
             inference_of_v2(settings, inference, triton, readiness),
             models_of_v2(settings, triton, control, admission),
+            openai_routes(inference, control.available if settings.load_on_demand else dict),
             management_routes(settings, listing, control, readiness, admission.management),
             openapi_routes(settings, registry),
             page_routes(settings),

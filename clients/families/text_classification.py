@@ -72,6 +72,9 @@ class TextClassification(TextFamily[TextClassificationKeys]):
         digits = DIGITS if scores.size == 1 else 6
         return [self.named(index, score, digits) for index, score in found]
 
+    def ranks(self) -> bool:
+        return len(self.labels) <= 1
+
     def pair_score(self, result: Any) -> float:
         if max(len(self.labels), len(result)) > 1:
             raise BadPayload(

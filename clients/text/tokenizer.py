@@ -125,6 +125,13 @@ class Tokenizer:
         return cut is None or len(cut.pre_tokenize_str(text)) == 1
 
     @cached_property
+    def edges(self) -> tuple[list[int], list[int]]:
+        """The special tokens that stand before every text, and behind it."""
+        encoding = self.backend.encode("a")
+        own = [place for place, other in enumerate(encoding.special_tokens_mask) if not other]
+        return (encoding.ids[: own[0]], encoding.ids[own[-1] + 1 :]) if own else ([], [])
+
+    @cached_property
     def puts_blanks_between(self) -> bool:
         """Whether the decoder puts blanks between tokens that show none."""
         return self.decoded("a", "a") == "a a"

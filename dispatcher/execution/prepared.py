@@ -38,7 +38,7 @@ from clients.tensors.client import TensorClient, TensorResult
 from clients.tensors.nested import copy_deeply
 from dispatcher.codecs.media import UNSPECIFIED_MEDIA, detect_media
 from dispatcher.codecs.metadata import Metadata, names_sequence, read_sequence
-from dispatcher.errors import BadBody, ClientBug, client_bug, contract_class, with_position
+from dispatcher.errors import BadBody, ClientBug, client_bug, contract_class, with_place
 from dispatcher.execution.model_lookup import ModelLookup
 from dispatcher.model_request import ModelRequest
 from dispatcher.s3.places import FIELDS
@@ -181,7 +181,7 @@ class PreparedRequest:
             return self.run(batch, start, deadline)
         except TooLargeAtOnce as error:
             if len(batch) == 1:
-                raise with_position(error, start) from error
+                raise with_place(error, self.model_request.place(start)) from error
         half = (len(batch) + 1) // 2
         done = self.batch(start, half, deadline)
         return done + self.batch(start + half, len(batch) - half, deadline)
@@ -258,8 +258,9 @@ class PreparedRequest:
             place = str(payload.location)
             text = error.message if place in error.message else f"{place}: {error.message}"
             error = contract_class(error)(text, hint=error.hint)
-        part = "row" if is_list and isinstance(asked[0], Rows) else "payload"
-        return with_position(error, position, part) if is_list else error
+        rows = is_list and isinstance(asked[0], Rows)
+        place = f"row[{position}]" if rows else self.model_request.place(position)
+        return with_place(error, place) if is_list else error
 
     def drawn(self, result: Any, media_type: str) -> bytes:
         """Return the picture with the result drawn on it."""
@@ -350,7 +351,7 @@ def payloads_of_rows(table: Rows, client: Client) -> list[Payload]:
     except InferenceError as error:
         if error.position is None:
             raise
-        raise with_position(error, error.position, "row") from error
+        raise with_place(error, f"row[{error.position}]") from error
 
 
 def take_sequence(

@@ -128,7 +128,7 @@ def send_timeout(connection: socket.socket, record: RequestRecord, modelname: st
     error = time_used_up()
     status, code = status_and_code(error)
     body = error_body(record, code, error.message, error.hint, modelname)
-    text = error_text(record, body)
+    text = error_text(record, status, body)
     headers = {"Content-Type": "application/json", "X-Request-Id": record.request_id}
     if for_hosting_service(record):
         text = hosting_service_error(status, text)

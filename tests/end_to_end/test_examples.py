@@ -45,7 +45,7 @@ def workplace(folder: Path) -> Path:
     """Make a folder that looks like the project's, with a copy of the examples."""
     made = shutil.ignore_patterns("model.onnx", "model.plan", "environment*")
     shutil.copytree(EXAMPLES, folder / "examples", ignore=made)
-    for name in ("tests", "serve"):
+    for name in ("tests", "serve", "model_repository"):
         (folder / name).symlink_to(PROJECT / name)
     (folder / ".venv").symlink_to(sys.prefix)
     return folder

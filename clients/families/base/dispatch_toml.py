@@ -69,6 +69,10 @@ def is_inside(value: object) -> bool:
 
 FLAG = Kind("true or false", lambda value: isinstance(value, bool))
 COUNT = Kind("a whole number from 1", is_whole)
+COUNTS = Kind(
+    "a list of whole numbers from 1, such as [256, 512]",
+    lambda value: is_list(value, is_whole) and bool(value),
+)
 TENSOR = Kind("the name of a tensor", lambda value: isinstance(value, str) and bool(value))
 FAMILY = Kind("the name of a family", TENSOR.fits)
 INSIDE = Kind("a name in the model's folder", is_inside)

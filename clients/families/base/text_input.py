@@ -232,6 +232,7 @@ class TextFamily(Family[K, TextPlan]):
                 some = None if places is None else [places[index] for index in group]
                 run = self.run(plan, [encodings[index] for index in group], some)
                 found |= dict(zip(group, run, strict=True))
+        self.request.tokens.extend(len(one.ids) for one in encodings)
         return [found[index] for index in range(len(encodings))]
 
     def run(

@@ -101,7 +101,7 @@ def test_vectors_are_means_over_the_tokens_and_of_length_1(bench: Bench) -> None
     assert long == short
     with pytest.raises(BadPayload, match="unknown field 'top_k'") as caught:
         bench.ask({"text": "the cat", "top_k": 1})
-    assert caught.value.hint == "the payload may have text"
+    assert caught.value.hint.startswith("the payload may have text, token_ids; `parameters`")
     bench.set_up('family = "embedding"\nnormalised = false', TEXTS)
     assert bench.ask({"text": "the cat"})[:2] == [1.5, 2]
     bench.set_up('family = "embedding"\nnormalised = false\npooling = "first"', TEXTS)

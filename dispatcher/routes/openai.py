@@ -1,0 +1,136 @@
+"""The routes of OpenAI's embeddings and models, and of reranking as Cohere and TEI have it.
+
+Models are asked as by the other routes of inference: with the same keys, limits, deadlines, slots,
+batches, metrics and lines in the log. Errors have OpenAI's form (`codecs/error_responses.py`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+from flask import Blueprint, Response, g, request
+
+from clients.errors import UnknownModel
+from clients.tensors.quoting import brief
+from dispatcher.codecs.content_types import decompress_body
+from dispatcher.codecs.error_responses import error_response
+from dispatcher.codecs.metadata import read_metadata
+from dispatcher.codecs.openai import NAME, Task, read_embeddings, read_ranking
+from dispatcher.codecs.responses import json_response
+from dispatcher.errors import ROUTING, BadField
+from dispatcher.execution.executor import Series
+from dispatcher.execution.prepared import client_errors
+from dispatcher.model_request import ModelRequest
+from dispatcher.routes.inference import InferenceHandler, with_attributes
+
+OWNER = "triton-dispatcher"
+
+
+def openai_routes(inference: InferenceHandler, available: Callable[[], Iterable[str]]) -> Blueprint:
+    """Return the routes; `available` are the models that are loaded when they are asked."""
+    routes = Blueprint("openai", __name__)
+    lookup, started = inference.executor.lookup, int(time.time())
+
+    @routes.post("/v1/embeddings")
+    def embeddings() -> Response:
+        """Answer the vectors of texts."""
+        return ask(inference, read_embeddings)
+
+    @routes.post("/v1/rerank")
+    @routes.post("/v2/rerank")  # of Cohere's newer clients; Triton's protocol has no such path
+    @routes.post("/rerank")
+    def rerank() -> Response:
+        """Answer documents in the order of how well they fit a query."""
+        return ask(inference, read_ranking)
+
+    @routes.get("/v1/models")
+    def list_models() -> Response:
+        """List the models that can be asked, by all of their names."""
+        return json_response({"object": "list", "data": described()})
+
+    @routes.get("/v1/models/<model>")
+    def show_model(model: str) -> Response:
+        """Describe a model that can be asked."""
+        for one in described():
+            if one["id"] == model:
+                return json_response(one)
+        hint = "GET /v1/models lists those that can be asked"
+        raise UnknownModel(f"there is no model {brief(model)}", hint=hint)
+
+    @routes.post("/v1/chat/completions")
+    @routes.post("/v1/completions")
+    def completions() -> Response:
+        """Say that no model here writes texts."""
+        return error_response(
+            404,
+            ROUTING[404][0],
+            "this server has no models that write or complete texts",
+            "POST /v1/embeddings and /v1/rerank ask models here; for completions ask a server of "
+            "language models, such as vLLM",
+        )
+
+    def described() -> list[dict[str, Any]]:
+        """Return the models, loaded or not, as OpenAI does, with the routes here that ask each."""
+        lookup.follow()
+        found = []
+        for name in sorted({*lookup.served(lookup.states()), *available()}):
+            client = lookup.registry.clients.get(lookup.registry.name(name))
+            asked_by = [
+                *(["/v1/embeddings"] if client and client.embeds else []),
+                *(["/v1/rerank"] if client and client.ranks() else []),
+            ]
+            model = {"id": name, "object": "model", "created": started, "owned_by": OWNER}
+            found.append({**model, "routes": asked_by})
+        return found
+
+    return routes
+
+
+def ask(inference: InferenceHandler, read: Callable[[bytes, float], Task]) -> Response:
+    """Read the body of the current request, and answer with its model, batch by batch."""
+    metadata = read_metadata(
+        request.headers,
+        request.args,
+        default_model=inference.settings.default_model,
+        request_id=g.record.request_id,
+        owner=g.record.key,
+    )
+    limit = inference.time_limit(metadata, stream=False)
+    metadata = replace(metadata, time_limit=limit, session="")
+    bodies = inference.admission.bodies
+    decompress_body(request, inference.max_body, bodies)
+    with ExitStack() as until_answered:
+        until_answered.callback(bodies.take_body(request))
+        task = read(request.get_data(), limit.deadline())
+        if not (model := metadata.modelname(task.model)):
+            raise BadField("model", "is missing", hint=f"expected {NAME.expected}")
+        asked = ModelRequest(
+            model,
+            [{}],  # in whose place are the client's own, once there is a slot
+            is_list=True,
+            parameters=task.parameters,
+            modelversion=metadata.modelversion,
+            place=task.place,
+        )
+
+        def answer(series: Series) -> Response:
+            prepared = inference.prepare_and_note(asked, metadata, limit.deadline())
+            client = prepared.client
+            with prepared.request.active(), client_errors:
+                prepared = replace(prepared, payloads=task.payloads(client))
+            batches = inference.executor.batches(prepared, series)
+            results = list(itertools.chain.from_iterable(batches))
+            with prepared.request.active(), client_errors:
+                made = task.answer(client, results)
+            if isinstance(made, dict):  # a list is TEI's
+                tokens = sum(prepared.request.tokens)
+                made["model"] = model
+                made["usage"] = {"prompt_tokens": tokens, "total_tokens": tokens}
+            return with_attributes(json_response(made), prepared)
+
+        return inference.as_series(asked, metadata, answer, stream=False, only=True)
