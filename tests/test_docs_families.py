@@ -17,6 +17,7 @@ from clients.errors import ClientDisabled
 from clients.families.base import family
 from clients.families.base.dispatch_toml import Keys
 from clients.families.base.picture_input import PictureKeys
+from clients.families.base.resized_input import CutKeys, MaskKeys
 from clients.families.base.text_input import TextKeys
 from clients.plugins.registry import load_clients
 from clients.request import Request
@@ -103,11 +104,14 @@ def rows_of(keys: type[Keys], but: type[Keys] | None) -> list[str]:
 
 
 def test_every_key_of_every_family_is_on_the_page() -> None:
-    shared = (PictureKeys, TextKeys)
+    shared = (CutKeys, MaskKeys, PictureKeys, TextKeys)
     table: dict[str, Any] = {
         "any": (Keys, None),
         "pictures": (PictureKeys, Keys),
         "fill-mask": (TextKeys, Keys),
+        # The first of those that have keys in common
+        "classification": (family.family("classification", Path()).keys_type, PictureKeys),
+        "segmentation": (family.family("segmentation", Path()).keys_type, PictureKeys),
     }
     for name in family.names():
         assert f"`{name}`" in PAGE or name == "tensors"

@@ -14,10 +14,9 @@ from clients.errors import BadParameter, BadPayload
 from clients.families.base.dispatch_toml import COUNTS, FLAG, key, one_of
 from clients.families.base.family import show_spec
 from clients.families.base.text_input import TextFamily, TextKeys
+from clients.families.base.vectors import as_vectors, normalise
 from clients.tensors.quoting import brief
 from clients.triton.server import TensorSpec
-
-LEAST_LENGTH = 1e-12  # as in PyTorch's `normalize`; a vector of zeros stays zero
 
 IDS = "token_ids"  # in a payload, in the place of its text
 
@@ -140,10 +139,7 @@ class Embedding(TextFamily[EmbeddingKeys]):
                 for output, encoding in zip(self.outputs(encodings), encodings, strict=True)
             ]
         )[:, :wanted]
-        if self.keys.normalised:
-            vectors = normalise(vectors)
-        # Models compute in float32, which has seven digits.
-        return [[round(number, 7) for number in vector] for vector in vectors.tolist()]
+        return as_vectors(vectors, normalised=self.keys.normalised)
 
     def pooled(self, output: npt.NDArray[np.float32], encoding: Any) -> npt.NDArray[np.float64]:
         """Return a text's vector from its output: [width], or [tokens, width]."""
@@ -166,10 +162,3 @@ class Embedding(TextFamily[EmbeddingKeys]):
         vectors = normalise(np.array(results, np.float64))
         cosines: list[float] = (vectors[:-1] @ vectors[-1]).round(7).tolist()
         return cosines
-
-
-def normalise(vectors: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return vectors of length 1: [vectors, width]."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    with np.errstate(invalid="ignore"):  # infinity by infinity is not a number
-        return np.asarray(vectors / np.maximum(lengths, LEAST_LENGTH))

@@ -6,6 +6,8 @@ objects or the first word for a caller.
 
 from __future__ import annotations
 
+import base64
+import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,12 +15,16 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
 from clients.tensors.scores import sigmoid
 
 PROBABILITY = 0.03  # the largest difference of a probability, or of an object's score
 LEAST_IOU = 0.95  # of an object's two boxes
 LEAST_COSINE = 0.999  # of two embeddings
+LEAST_MASK_IOU = 0.9  # of a class in two masks
+LEAST_SHARE = 0.01  # of a mask's pixels, below which the edge of a class is most of it
+SHADE = 0.01  # the mean difference of two pictures, divided by their range
 SPREAD = 1e-2  # of plain tensors: the difference divided by the range of the expected numbers
 
 SAME_PLACE = 0.5  # from this IoU on, two boxes of a class are the same object, moved
@@ -51,10 +57,12 @@ def compare(kind: str, expected: Any, got: Any, *, confidence: float = 0.0) -> A
     """
     if kind == "detection":
         return objects(expected, got, confidence)
-    if kind == "embedding":
+    if kind in ("embedding", "picture-embedding"):
         return embeddings(expected, got)
     if kind == "token-classification":
         return entities(expected, got)
+    if kind in ("segmentation", "picture-to-picture"):
+        return pictures(expected, got)
     return classes(expected, got)
 
 
@@ -211,6 +219,32 @@ def iou(one: Sequence[float], other: Sequence[float]) -> float:
     shared = max(0.0, width) * max(0.0, height)
     areas = sum((box[2] - box[0]) * (box[3] - box[1]) for box in (one, other))
     return shared / (areas - shared) if shared else 0.0
+
+
+# Masks and pictures
+
+
+def pictures(expected: Mapping[str, Any], got: Mapping[str, Any]) -> Agreement:
+    """Compare two masks, or pictures, which are PNG in base64."""
+    name = "mask" if "mask" in expected else "picture"
+    files = (io.BytesIO(base64.b64decode(one[name])) for one in (expected, got))
+    one, other = (np.asarray(Image.open(file)) for file in files)
+    if one.shape != other.shape:
+        return different(f"the {name} has the shape {list(other.shape)}, not {list(one.shape)}")
+    if "classes" not in expected:
+        most = np.iinfo(one.dtype).max
+        gap = float(np.abs(one.astype(np.float32) - other).mean()) / most
+        return Agreement(gap <= SHADE, f"the {name} differs by {gap:.2g} in the mean", gap / SHADE)
+    found = [Agreement(passes=True, worst="the masks are the same", difference=0.0)]
+    for index in np.union1d(one, other):
+        sides = one == index, other == index
+        union = np.count_nonzero(sides[0] | sides[1])
+        if union >= LEAST_SHARE * one.size:
+            shared = np.count_nonzero(sides[0] & sides[1]) / union
+            share = (1 - shared) / (1 - LEAST_MASK_IOU)
+            words = f"the pixels of class {index} have an IoU of {shared:.3f}"
+            found.append(Agreement(shared >= LEAST_MASK_IOU, words, share))
+    return worst_of(found)
 
 
 # Vectors and tensors

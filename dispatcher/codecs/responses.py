@@ -44,7 +44,7 @@ def available_types(model_request: ModelRequest, client: Client) -> tuple[str, .
         return (JSON, LINES, CSV)
     if isinstance(client, TensorClient):
         return (JSON, NPY, CSV)
-    return (JSON, *IMAGE_TYPES, CSV) if client.draws() else (JSON, CSV)
+    return (JSON, *client.drawn_as, CSV) if client.draws() else (JSON, CSV)
 
 
 def negotiate(header: str, offered: tuple[str, ...]) -> str:

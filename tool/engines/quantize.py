@@ -29,7 +29,9 @@ from clients.model_files.model_folders import authors_folder, has_versions
 from clients.tensors.agreement import (
     LEAST_COSINE,
     LEAST_IOU,
+    LEAST_MASK_IOU,
     PROBABILITY,
+    SHADE,
     SPREAD,
     Agreement,
     says_nothing,
@@ -54,8 +56,10 @@ LIMITS = {
     **dict.fromkeys(FIRST, f"the same first, probabilities within {PROBABILITY}"),
     "token-classification": f"the same names in the text, probabilities within {PROBABILITY}",
     "detection": f"the same objects, IoU at least {LEAST_IOU}, scores within {PROBABILITY}",
-    "embedding": f"cosine at least {LEAST_COSINE}",
-    **dict.fromkeys(("sound", "tensors"), f"within {SPREAD} of an output's range"),
+    **dict.fromkeys(("embedding", "picture-embedding"), f"cosine at least {LEAST_COSINE}"),
+    "segmentation": f"IoU of each class at least {LEAST_MASK_IOU}, opacities within {SHADE}",
+    "picture-to-picture": f"shades within {SHADE} of their range in the mean",
+    "tensors": f"within {SPREAD} of an output's range",
 }
 TEXT = """{model}, version {version}, in int8: {place}
   samples  calibrated on {calibrated_on}, compared on {compared_on}{objects}

@@ -25,6 +25,7 @@ from tool.scaffold.source import ModelSource
 TEMPLATE = Path(__file__).parent / "template"
 MOST_ROWS, MOST_TEXTS = 8, 16
 WIDTH = 100
+LARGE_PICTURES = ("detection", "segmentation", "picture-to-picture")
 NO_BATCHES = (
     "# No dynamic_batching: on a CPU a batch of pictures takes longer than its pictures one by",
     "# one, and every caller in it waits for all. On a GPU add `dynamic_batching { }`.",
@@ -67,7 +68,7 @@ def config(name: str, source: ModelSource, plan: FamilyPlan) -> str:
     lines.append("instance_group [ { count: 1 kind: KIND_AUTO } ]")
     if why:
         lines.append(f"# Requests run one by one: {why}.")
-    elif most and plan.family == "detection":
+    elif most and plan.family in LARGE_PICTURES:
         lines += NO_BATCHES
     elif most:
         lines.append("dynamic_batching { }")
@@ -118,9 +119,13 @@ def test_of(name: str, source: ModelSource, plan: FamilyPlan) -> str:
 CHECKED: Mapping[str, str] = {
     "classification": "self.assertIn(len(result), (1, 2, 3))",
     "detection": "self.assertTrue(all(len(row) == 8 for row in result), result)",
-    "sound": 'self.assertIn("windows", result)',
     "fill-mask": "self.assertGreaterEqual(len(result), 1)",
-    "embedding": "self.assertAlmostEqual(sum(number**2 for number in result), 1, 4)",
+    **dict.fromkeys(
+        ("embedding", "picture-embedding"),
+        "self.assertAlmostEqual(sum(number**2 for number in result), 1, 4)",
+    ),
+    "segmentation": 'self.assertTrue(result["mask"])',
+    "picture-to-picture": 'self.assertTrue(result["picture"])',
     "token-classification": 'self.assertTrue(all("word" in one for one in result), result)',
     **dict.fromkeys(
         ("text-classification", "question-answering", "zero-shot-classification"),

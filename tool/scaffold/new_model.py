@@ -27,7 +27,14 @@ from tool.progress import announce
 from tool.scaffold import texts
 from tool.scaffold.families import plans
 from tool.scaffold.folder import write_files
-from tool.scaffold.options import SOUND, TENSORS, add_source, file_name, refuse_to_overwrite
+from tool.scaffold.options import (
+    KINDS,
+    PICTURE,
+    TENSORS,
+    add_source,
+    file_name,
+    refuse_to_overwrite,
+)
 from tool.scaffold.pictures import with_uint8
 from tool.scaffold.plan import CHECK, FamilyPlan
 from tool.scaffold.source import ModelSource, labels_in, open_model
@@ -190,14 +197,13 @@ def say(options: argparse.Namespace, plan: FamilyPlan, notes: list[str]) -> None
 
 
 ASK = {
-    **dict.fromkeys(("classification", "detection"), "invoke {name} --img PICTURE.jpg"),
+    **{name: "invoke {name} --img PICTURE.jpg" for name, kind in KINDS.items() if kind == PICTURE},
     **dict.fromkeys(
         ("embedding", "text-classification", "token-classification"),
         'invoke {name} --text "some words"',
     ),
     **dict.fromkeys(("question-answering", "zero-shot-classification"), "invoke {name} --example"),
     "fill-mask": 'invoke {name} --text "a sentence with a mask"',
-    SOUND: "invoke {name} --img SOUND.wav --field audio",
     TENSORS: "invoke {name} --json '{{\"inputs\": […]}}'",
 }
 NEXT = """

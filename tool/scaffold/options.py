@@ -9,9 +9,18 @@ from pathlib import Path
 
 from container.trouble import Trouble
 
-PICTURE, TEXT, SOUND, TENSORS = "picture", "text", "sound", "tensors"
+PICTURE, TEXT, TENSORS = "picture", "text", "tensors"
 KINDS: Mapping[str, str] = {
-    **dict.fromkeys(("classification", "detection"), PICTURE),
+    **dict.fromkeys(
+        (
+            "classification",
+            "detection",
+            "segmentation",
+            "picture-embedding",
+            "picture-to-picture",
+        ),
+        PICTURE,
+    ),
     **dict.fromkeys(
         (
             "fill-mask",
@@ -23,7 +32,6 @@ KINDS: Mapping[str, str] = {
         ),
         TEXT,
     ),
-    SOUND: SOUND,
     TENSORS: TENSORS,
 }
 """What callers send to a model of each family."""

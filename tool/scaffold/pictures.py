@@ -17,6 +17,7 @@ from clients.triton.server import TensorSpec
 from container.trouble import Trouble
 from tool.scaffold.plan import CHECK, SCORES, AskAuthor, FamilyPlan, Misfit, quote, several, show
 from tool.scaffold.source import ModelSource, without_onnx
+from tool.scaffold.texts import name_output
 
 FLOATS = ("FP32", "FP16")
 STRIDES = (8, 16, 32)  # of a YOLO's three grids, which v5 has three anchors for
@@ -124,9 +125,7 @@ def classification(source: ModelSource) -> Iterator[FamilyPlan]:
         if any(count != other[output.name].size for other in larger):
             raise Misfit(f"{show(output)} has more numbers for a larger picture, which no class is")
         why = f"{show(taken.spec)} takes pictures, and {show(output)} has {count} scores"
-        plan = FamilyPlan("classification", why, labelled=output.name)
-        if len(source.outputs) > 1:
-            plan = plan.and_lines(f"output = {quote(output.name)}")
+        plan = name_output(source, FamilyPlan("classification", why, labelled=output.name), output)
         names = source.labels if len(source.labels) == count else ()
         plan = plan.with_labels(names).and_lines(*how)
         scores = answers[output.name]
@@ -149,17 +148,18 @@ def is_row(output: TensorSpec, taken: Pixels) -> bool:
     return output.datatype in FLOATS and sum(size != 1 for size in rest) == 1
 
 
-def describe_preparation(source: ModelSource, taken: Pixels) -> Iterator[str]:
-    """Yield the lines for how a classifier's pictures are prepared."""
+def describe_preparation(source: ModelSource, taken: Pixels, size: str = "crop") -> Iterator[str]:
+    """Yield the lines for how pictures are prepared; `size` is the key for the model's size."""
     if taken.layout != "NCHW":
         yield f'layout = "{taken.layout}"'
-    yield from taken.size_line("crop", CLASSIFIER_SIDE, source.noted("imgsz"))
+    yield from taken.size_line(size, CLASSIFIER_SIDE, source.noted("imgsz"))
     if taken.spec.datatype == "UINT8":
         return
     yield f"{CHECK}the file does not show how pictures were prepared in training"
     yield "# Without more keys they are squeezed to the model's size, and pixels are 0 to 1. Most"
     yield "# classifiers of torchvision need these:"
-    yield from (f"# {line}" for line in USUAL[: 4 if taken.channels == 3 else 2])
+    usual = USUAL if size == "crop" else USUAL[1:]  # of a mask nothing is cut off
+    yield from (f"# {line}" for line in usual[: None if taken.channels == 3 else -2])
 
 
 def detection(source: ModelSource) -> Iterator[FamilyPlan]:

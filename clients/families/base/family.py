@@ -180,10 +180,12 @@ class Family(Client, Generic[K, P]):
                 return []
         return self.lines("labels", file)
 
-    def named(self, index: int, score: float, digits: int = 6) -> dict[str, Any]:
-        """Return a class and its score for an answer in JSON."""
+    def named(
+        self, index: int, score: float, digits: int = 6, *, field: str = "score"
+    ) -> dict[str, Any]:
+        """Return a class and its score for an answer in JSON; `field` is what that is named."""
         label = {"label": self.labels[index]} if self.labels else {}
-        return {**label, "index": index, "score": round(score, digits)}
+        return {**label, "index": index, field: round(score, digits)}
 
     def lines(self, name: str, file: str) -> list[str]:
         """Return the lines of a file, which the key `name` names."""

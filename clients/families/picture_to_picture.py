@@ -1,0 +1,154 @@
+"""Another picture from a picture: larger, in another style, without noise, or of its depth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from clients.base import Payload
+from clients.errors import BadPayload, ModelFailed
+from clients.families.base.dispatch_toml import COUNT, key, one_of
+from clients.families.base.family import show_spec
+from clients.families.base.resized_input import MaskFamily, MaskKeys, PicturePlan, Sizes
+from clients.images.drawing import as_base64, from_base64, save_picture
+from clients.images.pictures import Picture, room
+from clients.triton.server import Signature
+
+BYTES_PER_PIXEL = 36  # of an answer while it is made: floats of three channels twice, and the file
+BEYOND = 1.0  # by how much of its range a model may miss it, as one that sharpens does
+
+RANGES = {"0-1": (0.0, 1.0), "0-255": (0.0, 255.0), "-1-1": (-1.0, 1.0)}
+RELATIVE = "relative"
+ANY_SIZE = (-1, -1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureToPictureKeys(MaskKeys):
+    """The keys of this family."""
+
+    max_side: int = key(COUNT, "the longest side of a picture that keeps its own size", 1024)
+    multiple: int = key(COUNT, "that the sides of such a picture are filled up to", 1)
+    range: str | None = key(
+        one_of(*RANGES, RELATIVE),
+        "of the answer's numbers; relative is from their least to their greatest; else `pixels`",
+        None,
+    )
+
+
+class PictureToPicture(MaskFamily[PictureToPictureKeys]):
+    """Answers a picture, a PNG in base64: of the size sent, or larger where the model enlarges.
+
+    With the key `range = "relative"` a grey one has 16 bits, and `least` and `greatest` are what
+    black and white stand for.
+    """
+
+    keys_type = PictureToPictureKeys
+
+    def fit(self, signature: Signature) -> PicturePlan:
+        taken = self.read_input(signature)
+        output, channels = self.planes(signature, taken)
+        if channels not in (1, 3, -1):
+            raise self.misfit(f"{show_spec(output)} is no picture of three channels, or one")
+        size = ANY_SIZE
+        if self.keys.size is not None or (taken.height, taken.width) != ANY_SIZE:
+            size = taken.size(self, "size")
+        return PicturePlan(taken, size, size, output.name)
+
+    @property
+    def max_batch_size(self) -> int:
+        """The most payloads of a list in one run; 1 if pictures keep their own sizes."""
+        return 1 if self.fitted().crop == ANY_SIZE else super().max_batch_size
+
+    def inference_batch(self, payloads: Sequence[Payload]) -> list[Any]:
+        return [
+            self.answer(output, size, position)
+            for position, (output, size) in enumerate(self.outputs(payloads))
+        ]
+
+    def filled(self, size: Sizes) -> Sizes:
+        """Return the size of a picture that is filled up at its right and below."""
+        high, wide = (side + -side % self.keys.multiple for side in size)
+        return high, wide
+
+    def pixels(self, picture: Picture, plan: PicturePlan) -> npt.NDArray[Any]:
+        if plan.crop == ANY_SIZE:
+            high, wide = picture.shape[:2]
+            if max(high, wide) > (most := self.keys.max_side):
+                raise BadPayload(
+                    f"`img` is a picture of {wide}×{high} pixels",
+                    hint=f"expected at most {most} on either side (`max_side` in dispatch.toml): "
+                    "make it smaller before sending it",
+                )
+            size = self.filled((high, wide))
+            more = (0, size[0] - high), (0, size[1] - wide), (0, 0)
+            picture, plan = np.pad(picture, more, "edge"), replace(plan, resize=size, crop=size)
+        return super().pixels(picture, plan)
+
+    def answer(self, planes: npt.NDArray[Any], sent: Sizes, position: int) -> dict[str, Any]:
+        """Return the answer for a picture of this size, from [channels, height, width].
+
+        Raises:
+            BadPayload: the answer would be too large.
+            ModelFailed: the numbers are not those of a picture, in this range.
+
+        """
+        plan = self.fitted()
+        keeps = plan.crop == ANY_SIZE
+        scale = planes.shape[1] / (self.filled(sent) if keeps else plan.crop)[0]
+        height, width = (round(side * max(1.0, scale)) for side in sent)
+        if height * width > (most := self._environment.max_pixels):
+            raise BadPayload(
+                f"the answer would be a picture of {width}×{height} pixels",
+                hint=f"it may have at most {most:,}: send a smaller picture",
+                position=position,
+            )
+        with room.taken(height * width, most, BYTES_PER_PIXEL):
+            if keeps:  # without what was added at the right and below
+                planes = planes[:, : round(sent[0] * scale), : round(sent[1] * scale)]
+            least, greatest = self.limits(planes, plan)
+            numbers = planes.astype(np.float32).transpose(1, 2, 0)
+            numbers = numbers[..., ::-1] if plan.input.keys.channels == "BGR" else numbers
+            numbers = numbers[..., 0] if len(planes) == 1 else numbers
+            if numbers.shape[:2] != (height, width):
+                numbers = np.asarray(
+                    cv2.resize(numbers, (width, height), None, 0, 0, cv2.INTER_CUBIC)
+                )
+            found: dict[str, Any] = {"width": width, "height": height}
+            if is_relative := self.keys.range == RELATIVE:
+                found |= {"least": round(least, 6), "greatest": round(greatest, 6)}
+            most = 65_535 if is_relative and numbers.ndim == 2 else 255
+            shares = (numbers - least) / ((greatest - least) or 1.0)
+            shades = np.clip(np.rint(shares * most), 0, most)
+            made = Image.fromarray(shades.astype(np.uint8 if most == 255 else np.uint16))
+            found["picture"] = as_base64(made)
+        return found
+
+    def limits(self, planes: npt.NDArray[Any], plan: PicturePlan) -> tuple[float, float]:
+        """Return the numbers that stand for black and white.
+
+        Raises ModelFailed: those of the model are in another range, or no numbers.
+        """
+        least, greatest = float(planes.min()), float(planes.max())
+        bytes_too = plan.input.keys.pixels == "0-255" or np.uint8 in (
+            plan.input.dtype,
+            planes.dtype,
+        )
+        named = self.keys.range or ("0-255" if bytes_too else "0-1")
+        low, high = RANGES.get(named, (least, greatest))
+        over = BEYOND * (high - low)
+        if len(planes) not in (1, 3) or not (low - over <= least and greatest <= high + over):
+            raise ModelFailed(
+                f"the picture has {len(planes)} channels of numbers from {least:g} to "
+                f"{greatest:g}, not {named}",
+                hint="write another `range` in dispatch.toml",
+            )
+        return low, high
+
+    def draw(self, _: Payload, result: Any, media_type: str) -> bytes:
+        return save_picture(from_base64(result["picture"]), media_type)
