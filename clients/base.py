@@ -26,6 +26,7 @@ from clients.images.pictures import (
 )
 from clients.parameters import FORMAT, Parameter
 from clients.request import Media, Request, Rows, current, values_of
+from clients.sound.decoding import Samples, decode_sound, read_samples
 from clients.tensors.nested import as_numbers
 from clients.tensors.quoting import brief, encodable
 from clients.triton.server import (
@@ -444,6 +445,39 @@ class Client(ABC):
             return value
         expected = "base64 of a file"
         return decode_base64(self.text(payload, name, expected), name, f"expected {expected}")
+
+    def audio(
+        self,
+        payload: Payload,
+        name: str = "audio",
+        *,
+        rate: int = 16_000,
+        longest: float = 600.0,
+    ) -> Samples:
+        """Return the samples of a sound: a WAV, FLAC, OGG or MP3 file, or numbers from -1 to 1.
+
+        The file comes raw, or as base64 in JSON; it is resampled, and its channels are averaged.
+        Numbers are samples of one channel, `rate` a second.
+
+        Args:
+            payload: the payload.
+            name: its field.
+            rate: the samples of a second.
+            longest: the most seconds; a longer one is refused before it is decoded.
+
+        Returns:
+            float32 of shape [samples], from -1 to 1.
+
+        Raises:
+            BadPayload: the field is missing, or no sound, damaged or too long.
+
+        """
+        value = payload.get(name)
+        if isinstance(value, list | np.ndarray):
+            numbers = value if isinstance(value, np.ndarray) else self.numbers(payload, name)
+            return read_samples(numbers, name, rate, longest)
+        with self.request.timings.decoding():
+            return decode_sound(self.file(payload, name), name, rate, longest)
 
     def numbers(self, payload: Payload, name: str) -> npt.NDArray[np.float32]:
         """Return a field with numbers in a list, or in nested lists, as a float32 array.

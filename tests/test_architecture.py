@@ -21,16 +21,17 @@ ARROWS = {
     # Payload to tensors to result. The top level is the author's contract.
     "clients": (
         "clients/families/base clients/images clients/plugins clients/model_files"
-        " clients/tensors clients/triton"
+        " clients/sound clients/tensors clients/triton"
     ),
     "clients/families/base": (
         "clients clients/families clients/images clients/model_files clients/tensors"
         " clients/text clients/triton"
     ),
     "clients/families": (
-        "clients clients/families/base clients/images clients/tensors clients/triton"
+        "clients clients/families/base clients/images clients/sound clients/tensors clients/triton"
     ),
     "clients/images": "clients",
+    "clients/sound": "clients",
     "clients/plugins": "clients clients/families/base clients/model_files clients/tensors",
     "clients/model_files": "",
     "clients/tensors": "clients clients/model_files clients/triton",

@@ -29,7 +29,8 @@ from clients.plugins import imports as beside
 OWN_FOLDER = Path(clients.__file__).parent
 LIBRARY = {
     *("asking.py", "base.py", "errors.py", "parameters.py", "request.py"),
-    *("testing.py", "families", "images", "model_files", "plugins", "tensors", "text", "triton"),
+    *("testing.py", "families", "images", "model_files", "plugins", "sound", "tensors", "text"),
+    "triton",
 }
 """The modules and packages of `clients/` that belong to this project, and hold no clients."""
 

@@ -26,7 +26,7 @@ DRAWN = {".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".png": "image/png"}
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="the name of the model")
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--img", metavar="FILE", help="send a picture")
+    what.add_argument("--img", metavar="FILE", help="send a picture, or another file")
     what.add_argument("--text", help="send a text")
     what.add_argument(
         "--json", metavar="FILE", help="send this payload: a file, '-' or the JSON itself"

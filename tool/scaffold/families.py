@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
+from clients.triton.server import TensorSpec
 from container.trouble import Trouble
 from tool.scaffold import masks, pictures, texts
-from tool.scaffold.options import TENSORS
-from tool.scaffold.plan import CHECK, AskAuthor, FamilyPlan, Misfit, several, show
+from tool.scaffold.options import SOUND, TENSORS
+from tool.scaffold.plan import CHECK, AskAuthor, FamilyPlan, Misfit, quote, several, show
 from tool.scaffold.source import ModelSource
 
 
@@ -24,6 +25,40 @@ def tensors(source: ModelSource) -> Iterator[FamilyPlan]:
     yield FamilyPlan(TENSORS, why).and_lines(*fixed)
 
 
+def sound(source: ModelSource) -> Iterator[FamilyPlan]:
+    """Yield how a model of windows over a sound is served; only its author knows that it is one.
+
+    What goes from window to window has an input and an output of its shape and first letter.
+    """
+    state = {
+        one.name: other.name
+        for one in source.inputs
+        for other in source.outputs
+        if other.name != one.name and other.name[0] == one.name[0] and is_next(other, one)
+    }
+    free = [one for one in source.inputs if one.name not in state]
+    taken = [one for one in free if one.datatype in pictures.FLOATS and 1 <= len(one.shape) <= 3]
+    outputs = [one for one in source.outputs if one.name not in state.values()]
+    if len(taken) != 1 or not outputs:
+        raise Misfit(f"{several(source.inputs)} has no windows of samples")
+    lines = [f"{CHECK}the file does not show how many samples a second has, and a window"]
+    lines += ["rate = 16000"]
+    lines += ["window = 512"] * (-1 in (taken[0].shape[1:] or taken[0].shape))
+    pairs = ", ".join(f"{quote(name)} = {quote(other)}" for name, other in state.items())
+    lines += [f"state = {{ {pairs} }}"] * bool(state)
+    numbers = ", ".join(f"{quote(one.name)} = 16000" for one in free if one != taken[0])
+    lines += [f"{CHECK}other inputs", f"constants = {{ {numbers} }}"] * bool(numbers)
+    lines += [f"input = {quote(taken[0].name)}", f"output = {quote(outputs[0].name)}"]
+    yield FamilyPlan(SOUND, f"{show(taken[0])} takes samples of a sound", tuple(lines))
+
+
+def is_next(output: TensorSpec, given: TensorSpec) -> bool:
+    """Whether an output may be the next state of an input."""
+    same = (output.datatype, len(output.shape)) == (given.datatype, len(given.shape))
+    pairs = zip(output.shape, given.shape, strict=False)
+    return same and all(-1 in (one, other) or one == other for one, other in pairs)
+
+
 FAMILIES: Mapping[str, Callable[[ModelSource], Iterator[FamilyPlan]]] = {
     "classification": pictures.classification,
     "detection": pictures.detection,
@@ -36,6 +71,7 @@ FAMILIES: Mapping[str, Callable[[ModelSource], Iterator[FamilyPlan]]] = {
     "token-classification": texts.token_classification,
     "question-answering": texts.question_answering,
     "zero-shot-classification": texts.zero_shot_classification,
+    SOUND: sound,
     TENSORS: tensors,
 }
 OF_PICTURES = (

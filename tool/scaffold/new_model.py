@@ -30,6 +30,7 @@ from tool.scaffold.folder import write_files
 from tool.scaffold.options import (
     KINDS,
     PICTURE,
+    SOUND,
     TENSORS,
     add_source,
     file_name,
@@ -204,6 +205,7 @@ ASK = {
     ),
     **dict.fromkeys(("question-answering", "zero-shot-classification"), "invoke {name} --example"),
     "fill-mask": 'invoke {name} --text "a sentence with a mask"',
+    SOUND: "invoke {name} --img SOUND.wav --field audio",
     TENSORS: "invoke {name} --json '{{\"inputs\": […]}}'",
 }
 NEXT = """

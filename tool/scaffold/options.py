@@ -9,7 +9,7 @@ from pathlib import Path
 
 from container.trouble import Trouble
 
-PICTURE, TEXT, TENSORS = "picture", "text", "tensors"
+PICTURE, TEXT, SOUND, TENSORS = "picture", "text", "sound", "tensors"
 KINDS: Mapping[str, str] = {
     **dict.fromkeys(
         (
@@ -32,6 +32,7 @@ KINDS: Mapping[str, str] = {
         ),
         TEXT,
     ),
+    SOUND: SOUND,
     TENSORS: TENSORS,
 }
 """What callers send to a model of each family."""

@@ -94,7 +94,7 @@ def test_examples_of_a_file_are_texts_where_the_model_takes_those(bench: Bench) 
         ("examples = []", "`examples` is []; write a list of payloads"),
         ('examples = "a.png"', "`examples` is 'a.png'; write a list of payloads"),
         ("examples = [3]", "write a list of payloads"),
-        ('examples = ["b.png"]', "`examples` has 'b.png', which cannot be read; put a picture of"),
+        ('examples = ["b.png"]', "`examples` has 'b.png', which cannot be read; put a file of"),
         ('examples = ["../m/a.png"]', "`examples` has '../m/a.png', which cannot be read"),
         ('examples = ["large.png"]', "a file of 100,001 bytes; take one of at most 100,000"),
         ('examples = ["a.png"]\nexample = { img = "eA==" }', "is there beside `example`"),
