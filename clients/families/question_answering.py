@@ -99,11 +99,11 @@ class QuestionAnswering(TextFamily[QuestionAnsweringKeys]):
                 hint=f"of the model's {longest}, {stride + 1} at least are for the context",
             )
         read.truncate(room, stride=stride)
-        whole = backend.post_process(asked, read)
-        if len(whole.overflowing) >= MOST_WINDOWS:
+        if len(read.overflowing) >= MOST_WINDOWS:
             raise BadPayload(
                 f"`context` has more than {MOST_WINDOWS} windows of {room} tokens", hint=SEVERAL
             )
+        whole = backend.post_process(asked, read)
         return [whole, *whole.overflowing]
 
     def answers(
@@ -136,11 +136,13 @@ class QuestionAnswering(TextFamily[QuestionAnsweringKeys]):
         counted = inside | (np.array(encoding.ids) == self.tokenizer.id(self.tokenizer.first))
         shares = softmax(np.where(counted, output[: len(inside)].T, -np.inf))
         none = float(shares[:, 0].prod())
-        start, end = np.where(inside, shares, 0)
-        pairs = np.tril(np.triu(np.outer(start, end)), longest - 1)
+        if math.isnan(none):  # a fault of the model, which the answer shows
+            return {"": {"answer": "", "score": none, "start": 0, "end": 0}}, none
+        within = np.tril(np.triu(np.outer(inside, inside)), longest - 1)
+        pairs = np.where(within, np.outer(*shares), 0)
         answers: dict[str, dict[str, Any]] = {}
         for place, score in best(pairs.ravel(), 2 * top_k + SPARE):
-            if score <= 0:  # NaN is a fault of the model, and stays
+            if score <= 0:
                 break
             first, last = divmod(place, len(inside))
             begin, behind = word_span(encoding, first)[0], word_span(encoding, last)[1]

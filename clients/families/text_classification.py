@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy.typing as npt
 
@@ -41,7 +41,7 @@ class TextClassification(TextFamily[TextClassificationKeys]):
     """
 
     keys_type = TextClassificationKeys
-    pair_fields = ("text", "text_pair")
+    pair_fields: ClassVar[tuple[str, str] | tuple[()]] = ("text", "text_pair")
     parameters = {
         "top_k": Parameter(5, 1, 1000, "how many classes to answer"),
         "format": FORMAT,  # both are the same here: the fields have names already
@@ -60,17 +60,19 @@ class TextClassification(TextFamily[TextClassificationKeys]):
     def inference_batch(self, payloads: Sequence[Payload]) -> list[Any]:
         scores = self.outputs(self.texts(payloads))
         self.count_labels(self.labels, len(scores[0]), "the output")
-        return [self.answer(row) for row in scores]
+        return [self.answer(row, self.labels, self.keys.multi_label) for row in scores]
 
-    def answer(self, scores: npt.NDArray[Any]) -> list[Any]:
+    def answer(
+        self, scores: npt.NDArray[Any], labels: Sequence[str], multi_label: bool
+    ) -> list[Any]:
         """Return the best classes of one text; `scores` is [classes]."""
         top_k = self.request.parameters["top_k"]
-        if self.keys.multi_label:
+        if multi_label:
             found = best(sigmoid(scores), top_k)
         else:
             found = (likeliest if self.keys.softmax else best)(scores, top_k)
         digits = DIGITS if scores.size == 1 else 6
-        return [self.named(index, score, digits) for index, score in found]
+        return [self.named(index, score, digits, labels=labels) for index, score in found]
 
     def ranks(self) -> bool:
         return len(self.labels) <= 1

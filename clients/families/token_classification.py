@@ -20,7 +20,7 @@ from clients.triton.server import TensorSpec
 # An entity's first part, or its only one, and its others, in the formats IOB2, IOBES and BILOU.
 BEGIN, GO_ON = ("B-", "S-", "U-"), ("I-", "E-", "L-")
 
-Span = tuple[int, int]  # of characters: the first, and the one behind the last
+Part = tuple[str, float, list[int]]  # a class, its probability, and the tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,20 +29,6 @@ class TokenClassificationKeys(TextKeys):
 
     labels: str = labels_key()
     ignored: tuple[str, ...] = key(NAMES, "labels that are not answered", ("O",))
-
-
-@dataclass(frozen=True)
-class Part:
-    """A token, a word or an entity, and its class."""
-
-    label: str
-    score: float  # the probability of the class, or the mean of several
-    span: Span
-
-    @property
-    def tag(self) -> str:
-        """The label without what tells the place in an entity."""
-        return self.label[2:] if self.label[:2] in (*BEGIN, *GO_ON) else self.label
 
 
 class TokenClassification(TextFamily[TokenClassificationKeys]):
@@ -87,22 +73,18 @@ class TokenClassification(TextFamily[TokenClassificationKeys]):
         """Return the answer for a text; `scores` is [tokens, classes]."""
         strategy = self.request.parameters["aggregation"]
         own = [place for place, special in enumerate(encoding.special_tokens_mask) if not special]
-        if strategy in ("none", "simple"):
-            words = [[place] for place in own]
-        else:
+        words = [[place] for place in own]
+        if strategy not in ("none", "simple"):
             words = self.words(text, encoding, own)
-        parts = [
-            self.part(scores[word], (encoding.offsets[word[0]][0], encoding.offsets[word[-1]][1]))
-            for word in words
-        ]
-        if strategy != "none":
-            parts = joined(parts)
-        labelled = [(one, one.label if strategy == "none" else one.tag) for one in parts]
-        return [
-            describe(text, one, label)
-            for one, label in labelled
-            if label not in self.keys.ignored or math.isnan(one.score)  # a fault of the model
-        ]
+        parts = [(*self.best_class(scores[word]), [*word]) for word in words]
+        answer = []
+        for label, score, tokens in parts if strategy == "none" else joined(parts):
+            if label not in self.keys.ignored or math.isnan(score):  # a fault of the model
+                begin, behind = encoding.offsets[tokens[0]][0], encoding.offsets[tokens[-1]][1]
+                word, begin, behind = cut_words(text, begin, behind)
+                where = {"word": word, "start": begin, "end": behind}
+                answer.append({"label": label, "score": round(score, 6), **where})
+        return answer
 
     def words(self, text: str, encoding: Any, own: Sequence[int]) -> list[list[int]]:
         """Return the tokens of each word."""
@@ -120,8 +102,8 @@ class TokenClassification(TextFamily[TokenClassificationKeys]):
                 words.append([place])
         return words
 
-    def part(self, scores: npt.NDArray[np.float64], span: Span) -> Part:
-        """Return the class of a word; `scores` is [its tokens, classes]."""
+    def best_class(self, scores: npt.NDArray[np.float64]) -> tuple[str, float]:
+        """Return the class of a word and its probability; `scores` is [its tokens, classes]."""
         strategy = self.request.parameters["aggregation"]
         if strategy == "average":
             row = scores.mean(axis=0)
@@ -130,29 +112,17 @@ class TokenClassification(TextFamily[TokenClassificationKeys]):
         else:
             row = scores[0]
         best = int(row.argmax())
-        return Part(self.labels[best], float(row[best]), span)
+        return self.labels[best], float(row[best])
 
 
 def joined(parts: Sequence[Part]) -> list[Part]:
     """Return entities: parts of the same tag, of which none but the first begins one."""
-    groups: list[list[Part]] = []
-    for one in parts:
-        if groups and one.tag == groups[-1][-1].tag and not one.label.startswith(BEGIN):
-            groups[-1].append(one)
+    groups: list[tuple[str, list[float], list[int]]] = []
+    for label, score, tokens in parts:
+        tag = label[2:] if label[:2] in (*BEGIN, *GO_ON) else label
+        if groups and tag == groups[-1][0] and not label.startswith(BEGIN):
+            groups[-1][1].append(score)
+            groups[-1][2].extend(tokens)
         else:
-            groups.append([one])
-    return [
-        Part(
-            group[0].label,
-            float(np.mean([one.score for one in group])),
-            (group[0].span[0], group[-1].span[1]),
-        )
-        for group in groups
-    ]
-
-
-def describe(text: str, part: Part, label: str) -> dict[str, Any]:
-    """Return a part for an answer in JSON."""
-    word, start, end = cut_words(text, *part.span)
-    score = round(part.score, 6)
-    return {"label": label, "score": score, "word": word, "start": start, "end": end}
+            groups.append((tag, [score], tokens))
+    return [(tag, float(np.mean(scores)), tokens) for tag, scores, tokens in groups]

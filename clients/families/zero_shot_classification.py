@@ -7,16 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from clients.base import Environment, Payload
+from clients.base import Environment, Parameter, Payload
 from clients.errors import BadPayload
-from clients.families.base.dispatch_toml import FLAG, Kind, is_list, is_text, key, labels_key
-from clients.families.base.family import show_spec
-from clients.families.base.text_input import TextFamily, TextKeys
+from clients.families.base.dispatch_toml import FLAG, Kind, is_list, is_text, key
+from clients.families.text_classification import TextClassification, TextClassificationKeys
 from clients.tensors.quoting import brief
-from clients.tensors.scores import best, sigmoid, softmax
-from clients.triton.server import TensorSpec
 
 MOST_LABELS = 100
 
@@ -27,18 +23,16 @@ TEXTS = Kind("a list of texts", lambda value: is_list(value, is_text))
 
 
 @dataclass(frozen=True, kw_only=True)
-class ZeroShotKeys(TextKeys):
+class ZeroShotKeys(TextClassificationKeys):
     """The keys of this family."""
 
-    labels: str = labels_key()
     candidate_labels: tuple[str, ...] = key(TEXTS, "the labels, where the caller names none", ())
     hypothesis_template: str = key(
         TEMPLATE, "the sentence that may follow from the text", "This example is {}."
     )
-    multi_label: bool = key(FLAG, "whether several labels may apply", default=False)
 
 
-class ZeroShotClassification(TextFamily[ZeroShotKeys]):
+class ZeroShotClassification(TextClassification):
     """Answers `{"label": one of the caller's, "index": its place, "score": …}`, best first.
 
     The model, whose own classes are those of natural language inference, reads a text and a
@@ -46,61 +40,58 @@ class ZeroShotClassification(TextFamily[ZeroShotKeys]):
     """
 
     keys_type = ZeroShotKeys
+    keys: ZeroShotKeys
     example = {"text": "The world has many people.", "candidate_labels": ["geography", "cooking"]}
+    pair_fields = ()
+    parameters = {"top_k": Parameter(MOST_LABELS, 1, MOST_LABELS, "how many labels to answer")}
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
-        self.labels = self.read_labels()
-        names = [name.lower() for name in self.labels]
-        found = [place for place, name in enumerate(names) if name.startswith("entail")]
-        if not found or len(names) < 2:
-            there = ", ".join(self.labels[:5])
-            raise self.mistake(
-                "labels", f"names a file with {there}", 'one of at least two is "entailment"'
-            )
-        self.entailment = found[0]
+        names = [name.lower()[:6] for name in self.labels]
+        if len(names) < 2 or "entail" not in names:
+            there = ", ".join(self.labels[:5]) or "none"
+            raise self.mistake("labels", f"are {there}", 'one of two or more is "entailment"')
+        self.entailment = names.index("entail")
         # Where no class has that name it is the last or the first, as transformers takes it.
         other = len(names) - 1 if self.entailment == 0 else 0
-        contra = [place for place, name in enumerate(names) if name.startswith("contra")]
-        self.contradiction = next(iter(contra), other)
+        self.contradiction = names.index("contra") if "contra" in names else other
 
     @property
     def fields(self) -> Collection[str]:
         return ("text", "candidate_labels", "hypothesis_template", "multi_label")
 
-    def check_output(self, spec: TensorSpec, sizes: tuple[int, ...]) -> None:
-        if len(sizes) != 1:
-            raise self.misfit(f"{show_spec(spec)} has no score per class")
-        if sizes[0] != -1:
-            self.count_labels(self.labels, sizes[0], show_spec(spec))
-
     def inference_batch(self, payloads: Sequence[Payload]) -> list[Any]:
         longest = self.fitted().longest
         read = self.each(payloads, lambda payload: self.pairs(payload, longest))
         rows = iter(self.outputs([one for _, pairs in read for one in pairs]))
-        return [
-            self.answer(payload, labels, np.array([next(rows) for _ in labels]))
-            for payload, (labels, _) in zip(payloads, read, strict=True)
-        ]
+        answers = []
+        for payload, (labels, _) in zip(payloads, read, strict=True):
+            scores = np.array([next(rows) for _ in labels])  # [labels, classes]
+            self.count_labels(self.labels, scores.shape[1], "the output")
+            follows, multi_label = scores[:, self.entailment], self.setting(payload, "multi_label")
+            if multi_label or len(labels) == 1:  # by a softmax of these two classes
+                follows = follows - scores[:, self.contradiction]
+            answers.append(self.answer(follows, labels, multi_label))
+        return answers
 
     def pairs(self, payload: Payload, longest: int) -> tuple[Sequence[str], list[Any]]:
         """Return the labels, and the encodings of the text with the sentence of each."""
         text, labels = self.text(payload), self.candidates(payload)
-        template = payload.get("hypothesis_template", self.keys.hypothesis_template)
-        several = payload.get("multi_label", self.keys.multi_label)
-        for name, value, kind in (
-            ("hypothesis_template", template, TEMPLATE),
-            ("multi_label", several, FLAG),
-        ):
-            if not kind.fits(value):
+        template = self.setting(payload, "hypothesis_template")
+        for name, kind in (("hypothesis_template", TEMPLATE), ("multi_label", FLAG)):
+            if not kind.fits(value := self.setting(payload, name)):
                 raise BadPayload(f"`{name}` is {brief(value)}", hint=f"expected {kind.expected}")
         what = "`text` with the sentence of a label"
         sentences = (template.replace("{}", label) for label in labels)
         return labels, [self.encoded(text, longest, one, what) for one in sentences]
 
+    def setting(self, payload: Payload, name: str) -> Any:
+        """Return what the caller sets, or the file."""
+        return payload.get(name, getattr(self.keys, name))
+
     def candidates(self, payload: Payload) -> Sequence[str]:
         """Return the labels of the caller, or of the file."""
-        given = payload.get("candidate_labels", self.keys.candidate_labels)
+        given = self.setting(payload, "candidate_labels")
         labels = given.split(",") if isinstance(given, str) else given
         if not TEXTS.fits(labels) or not 1 <= len(labels) <= MOST_LABELS:
             raise BadPayload(
@@ -108,18 +99,3 @@ class ZeroShotClassification(TextFamily[ZeroShotKeys]):
                 hint=f"expected 1 to {MOST_LABELS} texts in a list, or with commas between them",
             )
         return [one.strip() for one in labels]
-
-    def answer(
-        self, payload: Payload, labels: Sequence[str], scores: npt.NDArray[np.float32]
-    ) -> list[Any]:
-        """Return a text's labels and their probabilities; `scores` is [labels, classes]."""
-        follows = scores[:, self.entailment].astype(np.float64)
-        if payload.get("multi_label", self.keys.multi_label) or len(labels) == 1:
-            # Of the two classes alone, for each label.
-            found = sigmoid(follows - scores[:, self.contradiction])
-        else:
-            found = softmax(follows)
-        return [
-            {"label": labels[place], "index": place, "score": round(score, 6)}
-            for place, score in best(found, len(labels))
-        ]

@@ -79,11 +79,7 @@ def media_fault(declared: object) -> str:
 
 def pair_fault(declared: object) -> str:
     """Return the mistake in the fields for a pair of texts."""
-    if declared == () or (
-        isinstance(declared, tuple | list)
-        and len(declared) == 2
-        and all(isinstance(name, str) for name in declared)
-    ):
+    if isinstance(declared, tuple | list) and len(declared) in (0, 2):
         return ""
     return f'its pair_fields are {declared!r:.60}; write `pair_fields = ("query", "text")`'
 

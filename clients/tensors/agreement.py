@@ -148,19 +148,16 @@ def same_first(expected: Mapping[Any, float], got: Mapping[Any, float]) -> Agree
 def entities(expected: Sequence[Mapping[str, Any]], got: Sequence[Mapping[str, Any]]) -> Agreement:
     """Compare what was found in a text by class, place and score."""
     one, other = (
-        {f"{found['label']} {found['word']!r} at {found['start']}": found for found in side}
+        {f"{found['label']} at {found['start']}-{found['end']}": found["score"] for found in side}
         for side in (expected, got)
     )
-    if strange := [name for name in {**one, **other} if name not in one or name not in other]:
+    if strange := sorted(one.keys() ^ other.keys()):
         return different(f"{strange[0]} is {'missing' if strange[0] in one else 'new'}")
-    if not one:
-        return Agreement(passes=True, worst="there is no name", difference=0.0, shows="")
-    found = []
-    for name, entity in one.items():
-        gap = abs(number(entity["score"]) - number(other[name]["score"]))
-        worst = f"the probability of {name} differs by {gap:.2g}"
-        found.append(Agreement(gap <= PROBABILITY, worst, gap / PROBABILITY))
-    return worst_of(found)
+    gaps = [abs(number(one[name]) - number(other[name])) for name in one]
+    worst = max(gaps, default=0.0)
+    words = f"the names are the same, their probabilities differ by at most {worst:.2g}"
+    passes = all(gap <= PROBABILITY for gap in gaps)
+    return Agreement(passes, words, worst / PROBABILITY, shows=None if one else "")
 
 
 # Objects

@@ -32,6 +32,7 @@ from tool.scaffold.options import (
     PICTURE,
     SOUND,
     TENSORS,
+    TEXT,
     add_source,
     file_name,
     refuse_to_overwrite,
@@ -199,11 +200,8 @@ def say(options: argparse.Namespace, plan: FamilyPlan, notes: list[str]) -> None
 
 ASK = {
     **{name: "invoke {name} --img PICTURE.jpg" for name, kind in KINDS.items() if kind == PICTURE},
-    **dict.fromkeys(
-        ("embedding", "text-classification", "token-classification"),
-        'invoke {name} --text "some words"',
-    ),
-    **dict.fromkeys(("question-answering", "zero-shot-classification"), "invoke {name} --example"),
+    **{name: "invoke {name} --example" for name, kind in KINDS.items() if kind == TEXT},
+    **dict.fromkeys(("embedding", "text-classification"), 'invoke {name} --text "some words"'),
     "fill-mask": 'invoke {name} --text "a sentence with a mask"',
     SOUND: "invoke {name} --img SOUND.wav --field audio",
     TENSORS: "invoke {name} --json '{{\"inputs\": […]}}'",

@@ -21,17 +21,9 @@ KINDS: Mapping[str, str] = {
         ),
         PICTURE,
     ),
-    **dict.fromkeys(
-        (
-            "fill-mask",
-            "embedding",
-            "text-classification",
-            "token-classification",
-            "question-answering",
-            "zero-shot-classification",
-        ),
-        TEXT,
-    ),
+    **dict.fromkeys(("fill-mask", "embedding", "text-classification"), TEXT),
+    **dict.fromkeys(("token-classification", "question-answering"), TEXT),
+    "zero-shot-classification": TEXT,
     SOUND: SOUND,
     TENSORS: TENSORS,
 }

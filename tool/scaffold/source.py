@@ -93,12 +93,11 @@ class ModelSource:
     def configured(self) -> Mapping[str, str]:
         """The names of the classes in the config.json that transformers has saved, by number."""
         for folder in (self.file.parent, self.file.parent.parent):  # of onnx/model.onnx, too
-            with suppress(OSError, ValueError):
-                names = json.loads((folder / "config.json").read_text("utf-8")).get("id2label")
-                if isinstance(names, dict):
-                    # Where the author has given none.
-                    made_up = {key: f"LABEL_{key}" for key in names}
-                    return {} if names == made_up else names
+            with suppress(OSError, ValueError, AttributeError):
+                text = (folder / "config.json").read_text("utf-8")
+                names: Mapping[str, str] = json.loads(text).get("id2label", {})
+                # Names that transformers has made up are none.
+                return {} if names == {key: f"LABEL_{key}" for key in names} else names
         return {}
 
     def run(self, sizes: Mapping[str, Sequence[int]]) -> Mapping[str, npt.NDArray[Any]]:

@@ -19,6 +19,7 @@ ONE_SCORE = (
     f"{CHECK}a cross-encoder scores a pair of texts; of one text write another example",
     'example = { text = "How many live in Berlin?", text_pair = "Berlin has many people." }',
 )
+BY_NAME = ("question-answering", "zero-shot-classification")  # of an output, or of a label
 VECTORS = ("pool", "embed", "vector", "hidden")  # in the name of an output
 
 
@@ -97,63 +98,53 @@ def is_vector(output: TensorSpec) -> bool:
     return any(word in output.name.lower() for word in VECTORS)
 
 
+def classes(source: ModelSource, family: str, axes: int) -> Iterator[FamilyPlan]:
+    """Yield how the model would classify: texts, by outputs of one axis, or tokens, of two."""
+    found = [(one, sizes) for one, sizes in answers(source) if len(sizes) == axes]
+    if not found:
+        per = "token and class" if axes == 2 else "class"
+        raise Misfit(f"{several(source.outputs)} has no score per {per}")
+    for output, (*_, count) in found:
+        of = "each" if axes == 2 else "a text"
+        why = f"it takes tokens, and {show(output)} has {count} scores for {of}"
+        plan = name_output(source, FamilyPlan(family, why, tokens=True), output)
+        names = source.labels if len(source.labels) == count else ()
+        # The scores of tokens may be for characters, or for the next word.
+        sure = axes == 1 and any(word in output.name.lower() for word in SCORES)
+        if count == axes == 1:
+            plan = plan.and_lines(*ONE_SCORE)
+        else:
+            plan = plan.with_labels(names, count if axes == 2 else 0)
+        yield replace(plan, proven=sure or bool(names))
+
+
 def text_classification(source: ModelSource) -> Iterator[FamilyPlan]:
     """Yield how the model would classify texts."""
-    found = [(one, sizes) for one, sizes in answers(source) if len(sizes) == 1]
-    if not found:
-        raise Misfit(f"{several(source.outputs)} has no score per class")
-    for output, (count,) in found:
-        why = f"it takes tokens, and {show(output)} has {count} scores for a text"
-        plan = name_output(source, FamilyPlan("text-classification", why, tokens=True), output)
-        names = source.labels if len(source.labels) == count else ()
-        sure = bool(names) or any(word in output.name.lower() for word in SCORES)
-        if count == 1:
-            yield replace(plan.and_lines(*ONE_SCORE), proven=sure)
-        else:
-            yield replace(plan.with_labels(names), proven=sure)
+    return classes(source, "text-classification", 1)
 
 
 def token_classification(source: ModelSource) -> Iterator[FamilyPlan]:
     """Yield how the model would classify tokens."""
-    found = [(one, sizes) for one, sizes in answers(source) if len(sizes) == 2]
-    if not found:
-        raise Misfit(f"{several(source.outputs)} has no score per token and class")
-    for output, (_, count) in found:
-        why = f"it takes tokens, and {show(output)} has {count} scores for each"
-        plan = name_output(source, FamilyPlan("token-classification", why, tokens=True), output)
-        names = source.labels if len(source.labels) == count else ()
-        yield replace(plan.with_labels(names, count), proven=bool(names))
-
-
-def question_answering(source: ModelSource) -> Iterator[FamilyPlan]:
-    """Yield how the model would find answers in a text."""
-    came = answers(source)
-    ends = [
-        one
-        for end in ("start", "end")
-        for one, sizes in came
-        if end in one.name and len(sizes) == 1
-    ]
-    if len(ends) != 2:
-        raise Misfit(f"{several(source.outputs)} has no scores of an answer's start and end")
-    why = f"it takes tokens, and {several(tuple(ends))} have a score for each"
-    lines = [
-        f"{end} = {quote(one.name)}"
-        for end, one in zip(("start", "end"), ends, strict=True)
-        if one.name != f"{end}_logits"
-    ]
-    yield FamilyPlan("question-answering", why, tuple(lines), tokens=True, proven=True)
+    return classes(source, "token-classification", 2)
 
 
 def zero_shot_classification(source: ModelSource) -> Iterator[FamilyPlan]:
     """Yield how the model would classify texts by any labels."""
     if not any(name.lower().startswith("entail") for name in source.labels):
         raise Misfit("no label is entailment; labels.txt or config.json has the model's own")
-    for plan in text_classification(source):
-        if plan.labels:
-            why = plan.why + ", of which one is entailment"
-            other = plan.and_lines(f"{CHECK}to classify pairs of texts write text-classification")
-            yield replace(other, family="zero-shot-classification", why=why)
+    for plan in classes(source, "zero-shot-classification", 1):
+        yield plan.and_lines(f"{CHECK}to classify pairs of texts write text-classification")
+
+
+def question_answering(source: ModelSource) -> Iterator[FamilyPlan]:
+    """Yield how the model would find answers in a text."""
+    each = [one for one, sizes in answers(source) if len(sizes) == 1]
+    ends = [one for end in ("start", "end") for one in each if end in one.name]
+    if len(ends) != 2:
+        raise Misfit(f"{several(source.outputs)} has no scores of an answer's start and end")
+    why = f"it takes tokens, and {several(tuple(ends))} have a score for each"
+    lines = (f"start = {quote(ends[0].name)}", f"end = {quote(ends[1].name)}")
+    yield FamilyPlan("question-answering", why, lines, tokens=True, proven=True)
 
 
 def likeliest(source: ModelSource) -> list[str]:
@@ -163,12 +154,7 @@ def likeliest(source: ModelSource) -> list[str]:
     except Misfit:
         return []
     if not each:
-        return [
-            "question-answering",
-            "zero-shot-classification",
-            "text-classification",
-            "embedding",
-        ]
+        return [*BY_NAME, "text-classification", "embedding"]
     return ["fill-mask"] if max(each) >= WORDS else ["token-classification", "embedding"]
 
 

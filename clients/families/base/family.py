@@ -181,10 +181,20 @@ class Family(Client, Generic[K, P]):
         return self.lines("labels", file)
 
     def named(
-        self, index: int, score: float, digits: int = 6, *, field: str = "score"
+        self,
+        index: int,
+        score: float,
+        digits: int = 6,
+        *,
+        field: str = "score",
+        labels: Sequence[str] = (),
     ) -> dict[str, Any]:
-        """Return a class and its score for an answer in JSON; `field` is what that is named."""
-        label = {"label": self.labels[index]} if self.labels else {}
+        """Return a class and its score for an answer in JSON.
+
+        `field` is what the score is named, and `labels` are others than its own.
+        """
+        names = labels or self.labels
+        label = {"label": names[index]} if names else {}
         return {**label, "index": index, field: round(score, digits)}
 
     def lines(self, name: str, file: str) -> list[str]:

@@ -241,7 +241,7 @@ def test_long_contexts_are_read_in_windows_that_overlap(bench: Bench) -> None:
         with pytest.raises(BadPayload, match="`context` has 16001 characters"):
             client.inference({**short, "context": "sat" + "t" * 15_998})
     assert caught.value.hint == "of the model's 5, 2 at least are for the context"
-    rows = [call["inputs"]["input_ids"].tolist() for call in bench.server.calls][-1]
+    rows = bench.server.calls[-1]["inputs"]["input_ids"].tolist()
     assert rows == [[6, 3, 3, 4, 5], [6, 3, 5, 5, 5], [6, 3, 5, 4, 6]]
     # (3/5)², and (3/5)(1/5) with a neighbour; in the other text's first window three times (1/3)².
     expected = [("cat", 0.36, 4, 7), ("the cat", 0.12, 0, 7)]
@@ -249,6 +249,16 @@ def test_long_contexts_are_read_in_windows_that_overlap(bench: Bench) -> None:
     assert [
         (one["answer"], one["score"], one["start"], one["end"]) for two in found for one in two
     ] == expected
+
+
+def test_the_answer_of_a_model_with_a_fault_shows_it(bench: Bench) -> None:
+    outputs = {"start_logits": (-1,), "end_logits": (-1,)}
+    set_up(bench, "question-answering", outputs)
+    bench.answers(
+        lambda inputs: dict.fromkeys(outputs, np.full_like(inputs["input_ids"], np.nan, "f"))
+    )
+    (found,) = bench.ask({"question": "Where?", "context": SENTENCE})
+    assert math.isnan(found["score"])
 
 
 # Labels of the caller
@@ -312,4 +322,6 @@ def test_texts_with_their_labels_are_as_many_rows_as_the_model_takes(bench: Benc
         with pytest.raises(BadPayload, match="`text` with the sentence of a label has 10 tokens"):
             client.inference({"text": "the " * 8})
     bench.set_up(toml, tensors({"y": (2,)}), "good\nbad\n")
-    assert 'good, bad; one of at least two is "entailment"' in bench.registry().broken["m"]
+    assert (
+        '`labels` are good, bad; one of two or more is "entailment"' in bench.registry().broken["m"]
+    )

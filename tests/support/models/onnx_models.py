@@ -301,6 +301,58 @@ def ends(file: Path) -> Path:
     return save(file, nodes, [("input_ids", INT64, batch)], outputs)
 
 
+def reader(file: Path, width: int, outputs: Sequence[str] = ("logits",), *, per: str) -> Path:
+    """One layer of attention over random vectors, which heeds its mask, as a small BERT.
+
+    `width` numbers `per` "token", or "text", those of its first token; or an output of "ends" each.
+    """
+    numbers = np.random.default_rng(width)
+    inputs = ("input_ids", "attention_mask", "token_type_ids")
+    nodes = [
+        helper.make_node("Gather", ["words", "input_ids"], ["word"]),
+        helper.make_node("Gather", ["types", "token_type_ids"], ["type"]),
+        helper.make_node("Add", ["word", "type"], ["x"]),
+        helper.make_node("Cast", ["attention_mask"], ["mask"], to=FLOAT),
+        helper.make_node("Sub", ["mask", "one"], ["hidden"]),
+        helper.make_node("Mul", ["hidden", "far"], ["below"]),
+        helper.make_node("Unsqueeze", ["below", "axis"], ["bias"]),
+        helper.make_node("Transpose", ["x"], ["turned"], perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["x", "turned"], ["near"]),
+        helper.make_node("Add", ["near", "bias"], ["masked"]),
+        helper.make_node("Softmax", ["masked"], ["shares"], axis=-1),
+        helper.make_node("MatMul", ["shares", "x"], ["seen"]),
+        helper.make_node("Add", ["seen", "x"], ["whole"]),
+        helper.make_node("Gather", ["whole", "first"], ["begin"], axis=1),
+        helper.make_node("MatMul", ["begin" if per == "text" else "whole", "head"], ["scores"]),
+    ]
+    batch: list[int | str] = ["n", "t"]
+    if per == "ends":
+        nodes.append(helper.make_node("Split", ["scores", "halves"], ["s", "e"], axis=2))
+        nodes += [
+            helper.make_node("Squeeze", [half, "last"], [name])
+            for half, name in zip("se", outputs, strict=True)
+        ]
+        made = [(name, FLOAT, batch) for name in outputs]
+    else:
+        nodes.append(helper.make_node("Identity", ["scores"], [outputs[0]]))
+        made = [(outputs[0], FLOAT, ["n", width] if per == "text" else [*batch, width])]
+    return save(
+        file,
+        nodes,
+        [(name, INT64, batch) for name in inputs],
+        made,
+        words=numbers.normal(0, 1, (30522, 8)).astype(np.float32),
+        types=numbers.normal(0, 1, (2, 8)).astype(np.float32),
+        head=numbers.normal(0, 2, (8, width)).astype(np.float32),
+        one=np.ones(1, np.float32),
+        far=np.full(1, 1e4, np.float32),
+        axis=np.array([1]),
+        last=np.array([2]),
+        first=np.array(0),
+        halves=np.array([1, 1]),
+    )
+
+
 def tokens(
     file: Path, width: int, *, pooled: str = "", each: str = "last_hidden_state", most: int = 0
 ) -> Path:

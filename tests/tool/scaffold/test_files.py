@@ -283,7 +283,7 @@ NLI = ["contradiction", "neutral", "entailment"]
         ("y", ["bad", "good"], "text-classification", set()),
         ("y", NLI, "zero-shot-classification", set()),
         ("logits", ["LABEL_0"], "text-classification", {"example"}),  # which ranks
-        ("ends", [], "question-answering", set()),
+        ("ends", [], "question-answering", {"start", "end"}),
     ],
 )
 def test_a_text_model_is_known_by_what_transformers_saved_beside_it(
