@@ -30,7 +30,7 @@ __all__ = ["bench"]  # the fixture
     [
         ("family = ", ["cannot be read", "Invalid value"]),
         ('family = "clasification"', ["`family`", "did you mean `classification`?"]),
-        ('family = "sound"', ["`family`", "detection", "fill-mask", "text-classification"]),
+        ('family = "video"', ["`family`", "detection", "fill-mask", "text-classification"]),
         ("family = 3", ["`family`", "3"]),
         ('family = "classification"\nlayuot = "NCHW"', ["`layuot`", "did you mean `layout`?"]),
         ('family = "classification"\nlayout = "HWC"', ["`layout` is 'HWC'", '"NCHW" or "NHWC"']),
