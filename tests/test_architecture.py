@@ -202,6 +202,7 @@ ARROWS = {
 SHELF, TEST_SHELF = 9, 10
 
 LARGE_SHELVES = {
+    "tool/scaffold": "what `new-model` knows of each kind of model, and of each source",
     "clients/families": "a file for each family",
     "tests/end_to_end": "a file for each promise of the whole container",
     "tests/support": "what the tests of several rooms share",

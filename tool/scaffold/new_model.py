@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from clients.errors import ClientDisabled, InferenceError
@@ -27,6 +28,7 @@ from tool.progress import announce
 from tool.scaffold import texts
 from tool.scaffold.families import plans
 from tool.scaffold.folder import write_files
+from tool.scaffold.hub import HubFolder, find_folder
 from tool.scaffold.options import (
     KINDS,
     PICTURE,
@@ -59,18 +61,26 @@ def run(options: argparse.Namespace) -> int:
     root: Path = options.into
     test = Path("code", "tests", f"test_{file_name(options.name)}.py")
     refuse_to_overwrite(root, Path(options.name), test)
-    source = open_model(options.source)
-    if options.labels:
-        source = replace(source, given=labels_in(options.labels))
-    with beside(root) as place:
-        plan, notes = lay_out(options, source, place)
+    hub = find_folder(str(options.source), options.onnx)
+    with beside(root) as place, TemporaryDirectory(prefix="dispatcher-") as scratch:
+        model = options.source
+        if hub.config or options.onnx:
+            model = hub.model(str(options.source), options.onnx, Path(scratch))
+        source = open_model(model)
+        options.tokenizer = options.tokenizer or hub.tokenizer
+        if options.labels:
+            source = replace(source, given=labels_in(options.labels))
+        options.family = options.family or hub.family
+        plan, notes = lay_out(options, source, hub, place)
+        if hub.config and plan.family != TENSORS:
+            notes += filter(None, [hub.compare(place, options.name)])
         put(place, root, (Path(options.name), test))
     say(options, plan, notes)
     return 0
 
 
 def lay_out(
-    options: argparse.Namespace, source: ModelSource, place: Path
+    options: argparse.Namespace, source: ModelSource, hub: HubFolder, place: Path
 ) -> tuple[FamilyPlan, list[str]]:
     """Write the folder of the first plan with which the model is loaded and answers its example.
 
@@ -89,6 +99,7 @@ def lay_out(
         tokenizer = copy_tokenizer(options.tokenizer, source, folder / TOKENIZER)
         more = list(texts.longest(source, tokenizer))
         found = [plan.and_lines(*more) if plan.tokens else plan for plan in found]
+    found = [hub.complete(plan) for plan in found]
     reasons: list[str] = []
     for plan in found:
         if source.given and plan.labels != source.given:

@@ -38,7 +38,14 @@ def add_source(parser: argparse.ArgumentParser) -> None:
         type=Path,
         required=True,
         metavar="FILE",
-        help="the model: a file of ONNX, or an exported folder with one",
+        help="the model: a file of ONNX, an exported folder with one, a folder in the layout of "
+        "the Hugging Face hub, or hf:ORG/NAME on the hub itself",
+    )
+    parser.add_argument(
+        "--onnx",
+        default="",
+        metavar="NAME",
+        help="which file of such a folder, such as model_quantized.onnx (default: model.onnx)",
     )
     parser.add_argument(
         "--family",

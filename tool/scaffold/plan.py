@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from clients.triton.server import TensorSpec
 from container.trouble import Trouble
@@ -36,6 +38,18 @@ class FamilyPlan:
 
     def and_lines(self, *lines: str) -> FamilyPlan:
         return replace(self, lines=(*self.lines, *lines))
+
+    def and_known(self, known: Mapping[str, Any]) -> FamilyPlan:
+        """Return it with what is known, by key, in the place of guesses, and of remarks on them."""
+        kept: list[str] = []
+        remarks: list[str] = []
+        for line in self.lines:
+            remarks.append(line)
+            if not line.startswith("#"):
+                kept += [] if line.partition(" = ")[0] in known else remarks
+                remarks = []
+        lines = (f"{name} = {json.dumps(value)}" for name, value in known.items())
+        return replace(self, lines=(*kept, *lines)) if known else self
 
     def with_labels(self, names: tuple[str, ...], count: int = 0) -> FamilyPlan:
         """Return it with the labels that are known, or with `count` numbered ones."""
