@@ -35,14 +35,6 @@ class BadBody(BadRequest):
     """The endpoint does not take the request's body."""
 
 
-class BadField(BadBody):
-    """A field of the body is missing, unknown or wrong; `field` names it."""
-
-    def __init__(self, field: str, what: str, *, hint: str) -> None:
-        super().__init__(f"`{field}` {what}", hint=hint)
-        self.field = field
-
-
 class BadHeader(BadRequest):
     """The endpoint does not take a header of the request."""
 

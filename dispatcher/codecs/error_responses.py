@@ -4,8 +4,8 @@
            "request_id": "…"}}
 
 Below /v2, as Triton's clients expect: {"error": "message; hint"}. On the routes of OpenAI's clients
-{"error": {"message": "message; hint", "type": "…", "code": "…", "param": …}}. NGINX renders its own
-errors alike, see nginx.conf.
+{"error": {"message": "message; hint", "type": "…", "code": "…", "param": null}}. NGINX renders its
+own errors alike, see nginx.conf.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from dispatcher.errors import (
     QUOTING_CODES,
     RETRY_AFTER_S,
     ROUTING,
-    BadField,
     CallerGone,
     ClientBug,
     NotJson,
@@ -49,11 +48,6 @@ MAX_NAME: Final = 200
 # none besides that begin so.
 OPENAI_PATHS: Final = ("/v1/", "/rerank", "/v2/rerank")
 TRITON_PATHS: Final = ("/v2",)
-OPENAI_TYPES: Final[Mapping[int, str]] = {
-    401: "authentication_error",
-    403: "permission_error",
-    429: "rate_limit_error",
-}
 
 # The path of the hosting service, for its clients with another endpoint_url.
 SERVICE_PREFIX: Final = "/endpoints/"
@@ -98,17 +92,12 @@ def for_hosting_service(record: RequestRecord) -> bool:
     return record.method == "POST" and record.path.startswith(SERVICE_PREFIX)
 
 
-def error_response(
-    status: int, code: str, message: str, hint: str = "", field: str = ""
-) -> Response:
-    """Return the response for an error of the current request; note it for the log.
-
-    `field` is that of the body which the error is about, where it is known.
-    """
+def error_response(status: int, code: str, message: str, hint: str = "") -> Response:
+    """Return the response for an error of the current request; note it for the log."""
     record = current_record()
     if record:
         record.code, record.message = code, "" if code in QUOTING_CODES else message
-    text = error_text(record, status, error_body(record, code, message, hint), field)
+    text = error_text(record, status, error_body(record, code, message, hint))
     response = Response(text, status, mimetype="application/json")
     if status in RETRY_AFTER_S:
         response.headers["Retry-After"] = str(RETRY_AFTER_S[status])
@@ -117,15 +106,12 @@ def error_response(
     return response
 
 
-def error_text(
-    record: RequestRecord | None, status: int, error: dict[str, Any], field: str = ""
-) -> str:
+def error_text(record: RequestRecord | None, status: int, error: dict[str, Any]) -> str:
     """Return the JSON of an error, in the form that callers of the request's path expect."""
     text = "; ".join(filter(None, (error["message"], error["hint"])))
     if record and record.path.startswith(OPENAI_PATHS):
-        usual = "server_error" if status >= 500 else "invalid_request_error"
-        kind = OPENAI_TYPES.get(status, usual)
-        shown = {"message": text, "type": kind, "code": error["code"], "param": field or None}
+        kind = "server_error" if status >= 500 else "invalid_request_error"
+        shown = {"message": text, "type": kind, "code": error["code"], "param": None}
         return dumps({"error": shown})
     if record and record.path.startswith(TRITON_PATHS):
         return dumps({"error": text})
@@ -184,8 +170,7 @@ def encode_results(
 def answer_error(error: Exception) -> Response:
     """Answer an error of the contract, an author's subclass of one, or an unexpected exception."""
     record = current_record()
-    field = error.field if isinstance(error, BadField) else ""
-    return error_response(*report_error(error, record.modelname if record else ""), field)
+    return error_response(*report_error(error, record.modelname if record else ""))
 
 
 def answer_disconnect(_: ClientDisconnected) -> Response:

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from clients.base import Client, Payload
 from clients.tensors.quoting import brief
 from dispatcher.codecs.json_request import MAX_BATCH, check_length, parse_object
-from dispatcher.errors import BadField
+from dispatcher.errors import BadBody
 
 OTHERS_HINT: Final = (
     "GET /v1/models says of each model which routes ask it; POST /invocations asks every model"
@@ -25,7 +25,7 @@ class Task:
 
     model: str  # its name; empty where the body has none
     parameters: Mapping[str, Any]
-    # The payloads for the model's client; raises BadField where it has no answer to such a body
+    # The payloads for the model's client; raises BadBody where it has no answer to such a body
     payloads: Callable[[Client], list[Payload]]
     place: Callable[[int], str]  # where a payload stands in the body
     answer: Callable[[Client, Sequence[Any]], Any]  # what is answered, from the results
@@ -82,19 +82,19 @@ def read_fields(
 ) -> dict[str, Any]:
     """Return the fields of a body in JSON that are not null.
 
-    Raises BadField: one is unknown or missing, or not what it may be.
+    Raises BadBody: one is unknown or missing, or not what it may be.
     """
     may_have = f"the body may have {', '.join(known)}"
     document = parse_object(body, deadline, hint=may_have)
     fields = {name: value for name, value in document.items() if value is not None}
     for name, value in fields.items():
         if name not in known:
-            raise BadField(name[:60], "is not known here", hint=may_have)
+            raise BadBody(f"the body has an unknown field {brief(name)}", hint=may_have)
         if not known[name].fits(value):
-            raise BadField(name, f"is {brief(value)}", hint=f"expected {known[name].expected}")
+            raise BadBody(f"`{name}` is {brief(value)}", hint=f"expected {known[name].expected}")
     for name in required:
         if name not in fields:
-            raise BadField(name, "is missing", hint=f"expected {known[name].expected}")
+            raise BadBody(f"`{name}` is missing", hint=f"expected {known[name].expected}")
     return fields
 
 
@@ -103,7 +103,7 @@ def check_items(items: list[Any], name: str, fits: Callable[[Any], bool], expect
     check_length(items, name, MAX_BATCH)
     for position, one in enumerate(items):
         if not fits(one):
-            raise BadField(f"{name}[{position}]", f"is {brief(one)}", hint=f"expected {expected}")
+            raise BadBody(f"`{name}[{position}]` is {brief(one)}", hint=f"expected {expected}")
 
 
 def read_embeddings(body: bytes, deadline: float) -> Task:
@@ -117,7 +117,7 @@ def read_embeddings(body: bytes, deadline: float) -> Task:
 
     def payloads(client: Client) -> list[Payload]:
         if not client.embeds:
-            raise BadField("model", "is one that answers no vectors", hint=OTHERS_HINT)
+            raise BadBody("`model` is one that answers no vectors", hint=OTHERS_HINT)
         return [{"text" if isinstance(one, str) else "token_ids": one} for one in inputs]
 
     def answer(_: Client, vectors: Sequence[Any]) -> Any:
@@ -146,14 +146,14 @@ def read_ranking(body: bytes, deadline: float) -> Task:
     name, other = ("texts", "documents") if of_tei else ("documents", "texts")
     if (name in fields) == (other in fields):
         what = "is there beside `documents`" if of_tei else "is missing"
-        raise BadField(name, what, hint=f"expected {TEXTS.expected}, in one of the two")
+        raise BadBody(f"`{name}` {what}", hint=f"expected {TEXTS.expected}, in one of the two")
     documents = fields[name]
     check_items(documents, name, lambda one: is_text(text_of(one)), 'a text, or {"text": …}')
     returned = fields.get("return_text") or fields.get("return_documents")
 
     def payloads(client: Client) -> list[Payload]:
         if not client.ranks():
-            raise BadField("model", "is one that ranks no documents", hint=OTHERS_HINT)
+            raise BadBody("`model` is one that ranks no documents", hint=OTHERS_HINT)
         return client.rank_payloads(fields["query"], list(map(text_of, documents)))
 
     def place(position: int) -> str:

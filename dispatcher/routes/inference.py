@@ -132,15 +132,7 @@ class InferenceHandler:
     def answer(self, path_model: str) -> Response:
         """Read the request by its content type, wait for a slot, and answer."""
         record: RequestRecord = g.record
-        metadata = read_metadata(
-            request.headers,
-            request.args,
-            path_model=path_model,
-            default_model=self.settings.default_model,
-            default_accept=self.settings.default_accept,
-            request_id=record.request_id,
-            owner=record.key,
-        )
+        metadata = self.read_metadata(path_model)
         if self.later and prefers_async(request.headers) and OF_JOB not in request.environ:
             return self.later.accept(metadata)
         stream = request.mimetype in LINE_TYPES
@@ -165,6 +157,17 @@ class InferenceHandler:
             response = self.respond(asked, metadata, lines)
             response.call_on_close(until_sent.pop_all().close)
         return response
+
+    def read_metadata(self, path_model: str = "") -> Metadata:
+        """Read what the current request says outside of its body."""
+        return read_metadata(
+            request.headers,
+            request.args,
+            path_model=path_model,
+            default_model=self.settings.default_model,
+            request_id=g.record.request_id,
+            owner=g.record.key,
+        )
 
     def tensors(self, metadata: Metadata) -> Response:
         """Answer a body of Triton's own protocol, whatever the caller accepts."""

@@ -13,16 +13,15 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from flask import Blueprint, Response, g, request
+from flask import Blueprint, Response, request
 
 from clients.errors import UnknownModel
 from clients.tensors.quoting import brief
 from dispatcher.codecs.content_types import decompress_body
 from dispatcher.codecs.error_responses import error_response
-from dispatcher.codecs.metadata import read_metadata
 from dispatcher.codecs.openai import NAME, Task, read_embeddings, read_ranking
 from dispatcher.codecs.responses import json_response
-from dispatcher.errors import ROUTING, BadField
+from dispatcher.errors import ROUTING, BadBody
 from dispatcher.execution.executor import Series
 from dispatcher.execution.prepared import client_errors
 from dispatcher.model_request import ModelRequest
@@ -93,13 +92,7 @@ def openai_routes(inference: InferenceHandler, available: Callable[[], Iterable[
 
 def ask(inference: InferenceHandler, read: Callable[[bytes, float], Task]) -> Response:
     """Read the body of the current request, and answer with its model, batch by batch."""
-    metadata = read_metadata(
-        request.headers,
-        request.args,
-        default_model=inference.settings.default_model,
-        request_id=g.record.request_id,
-        owner=g.record.key,
-    )
+    metadata = inference.read_metadata()
     limit = inference.time_limit(metadata, stream=False)
     metadata = replace(metadata, time_limit=limit, session="")
     bodies = inference.admission.bodies
@@ -108,7 +101,7 @@ def ask(inference: InferenceHandler, read: Callable[[bytes, float], Task]) -> Re
         until_answered.callback(bodies.take_body(request))
         task = read(request.get_data(), limit.deadline())
         if not (model := metadata.modelname(task.model)):
-            raise BadField("model", "is missing", hint=f"expected {NAME.expected}")
+            raise BadBody("`model` is missing", hint=f"expected {NAME.expected}")
         asked = ModelRequest(
             model,
             [{}],  # in whose place are the client's own, once there is a slot

@@ -19,7 +19,7 @@ from clients.errors import ModelUnavailable, TensorsRefused
 from clients.tensors.quoting import brief
 from dispatcher.codecs.content_types import decompress_body
 from dispatcher.codecs.json_request import parse_object, parse_version
-from dispatcher.codecs.metadata import Metadata, read_metadata
+from dispatcher.codecs.metadata import Metadata
 from dispatcher.codecs.responses import EVENTS, JSON, json_response, stream_response
 from dispatcher.errors import BadBody
 from dispatcher.execution.admission import Admission
@@ -82,14 +82,7 @@ def inference_of_v2(
 
     def read(model: str, version: str) -> Metadata:
         decompress_body(request, settings.max_body, proxy.admission.bodies)
-        metadata = read_metadata(
-            request.headers,
-            request.args,
-            path_model=model,
-            request_id=g.record.request_id,
-            owner=g.record.key,
-        )
-        return replace(metadata, modelversion=version)
+        return replace(inference.read_metadata(model), modelversion=version)
 
     return routes
 

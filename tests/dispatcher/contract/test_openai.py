@@ -19,8 +19,8 @@ from flask.testing import FlaskClient
 from tokenizers import Tokenizer, processors
 from werkzeug.test import TestResponse
 
-from clients.base import Environment
-from clients.plugins.registry import load_clients
+from clients.base import Client, Environment, Payload
+from clients.plugins.registry import Registry, load_clients
 from clients.triton.server import Tensors
 from dispatcher.auth.api_keys import KeyFile
 from dispatcher.settings import read_settings
@@ -72,14 +72,11 @@ def embed(client: FlaskClient, given: Any, **others: Any) -> TestResponse:
     return client.post("/v1/embeddings", json={"model": "words", "input": given, **others})
 
 
-def assert_refused(response: TestResponse, status: int, kind: str, code: str, *words: str) -> Any:
+def assert_refused(response: TestResponse, status: int, code: str, words: str) -> None:
     assert response.status_code == status, response.text
     error = response.json["error"]
-    assert set(error) == {"message", "type", "code", "param"}
-    assert (error["type"], error["code"]) == (kind, code)
-    for one in words:
-        assert one in error["message"]
-    return error["param"]
+    assert words in error.pop("message")
+    assert error == {"type": "invalid_request_error", "code": code, "param": None}
 
 
 def test_vectors_of_texts_and_of_token_ids(client: FlaskClient) -> None:
@@ -115,33 +112,31 @@ def test_many_texts_are_batches(client: FlaskClient, server: FakeTriton) -> None
 
 
 @pytest.mark.parametrize(
-    ("body", "param", "words"),
+    ("body", "code", "words"),
     [
-        ({"input": []}, None, "`input` is a list of 0; expected 1 to 1000"),
-        ({"input": ""}, "input", "`input` is ''; expected a text, a list of texts"),
-        ({"input": ["the", ""]}, "input[1]", "`input[1]` is ''"),
-        ({"input": ["the", [3, 4.0]]}, "input[1]", "expected a text, or a list of token ids"),
-        ({"input": ["the", "the cat " * 3]}, None, "input[1]: `text` has 6 tokens; the model tak"),
-        ({"input": "the cat " * 3}, None, "input: `text` has 6 tokens"),
-        ({"input": [3] * 6}, None, "input: `token_ids` is [3, 3, 3, 3, 3, 3]; expected what"),
-        ({"input": [3, 7]}, None, "makes: […], at most 5 numbers from 0 to 6"),
-        ({}, "input", "`input` is missing"),
-        ({"input": "the", "model": 5}, "model", "`model` is 5"),
-        ({"input": "the", "model": None}, "model", "`model` is missing"),
-        ({"input": "the", "model": "plain"}, "model", "answers no vectors; GET /v1/models says"),
-        ({"input": "the", "dimensions": 3}, None, "the model allows 1, 8 (`matryoshka`"),
-        ({"input": "the", "dimensions": 0}, "dimensions", "expected a whole number from 1"),
-        ({"input": "the", "encoding_format": "int8"}, "encoding_format", '"float" or "base64"'),
-        ({"input": "the", "inputs": "the"}, "inputs", "the body may have model, input, dim"),
+        ({"input": []}, "bad_body", "`input` is a list of 0; expected 1 to 1000"),
+        ({"input": ""}, "bad_body", "`input` is ''; expected a text, a list of texts"),
+        ({"input": ["the", ""]}, "bad_body", "`input[1]` is ''"),
+        ({"input": ["the", [3, 4.0]]}, "bad_body", "expected a text, or a list of token ids"),
+        ({"input": ["the", "the cat " * 3]}, "bad_payload", "input[1]: `text` has 6 tokens; the"),
+        ({"input": "the cat " * 3}, "bad_payload", "input: `text` has 6 tokens"),
+        ({"input": [3] * 6}, "bad_payload", "input: `token_ids` is [3, 3, 3"),
+        ({"input": [3, 7]}, "bad_payload", "makes: […], at most 5 numbers from 0 to 6"),
+        ({}, "bad_body", "`input` is missing"),
+        ({"input": "the", "model": 5}, "bad_body", "`model` is 5"),
+        ({"input": "the", "model": None}, "bad_body", "`model` is missing"),
+        ({"input": "the", "model": "plain"}, "bad_body", "answers no vectors; GET /v1/models says"),
+        ({"input": "the", "dimensions": 3}, "bad_parameter", "the model allows 1, 8 (`matryoshka`"),
+        ({"input": "the", "dimensions": 0}, "bad_body", "expected a whole number from 1"),
+        ({"input": "the", "encoding_format": "int8"}, "bad_body", '"float" or "base64"'),
+        ({"input": "the", "inputs": "the"}, "bad_body", "the body may have model, input, dim"),
     ],
 )
 def test_what_is_wrong_is_said_in_openai_s_form(
-    client: FlaskClient, body: Any, param: str | None, words: str
+    client: FlaskClient, body: Any, code: str, words: str
 ) -> None:
     answer = client.post("/v1/embeddings", json={"model": "words", **body})
-    code = answer.json["error"]["code"]
-    assert code in {"bad_body", "bad_payload", "bad_parameter"}
-    assert assert_refused(answer, 400, "invalid_request_error", code, words) == param
+    assert_refused(answer, 400, code, words)
 
 
 def test_token_ids_of_another_tokenizer_have_no_vector(
@@ -164,7 +159,7 @@ def test_token_ids_of_another_tokenizer_have_no_vector(
         hint = (
             "makes: [1, …, 2, 2], at most 9 numbers from 0 to 6; or send the text itself, as Lang"
         )
-        assert_refused(embed(own, ids), 400, "invalid_request_error", "bad_payload", hint)
+        assert_refused(embed(own, ids), 400, "bad_payload", hint)
 
 
 def test_documents_are_ranked_by_the_cosine_of_their_vectors(client: FlaskClient) -> None:
@@ -217,7 +212,32 @@ def test_documents_are_ranked_by_a_model_of_pairs(client: FlaskClient) -> None:
 def test_a_ranking_that_cannot_be_made(client: FlaskClient, body: Any, words: str) -> None:
     answer = client.post("/v1/rerank", json={"model": "words", **body})
     code = "bad_payload" if ": `text`" in words else "bad_body"
-    assert_refused(answer, 400, "invalid_request_error", code, words)
+    assert_refused(answer, 400, code, words)
+
+
+class Counts(Client):
+    """A class of an author: the vector of a text is its length, the score of a pair their sum."""
+
+    modelname = "counts"
+    example = {"text": "a"}
+    embeds = True
+    pair_fields = ("text", "other")
+
+    def inference(self, payload: Payload) -> Any:
+        length = len(self.text(payload))
+        return length + len(self.text(payload, "other")) if "other" in payload else [length]
+
+
+def test_a_class_of_an_author_may_do_both(server: FakeTriton, tmp_path: Path) -> None:
+    environment = Environment(server, tmp_path)
+    registry = Registry({"counts": Counts(environment)})
+    app = make_app(read_settings({}), registry, environment, quiet(server))
+    client = app.test_client()
+    answer = embed(client, ["the", "a"], model="counts").json
+    assert [one["embedding"] for one in answer["data"]] == [[3], [1]]
+    body = {"model": "counts", "query": "a", "documents": ["b", "of"]}
+    ranked = client.post("/v1/rerank", json=body).json["results"]
+    assert [(one["index"], one["relevance_score"]) for one in ranked] == [(1, 3), (0, 2)]
 
 
 def test_models_are_listed_with_the_routes_that_ask_them(client: FlaskClient) -> None:
@@ -232,16 +252,16 @@ def test_models_are_listed_with_the_routes_that_ask_them(client: FlaskClient) ->
     assert words["object"] == "model"
     assert words["created"] > 0
     gone = client.get("/v1/models/gpt")
-    assert_refused(gone, 404, "invalid_request_error", "unknown_model", "there is no model 'gpt'")
+    assert_refused(gone, 404, "unknown_model", "there is no model 'gpt'")
     asked = embed(client, "the", model="gpt")
-    assert_refused(asked, 404, "invalid_request_error", "unknown_model", "served models are: ")
+    assert_refused(asked, 404, "unknown_model", "served models are: ")
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/images"])
 def test_there_are_no_completions(client: FlaskClient, path: str) -> None:
     answer = client.post(path, json={"model": "words", "messages": []})
     reason = "no models that write" if "completions" in path else "there is no route '/v1/images'"
-    assert_refused(answer, 404, "invalid_request_error", "not_found", reason)
+    assert_refused(answer, 404, "not_found", reason)
 
 
 def test_keys_come_as_openai_s_clients_send_them(
@@ -258,7 +278,7 @@ def test_keys_come_as_openai_s_clients_send_them(
         return client.post("/v1/embeddings", json=body, headers=headers)
 
     assert ask("sk-1").status_code == 200
-    assert_refused(ask(""), 401, "authentication_error", "unauthorized", "no API key")
-    assert_refused(ask("sk-2"), 403, "permission_error", "forbidden", "for management")
+    assert_refused(ask(""), 401, "unauthorized", "no API key")
+    assert_refused(ask("sk-2"), 403, "forbidden", "for management")
     listed = client.get("/v1/models", headers={"Authorization": "Bearer sk-2"})
     assert listed.status_code == 200
