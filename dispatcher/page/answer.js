@@ -1,4 +1,4 @@
-// An answer: its boxes over the picture, its labels with their scores, and all of it as JSON.
+// An answer: its boxes or mask over the picture, its labels with their scores, and all of it as JSON.
 
 import { el } from "./api.js";
 
@@ -8,19 +8,26 @@ const MOST = 300; // rows and boxes
 const COLOURS = ["#0b5cad", "#b3261e", "#1b6e3c", "#7a3fb0", "#8a4b00", "#00696f", "#a0246b", "#4a5568"];
 
 const colourOf = (index) => COLOURS[Math.abs(Math.trunc(index ?? 0)) % COLOURS.length];
+// As the server paints a mask: class 0 is black, and neighbours have distant hues.
+const paintOf = (index) => (index ? `hsl(${(index * 0.618034 % 1) * 360} 82% 47%)` : "#000");
 const nameOf = (row) => row.label ?? row.token;
 const scoreOf = ({ score }) => (score === null ? "not finite" : score.toFixed(3));
+
+const isPng = (value) => typeof value === "string" && value.startsWith("iVBORw0KGgo");
+const shorten = (_, value) => (isPng(value) ? `${value.slice(0, 40)}…` : value);
 
 const areRows = (result) => Array.isArray(result) && result.length > 0
   && result.every((one) => typeof nameOf(one ?? {}) === "string" && "score" in one);
 
 export function showAnswer(place, { body, timing }, picture, seconds) {
   const result = body?.result;
-  const json = JSON.stringify(body, null, 2);
+  const json = JSON.stringify(body, shorten, 2);
+  const [mask, made] = [result?.mask, result?.picture].map((one) => isPng(one) && `data:image/png;base64,${one}`);
   place.replaceChildren(
     el("p", { class: "note" }, `${(1000 * seconds).toFixed(0)} ms`, timing && `, of them in the server: ${timing.replaceAll(";dur=", " ")} ms`),
     ...(areRows(result) ? [picture && result.some((one) => one.box) && drawBoxes(result, picture), listRows(result)] : []).filter(Boolean),
-    el("details", areRows(result) ? {} : { open: "" }, el("summary", {}, "The answer as JSON"),
+    ...(mask || made ? [showMade(mask, made, result.classes, picture), result.classes && listClasses(result.classes)] : []).filter(Boolean),
+    el("details", areRows(result) || mask || made ? {} : { open: "" }, el("summary", {}, "The answer as JSON"),
       el("pre", { tabindex: "0" }, json.length > LONGEST ? `${json.slice(0, LONGEST)}…` : json)));
 }
 
@@ -28,6 +35,24 @@ function listRows(rows) {
   return el("ol", { class: "rows", tabindex: "0", "aria-label": "Best first" }, rows.slice(0, MOST).map((row) =>
     el("li", {}, row.box && el("i", { style: { backgroundColor: colourOf(row.index) } }), nameOf(row),
       el("span", { class: "note" }, scoreOf(row)))));
+}
+
+function listClasses(classes) {
+  return el("ol", { class: "rows", tabindex: "0", "aria-label": "Largest first" }, classes.slice(0, MOST).map(({ label, index, share }) =>
+    el("li", {}, el("i", { style: { backgroundColor: paintOf(index) } }), label ?? `class ${index}`,
+      el("span", { class: "note" }, `${(100 * share).toFixed(1)} %`))));
+}
+
+// The picture that is the answer; or the one that was sent, with a mask of classes over it, or cut out by opacities.
+function showMade(mask, made, classes, sent) {
+  const src = made || (classes || !sent ? mask : sent);
+  const image = el("img", { src, alt: made ? "The picture that is the answer" : "The mask that is the answer" });
+  if (made || !sent) return el("div", { class: "stage" }, image);
+  if (!classes) {
+    Object.assign(image.style, { maskImage: `url(${mask})`, maskMode: "luminance", maskSize: "100% 100%" });
+    return el("div", { class: "stage cut" }, image);
+  }
+  return el("div", { class: "stage over", style: { backgroundImage: `url(${sent})` } }, image);
 }
 
 // The surest is drawn last, over the others.

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
+from clients.images.drawing import PALETTE
 from tests.conftest import Endpoint
 from tests.support.browsing import COFFEE, HOSTILE_LABEL, HOSTILE_NAME, Visitor, axe, chromium
 from tests.support.front import front, key_lines
@@ -80,6 +81,22 @@ def test_a_picture_is_asked_about_and_its_boxes_are_drawn(visitor: Visitor) -> N
     assert box["width"] == pytest.approx(stage["width"] / 10, abs=2)
     assert answer.locator(".rows li").all_inner_texts() == ["car\n0.900", "person\n0.600"]
     assert "of them in the server: queue " in answer.locator(".note").first.inner_text()
+
+
+def test_masks_and_pictures_are_shown(visitor: Visitor) -> None:
+    page = visitor.choose("mask")
+    answer = visitor.upload("coffee.png", COFFEE.read_bytes())
+    assert answer.locator(".rows li").all_inner_texts() == ["sky\n75.0 %", "class 2\n25.0 %"]
+    # The colour in the list is that of the mask's palette.
+    swatch = answer.locator(".rows i").last.evaluate("one => one.style.backgroundColor")
+    assert [int(part) for part in re.findall(r"\d+", swatch)] == pytest.approx(PALETTE[6:9], abs=2)
+    assert "url(" in answer.locator(".stage").evaluate("one => one.style.backgroundImage")
+    assert len(answer.locator("pre").inner_text()) < 1000  # without the file
+    for kind, shown in (("opacity", "maskImage"), ("picture", "src")):
+        page.get_by_label("kind").select_option(kind)
+        image = visitor.ask().locator(".stage img")
+        value = image.evaluate(f"one => one.style.{shown} || one.{shown}")
+        assert "data:image/png;base64,iVBORw0KGgo" in value
 
 
 def test_each_model_s_example_is_there_to_be_asked(visitor: Visitor) -> None:

@@ -16,9 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from flask import Flask
+from PIL import Image
 
 from clients.base import FORMAT, Client, Parameter
 from clients.errors import ModelFailed
+from clients.images.drawing import as_base64, as_mask
+from clients.images.pictures import EXAMPLE
 from clients.triton.server import Signature, Tensors, TensorSpec
 from tests.conftest import PICTURES, PROJECT, Endpoint
 from tests.support.application import quiet, serve_clients
@@ -74,6 +77,26 @@ class Embed(Client):
         return [float(text.count(chr(97 + letter))) for letter in range(26)]
 
 
+class Mask(Client):
+    """Answers a mask of classes, an opacity or a picture."""
+
+    modelname = "mask"
+    example = {"img": EXAMPLE}
+    media = {"picture": "img"}
+    parameters = {"kind": Parameter("classes", choices=("classes", "opacity", "picture"))}
+
+    def inference(self, payload: Any) -> Any:
+        left = np.zeros((40, 60), np.uint8)
+        left[:, 45:] = 2
+        kind = self.request.parameters["kind"]
+        if kind == "picture":
+            return {"picture": as_base64(Image.fromarray(left))}
+        if kind == "opacity":
+            return {"share": 0.25, "mask": as_base64(Image.fromarray(left * 127))}
+        classes = [{"label": "sky", "index": 0, "share": 0.75}, {"index": 2, "share": 0.25}]
+        return {"classes": classes, "mask": as_base64(as_mask(left))}
+
+
 class Fails(Client):
     """Answers that the model failed."""
 
@@ -99,7 +122,7 @@ class Hostile(Client):
 
 def build() -> Flask:
     """Return the application, for gunicorn."""
-    own = (Numbers, Embed, Fails, Hostile)
+    own = (Numbers, Embed, Mask, Fails, Hostile)
     families = {"resnet": resnet, "yolov5": yolov5, "bert_base": bert}
     server = FakeTriton(
         {**families, **{one.modelname: dict for one in own}, "add": dict},
