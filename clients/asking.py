@@ -62,6 +62,7 @@ def ask(
             timings=request.timings.of_asked(asked),
             sequence=request.sequence if one else None,
             chain=chain,
+            draws=False,
         )
         inner.timings.begin(in_class=other.is_authors)
         try:

@@ -252,6 +252,7 @@ class Request:
     # How many tokens each text had that a model was run with, of all batches
     tokens: MutableSequence[int] = field(default_factory=list)
     chain: tuple[str, ...] = ()  # the models whose classes have asked for this one, in order
+    draws: bool = False  # whether the answer will be a picture, by the client's `draw`
 
     @contextmanager
     def active(self) -> Iterator[None]:

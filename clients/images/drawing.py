@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import colorsys
 import io
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from PIL import Image, ImageDraw
 from clients.images.pictures import Picture, as_rgb
 
 FORMATS = {"image/jpeg": "JPEG", "image/png": "PNG"}
+SURE = 0.5  # the least score of a keypoint that is drawn
 GOLDEN = 0.618034  # the golden ratio's fraction: neighbouring class ids get distant hues
 TINT = 0.5  # how much of a class's colour is over the picture
 
@@ -41,12 +42,22 @@ class Box:
     label: str
     score: float
     index: int
+    # What else of the object is answered, by name: `mask` as polygons or run lengths, `corners`,
+    # `keypoints`
+    shapes: Mapping[str, Any] = field(default_factory=dict)
 
 
 def as_object(box: Box) -> dict[str, Any]:
     """Return an object with named fields; the box's corners are pixels of the picture."""
     corners = {"x1": box.x1, "y1": box.y1, "x2": box.x2, "y2": box.y2}
-    return {"label": box.label, "index": box.index, "score": box.score, "box": corners}
+    named = {"label": box.label, "index": box.index, "score": box.score, "box": corners}
+    return {**named, **box.shapes}
+
+
+def as_box(found: Mapping[str, Any]) -> Box:
+    """Return the object that `as_object` made."""
+    corners, label, index, score = (found[name] for name in ("box", "label", "index", "score"))
+    return Box(**corners, label=label, index=index, score=score, shapes=found)
 
 
 def draw_boxes(
@@ -54,12 +65,22 @@ def draw_boxes(
 ) -> bytes:
     """Return the file of a picture with boxes on it; `look` raises where the time is used up."""
     drawn = Image.fromarray(picture)
-    draw = ImageDraw.Draw(drawn)
+    draw = ImageDraw.Draw(drawn, "RGBA")  # the colours of masks let the picture through
     size = max(12, round(min(drawn.size) / 25))
     for box in boxes:
         look()
         colour = colour_of(box.index)
-        draw.rectangle((box.x1, box.y1, box.x2, box.y2), outline=colour, width=max(2, size // 8))
+        line = max(2, size // 8)
+        for polygon in box.shapes.get("mask", ()):
+            places = [tuple(one) for one in polygon]
+            draw.polygon(places, fill=(*colour, round(255 * TINT)), outline=colour)
+        if corners := box.shapes.get("corners"):
+            draw.polygon([(one["x"], one["y"]) for one in corners], outline=colour, width=line)
+        else:
+            draw.rectangle((box.x1, box.y1, box.x2, box.y2), outline=colour, width=line)
+        for point in box.shapes.get("keypoints", ()):
+            if point.get("score", 1) >= SURE:
+                draw.circle((point["x"], point["y"]), line, fill=colour, outline="white")
         text = f" {box.label} {box.score:.2f} "
         left, _, right, bottom = draw.textbbox((box.x1, box.y1), text, font_size=size)
         # Labels stay inside the picture.

@@ -134,8 +134,9 @@ class Letterbox:
         """
         height, width = picture.shape[:2]
         scale = min(size[0] / height, size[1] / width)
-        # A picture that is one pixel wide must not vanish.
-        wide, high = (max(1, round(side * scale)) for side in (width, height))
+        # As YOLOX, and as YOLOv5. A picture that is one pixel wide must not vanish.
+        whole_pixels = int if corner else round
+        wide, high = (max(1, whole_pixels(side * scale)) for side in (width, height))
         left, top = (0, 0) if corner else ((size[1] - wide) // 2, (size[0] - high) // 2)
         # One number is filled in a tenth of the time that three take.
         grey = padding is None or len(set(padding)) == 1
@@ -164,7 +165,10 @@ class Letterbox:
 
     def back(self, corners: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         """Return corners [N, 4], x1, y1, x2, y2, in pixels of the picture, clipped to it."""
-        moved = corners.astype(np.float64) - [self.left, self.top, self.left, self.top]
-        size = [self.width, self.height, self.width, self.height]
-        across = self.scale * self.wider
-        return np.clip(moved / [across, self.scale, across, self.scale], 0, size)
+        ends = self.back_points(corners.reshape(-1, 2, 2))
+        return np.clip(ends, 0, [self.width, self.height]).reshape(-1, 4)
+
+    def back_points(self, points: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+        """Return points [any, 2], x and y, in pixels of the picture; they may be beside it."""
+        moved = points.astype(np.float64) - [self.left, self.top]
+        return moved / [self.scale * self.wider, self.scale]

@@ -38,6 +38,7 @@ from dispatcher.codecs.metadata import (
 from dispatcher.codecs.responses import (
     CSV,
     EVENTS,
+    IMAGE_TYPES,
     JSON,
     LINES,
     NPY,
@@ -201,6 +202,8 @@ class InferenceHandler:
             chosen = negotiate(metadata.accept, available_types(model_request, prepared.client))
             if chosen != JSON:
                 refuse_to_keep(model_request, chosen)
+            if chosen in IMAGE_TYPES:
+                prepared = replace(prepared, request=replace(prepared.request, draws=True))
             result = prepared.result()
             if chosen == JSON:
                 answer = prepared.body(result)

