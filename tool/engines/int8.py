@@ -7,6 +7,7 @@ plain ONNX, which OpenVINO, ONNX Runtime and TensorRT all read.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -55,6 +56,7 @@ def quantize(source: Path, target: Path, inputs: Iterator[Arrays], exclude: Sequ
         taken: Any = source
         opsets = onnx.load(source, load_external_data=False).opset_import
         if any(one.version < PER_CHANNEL for one in opsets if one.domain in {"", "ai.onnx"}):
+            sys.stderr.write(f"{source}: raised to opset {PER_CHANNEL} for int8\n")
             taken = version_converter.convert_version(onnx.load(source), PER_CHANNEL)
         # Constants are folded and shapes written down, of which the quantizer makes use.
         quant_pre_process(taken, prepared, skip_symbolic_shape=True, save_as_external_data=is_large)

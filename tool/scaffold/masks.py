@@ -151,4 +151,4 @@ def picture_embedding(source: ModelSource) -> Iterator[FamilyPlan]:
         if parts == 2:
             plan = plan.and_lines(f'{CHECK}or "mean"', 'pooling = "first"')
         plan = name_output(source, plan, spec).and_lines(*describe_preparation(source, taken))
-        yield replace(plan, proven=not unnamed)
+        yield replace(plan, proven=taken.is_shown and not unnamed)

@@ -66,14 +66,16 @@ def run(options: argparse.Namespace) -> int:
         model = options.source
         if hub.config or options.onnx:
             model = hub.model(str(options.source), options.onnx, Path(scratch))
-        source = open_model(model)
+        with announce(f"opening {model}"):
+            source = open_model(model)
         options.tokenizer = options.tokenizer or hub.tokenizer
         if options.labels:
             source = replace(source, given=labels_in(options.labels))
         options.family = options.family or hub.family
         plan, notes = lay_out(options, source, hub, place)
         if hub.config and plan.family != TENSORS:
-            notes += filter(None, [hub.compare(place, options.name)])
+            with announce("comparing its example with transformers"):
+                notes += filter(None, [hub.compare(place, options.name)])
         put(place, root, (Path(options.name), test))
     say(options, plan, notes)
     return 0

@@ -43,6 +43,11 @@ class Pixels(NamedTuple):
     height: int
     width: int
 
+    @property
+    def is_shown(self) -> bool:
+        """Whether it is sure that these are pictures: sound has one channel, too."""
+        return self.channels == 3 or any(word in self.spec.name.lower() for word in PICTURES)
+
     def shape(self, side: int) -> tuple[int, ...]:
         """Return the shape for one picture, with `side` where any size will do."""
         sizes = [self.channels, *self.sides(side)]
@@ -186,9 +191,7 @@ def classification(source: ModelSource) -> Iterator[FamilyPlan]:
         else:
             plan = plan.and_lines("# softmax = true  # makes probabilities of the scores")
         named = softmax or any(word in output.name.lower() for word in SCORES)
-        # Sound has one channel, too.
-        shown = taken.channels == 3 or any(word in taken.spec.name.lower() for word in PICTURES)
-        sure = shown and not any(ANY_SIZE in line for line in how)
+        sure = taken.is_shown and not any(ANY_SIZE in line for line in how)
         # One number for a picture is no class, unless its author says so.
         yield replace(plan, proven=sure and count > 1 and (named or bool(names)))
 

@@ -253,6 +253,7 @@ VECTOR = "picture-embedding classification"
         (lambda file: tables(file, IMAGES, output0=TABLES["end2end"][0]), "detection"),
         # A vector of a sound's spectrum, and one of a face.
         (lambda file: scores(file, ("n", 76, 32, 1), 96, names=("x", "y")), VECTOR),
+        (lambda file: scores(file, ("n", 76, 32, 1), 96, names=("x", "embedding")), VECTOR),
         (lambda file: scores(file, ("n", 3, 112, 112), 512, names=("x", "y")), VECTOR),
         # Of any size, so that nothing says which one is right.
         (lambda file: scores(file, ("n", 3, "h", "w"), 2), "classification"),
