@@ -26,6 +26,7 @@ from backends.model_config import (
     unable,
 )
 from backends.onnxruntime.session import OnnxFile
+from backends.sequence_state import state_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -101,7 +102,13 @@ def complete(
         fields[DYNAMIC_BATCHING] = {}
     for field, specs in (("input", signature.inputs), ("output", signature.outputs)):
         if not config.get(field):
-            fields[field] = [_describe(config, field, spec, batched=limit > 0) for spec in specs]
+            # Triton adds those of a sequence.
+            own = {one["name"] for one in _of_sequence(config, field)}
+            fields[field] = [
+                _describe(config, field, spec, batched=limit > 0)
+                for spec in specs
+                if spec.name not in own
+            ]
     if against:
         return Completion(fields, warning=(f"requests are run one by one: {against}", HOW_TO_SAY))
     tried = "requests share runs: in a test each row had the same answer as alone"
@@ -125,6 +132,12 @@ def _count_dims_left_out(config: Mapping[str, Any], signature: FileSignature) ->
     return [
         ranks[tensor["name"]] - len(dims_of(tensor)) for tensor in listed if tensor["name"] in ranks
     ]
+
+
+def _of_sequence(config: Mapping[str, Any], field: str) -> list[dict[str, Any]]:
+    """Return the tensors of a model that callers neither send nor get."""
+    controls = (config.get("sequence_batching") or {}).get("control_input") or []
+    return state_tensors(config, field) + (controls if field == "input" else [])
 
 
 def _describe(

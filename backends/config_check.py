@@ -18,6 +18,7 @@ from backends.model_config import (
     max_batch_size,
     unable,
 )
+from backends.sequence_state import state_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,13 +39,16 @@ def check(config: Mapping[str, Any], signature: FileSignature) -> None:
     if max_batch_size(config) > 0:
         check_batching(config, signature)
     inputs, outputs = config.get("input") or [], config.get("output") or []
-    for kind, tensors, specs in (
-        ("input", inputs, signature.inputs),
-        ("output", outputs, signature.outputs),
+    states = state_tensors(config, "input")
+    for kind, tensors, specs, is_exact in (
+        ("input", states, signature.inputs, False),
+        ("output", state_tensors(config, "output"), signature.outputs, False),
+        ("input", inputs, signature.inputs, False),
+        ("output", outputs, signature.outputs, True),
     ):
         known = {spec.name: spec for spec in specs}
         for tensor in tensors:
-            _compare(config, kind, tensor, known)
+            _compare(config, kind, tensor, known, is_exact=is_exact)
             if tensor.get("optional"):
                 raise ModelConfigError(
                     f"{unable(config)}: input '{tensor['name']}' is optional in the configuration, "
@@ -53,7 +57,7 @@ def check(config: Mapping[str, Any], signature: FileSignature) -> None:
                 )
     # Triton adds those that control a sequence.
     controls = (config.get("sequence_batching") or {}).get("control_input") or []
-    given = {tensor["name"] for tensor in (*inputs, *controls)}
+    given = {tensor["name"] for tensor in (*inputs, *states, *controls)}
     for spec in signature.inputs:
         if spec.name not in given:
             raise ModelConfigError(
@@ -92,7 +96,6 @@ def refuse_ragged(config: Mapping[str, Any]) -> None:
 def refuse_unsupported(config: Mapping[str, Any]) -> None:
     """Raise ModelConfigError for what Triton's Python-based backends cannot do."""
     policy = config.get("model_transaction_policy") or {}
-    sequence = config.get("sequence_batching") or {}
     for has_it, what, why, fix in (
         (config.get("batch_input"), "the configuration has batch_input", RAGGED, NATIVE),
         (config.get("batch_output"), "the configuration has batch_output", RAGGED, NATIVE),
@@ -101,12 +104,6 @@ def refuse_unsupported(config: Mapping[str, Any]) -> None:
             "the configuration has model_transaction_policy.decoupled",
             "a file gives one answer to each request.",
             'write a model.py with backend: "python", which can give several',
-        ),
-        (
-            sequence.get("state"),
-            "sequence_batching has state",
-            "implicit state is expected only by the native backends.",
-            NATIVE,
         ),
     ):
         if has_it:
@@ -130,7 +127,12 @@ def check_batching(config: Mapping[str, Any], signature: FileSignature) -> None:
 
 
 def _compare(
-    config: Mapping[str, Any], kind: str, tensor: Mapping[str, Any], known: Mapping[str, FileTensor]
+    config: Mapping[str, Any],
+    kind: str,
+    tensor: Mapping[str, Any],
+    known: Mapping[str, FileTensor],
+    *,
+    is_exact: bool,
 ) -> None:
     name, data_type, dims = tensor["name"], tensor["data_type"], dims_of(tensor)
     spec = known.get(name)
@@ -144,7 +146,7 @@ def _compare(
             f"{kind} '{name}' is {data_type} in the configuration, but {spec.data_type} in the "
             "file."
         )
-    elif not _fits(full, spec, is_exact=kind == "output"):
+    elif not _fits(full, spec, is_exact=is_exact):
         batch = " behind the batch dimension" if is_batched else ""
         what = (
             f"{kind} '{name}' has dims {dims}{batch} in the configuration, but shape "

@@ -20,6 +20,7 @@ from backends.batching.length_buckets import run_in_buckets
 from backends.batching.run_items import run_items
 from backends.machine.shared_memory import Share, TooLarge
 from backends.model_config import max_batch_size
+from backends.sequence_state import PartOfSequence
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from backends.model_config import FileSignature
     from backends.onnxruntime.gpu_session import GpuSession
     from backends.schedule import ScheduledSession
+    from backends.sequence_state import SequenceStates
 
     Session = GpuSession | ScheduledSession
 
@@ -60,6 +62,7 @@ class TritonRequest:
     deadline: float
     outputs: tuple[str, ...]
     sender: Any
+    sequence: PartOfSequence
 
     def kept(self) -> TritonRequest:
         """Return it with copies of its tensors, so that Triton's are freed."""
@@ -72,8 +75,14 @@ class RequestHandler:
     """How a model's requests are answered."""
 
     def __init__(
-        self, config: Mapping[str, Any], signature: FileSignature, session: Session, share: Share
+        self,
+        config: Mapping[str, Any],
+        signature: FileSignature,
+        session: Session,
+        share: Share,
+        states: SequenceStates,
     ) -> None:
+        self._states = states
         self._model = config["name"]
         self._dims = {tensor["name"]: len(tensor["dims"]) for tensor in config["output"]}
         self._max_batch_size = max_batch_size(config)
@@ -104,8 +113,13 @@ class RequestHandler:
         except Exception as error:
             tensors = bare(error)
         wanted = tuple(dict.fromkeys(request.requested_output_names())) or outputs
-        sender = request.get_response_sender()
-        return TritonRequest(parameters, tensors, padding, deadline, wanted, sender)
+        sender, flags = request.get_response_sender(), request.flags()
+        sequence = PartOfSequence(
+            request.correlation_id(),
+            start=bool(flags & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START),
+            end=bool(flags & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END),
+        )
+        return TritonRequest(parameters, tensors, padding, deadline, wanted, sender, sequence)
 
     def responses(self, asked: Sequence[TritonRequest]) -> list[Any]:
         """Return a response per request, in order; None for those already sent."""
@@ -144,6 +158,7 @@ class RequestHandler:
                 items[index] = self._item(request, request.tensors, now)
             except ValueError as error:
                 results[index] = bare(error)
+                self._states.end(request.sequence, error)
         # On a GPU one run is best; on a CPU rows of a request that are near in length are.
         in_buckets = self._session.on_cpu and any(item.length for item in items.values())
         came = (run_in_buckets if in_buckets else run_items)(
@@ -153,6 +168,7 @@ class RequestHandler:
             by_rows=self._session.by_rows,
         )
         for (index, item), result in zip(items.items(), came, strict=True):
+            self._states.end(asked[index].sequence, result)
             needed = _size(item.inputs) + _size(result)
             if not self._share.has_room(needed):
                 results[index] = self._share.refusal(needed)
@@ -166,6 +182,7 @@ class RequestHandler:
                 results[index] = {
                     name: array if array.ndim else array.reshape([1] * self._dims.get(name, 0))
                     for name, array in result.items()
+                    if name in asked[index].outputs
                 }
         return results
 
@@ -178,8 +195,9 @@ class RequestHandler:
             raise RequestError("the caller does not wait for the answer any more.")
         rows = read_rows(request.parameters.get(ROWS), self._model)
         above = read_thresholds(request.parameters.get(ABOVE), self._model)
-        inputs = conform(tensors, self._specs)
-        return Item(inputs, request.outputs, rows, above, request.padding)
+        inputs = conform({**tensors, **self._states.begin(request.sequence)}, self._specs)
+        outputs = tuple(dict.fromkeys((*request.outputs, *self._states.outputs)))
+        return Item(inputs, outputs, rows, above, request.padding)
 
 
 def _send(asked: Sequence[TritonRequest], results: Sequence[Tensors | Exception]) -> None:

@@ -47,6 +47,7 @@ from backends.onnxruntime.execution_providers import CPU, execution_providers
 from backends.onnxruntime.gpu_session import GpuSession
 from backends.onnxruntime.session_settings import session_settings, warn_of_unread
 from backends.schedule import ScheduledSession, open_on_cpu, schedule_runs
+from backends.sequence_state import SequenceStates
 from clients.model_files.config_text import read_folder
 
 if TYPE_CHECKING:
@@ -117,8 +118,9 @@ class TritonPythonModel:
             failing.callback(opened.close)
             config_check.check(config, signature)
             share = Share.of(config, os.environ)
+            states = SequenceStates(config, self._folder())
             failing.pop_all()
-        self._answering = triton_requests.RequestHandler(config, signature, opened, share)
+        self._answering = triton_requests.RequestHandler(config, signature, opened, share, states)
         self._closing = Event()
         if opened.at_once > 1 or not opened.joined:
             self._threads = ThreadPoolExecutor(opened.at_once)

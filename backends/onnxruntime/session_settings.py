@@ -83,6 +83,8 @@ def own_settings(config: Mapping[str, Any]) -> str:
         return "op_library_filename"
     if (optimization.get("graph") or {}).get("level"):
         return "optimization.graph.level"
+    if (config.get("sequence_batching") or {}).get("state"):
+        return "sequence_batching.state"  # whose differences would add up
     return next((key for key in read_parameters(config) if key.startswith("session.")), "")
 
 

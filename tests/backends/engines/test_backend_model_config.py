@@ -136,6 +136,11 @@ class TestCompletion:
             completed({"name": "m", "max_batch_size": 8}, file, stated=True)
 
 
+def with_state(**more: Any) -> dict[str, Any]:
+    state = {"input_name": "x", "output_name": "y", "data_type": "TYPE_FP32", "dims": [3]}
+    return {"input": [], "sequence_batching": {"state": [state | more]}}
+
+
 class TestCheck:
     def config(self, **more: Any) -> dict[str, Any]:
         return {
@@ -188,7 +193,9 @@ class TestCheck:
             ),
             ({"input": [tensor("x", 3, optional=True)]}, "'x' is optional .* no default"),
             ({"batch_input": [{}]}, "has batch_input, but ragged"),
-            ({"sequence_batching": {"state": [{}]}}, "sequence_batching has state"),
+            (with_state(input_name="z"), "has input 'z', but the file's inputs are 'x'"),
+            (with_state(output_name="z"), "has output 'z', but the file's outputs are 'y'"),
+            (with_state(dims=[4]), r"input 'x' has dims \[4\] behind"),
         ],
     )
     def test_what_does_not_fit_is_named(self, more: dict[str, Any], message: str) -> None:

@@ -160,6 +160,26 @@ class TestTensors:
         ]
         assert [answer.as_numpy("y").item() for answer in answers] == [6, 5, 5]
 
+    @pytest.mark.parametrize("model", ["running", "running_alone"])
+    def test_a_sequence_gets_its_state_back(self, triton: Triton, model: str) -> None:
+        """Eight at the same time, whose runs may be shared; an earlier one of this id is over."""
+        assert [one["name"] for one in configuration(triton, model)["input"]] == ["x"]
+
+        def totals(identity: int) -> list[float]:
+            came = []
+            for step in range(1, 21):
+                x = grpc_client.InferInput("x", [1, 1], "FP32")
+                x.set_data_from_numpy(np.array([[identity * step]], np.float32))
+                at = {"sequence_start": step == 1, "sequence_end": step == 20}
+                answer = triton.client.infer(model, [x], sequence_id=identity, **at)
+                came.append(answer.as_numpy("y").item())
+            return came
+
+        with ThreadPoolExecutor(8) as pool:
+            pairs = pool.map(lambda identity: [totals(identity), totals(identity)], range(1, 9))
+            for by, pair in enumerate(pairs, start=1):
+                assert pair == [[10 + by * step * (step + 1) / 2 for step in range(1, 21)]] * 2
+
 
 class TestInstances:
     def test_every_instance_has_a_process(self, triton: Triton, client: OwnTriton) -> None:

@@ -172,6 +172,17 @@ def two_inputs(file: Path) -> None:
     save(file, nodes, [x, start], [y])
 
 
+def running(file: Path) -> None:
+    """x, sum [n, 1] -> y = x + sum, again as next; beside it the 10 that a sequence begins with"""
+    nodes = [helper.make_node("Add", ["x", "sum"], ["y"])]
+    nodes.append(helper.make_node("Identity", ["y"], ["next"]))
+    x, total, y, following = ((name, FLOAT, ["n", 1]) for name in ("x", "sum", "y", "next"))
+    save(file, nodes, [x, total], [y, following])
+    ten = file.parent.parent / "initial_state" / "ten"
+    ten.parent.mkdir()
+    ten.write_bytes(np.array([10], np.float32).tobytes())
+
+
 def unknown_ranks(file: Path) -> None:
     """x, of any number of dimensions -> y = x + x, of as many, as far as the file says"""
     nodes = [helper.make_node("Add", ["x", "x"], ["y"])]

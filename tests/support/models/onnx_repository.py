@@ -46,6 +46,14 @@ STARTS = """sequence_batching {
   }
 }
 """
+STATE = """sequence_batching {
+  oldest { max_candidate_sequences: 8 }
+  state {
+    input_name: "sum" output_name: "next" data_type: TYPE_FP32 dims: [1]
+    initial_state { name: "ten" data_type: TYPE_FP32 dims: [1] data_file: "ten" }
+  }
+}
+"""
 Writer = Callable[[Path], None]
 
 SERVED: dict[str, tuple[Writer, str | None]] = {
@@ -93,6 +101,8 @@ SERVED: dict[str, tuple[Writer, str | None]] = {
     "empty": (made.total, takes("x", "-1, -1") + gives("total", "-1, 1") + ONE),
     "with_default": (made.with_default, X + Y + ONE),
     "sequence": (made.two_inputs, rows(2) + takes("x", "1") + gives("y", "1") + STARTS + ONE),
+    "running": (made.running, rows(4) + STATE + ONE),
+    "running_alone": (made.running, rows(0) + STATE.replace("s: [1]", "s: [1, 1]") + ONE),
     "trio": (made.plus_one, "instance_group { count: 3 kind: KIND_CPU }\n"),
 }
 
@@ -112,6 +122,11 @@ REFUSED: dict[str, tuple[Writer, str, list[str]]] = {
         made.plus_one,
         parameter("intra_op_thread_count", "two"),
         ["parameter 'intra_op_thread_count' is 'two', but expected is a whole number."],
+    ),
+    "wrong_state": (
+        made.running,
+        STATE.replace("dims: [1]", "dims: [2]") + rows(4) + takes("x", "1") + gives("y", "1"),
+        ["input 'sum' has dims [2] behind the batch dimension", "shape [-1, 1] in the file."],
     ),
     "broken": (
         made.broken,
