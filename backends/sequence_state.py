@@ -40,6 +40,9 @@ class PartOfSequence:
     end: bool
 
 
+NO_SEQUENCE = PartOfSequence(0, start=False, end=False)
+
+
 class SequenceStates:
     """The states of the sequences of one instance; one thread at a time uses them.
 

@@ -20,7 +20,7 @@ from backends.batching.length_buckets import run_in_buckets
 from backends.batching.run_items import run_items
 from backends.machine.shared_memory import Share, TooLarge
 from backends.model_config import max_batch_size
-from backends.sequence_state import PartOfSequence
+from backends.sequence_state import NO_SEQUENCE, PartOfSequence
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -113,12 +113,14 @@ class RequestHandler:
         except Exception as error:
             tensors = bare(error)
         wanted = tuple(dict.fromkeys(request.requested_output_names())) or outputs
-        sender, flags = request.get_response_sender(), request.flags()
-        sequence = PartOfSequence(
-            request.correlation_id(),
-            start=bool(flags & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START),
-            end=bool(flags & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END),
-        )
+        sender, sequence = request.get_response_sender(), NO_SEQUENCE
+        if self._states.outputs:
+            flags = request.flags()
+            sequence = PartOfSequence(
+                request.correlation_id(),
+                start=bool(flags & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START),
+                end=bool(flags & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END),
+            )
         return TritonRequest(parameters, tensors, padding, deadline, wanted, sender, sequence)
 
     def responses(self, asked: Sequence[TritonRequest]) -> list[Any]:
