@@ -57,8 +57,12 @@ class QuestionAnswering(TextFamily[QuestionAnsweringKeys]):
             raise self.not_loaded("which fills texts up on the left", "serve plain tensors")
 
     @property
-    def fields(self) -> Collection[str]:
+    def row_fields(self) -> Sequence[str]:
         return ("question", "context")
+
+    @property
+    def fields(self) -> Collection[str]:
+        return self.row_fields
 
     def wanted(self, outputs: Sequence[TensorSpec]) -> Sequence[TensorSpec]:
         return [self.tensor(outputs, name) for name in ("start", "end")]

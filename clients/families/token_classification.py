@@ -89,6 +89,7 @@ class TokenClassification(TextFamily[TokenClassificationKeys]):
     def words(self, text: str, encoding: Any, own: Sequence[int]) -> list[list[int]]:
         """Return the tokens of each word."""
         prefix = getattr(self.tokenizer.backend.model, "continuing_subword_prefix", None)
+        unknown = self.tokenizer.id(self.tokenizer.unknown)
         words: list[list[int]] = []
         for place in own:
             token, start = encoding.tokens[place], encoding.offsets[place][0]
@@ -96,7 +97,7 @@ class TokenClassification(TextFamily[TokenClassificationKeys]):
                 goes_on = token.startswith(prefix)
             else:  # whether a blank belongs to its token depends on the tokenizer
                 goes_on = start > 0 and " " not in text[start - 1 : start + 1]
-            if words and goes_on and token != self.tokenizer.unknown:
+            if words and goes_on and encoding.ids[place] != unknown:
                 words[-1].append(place)
             else:
                 words.append([place])
