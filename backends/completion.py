@@ -48,6 +48,10 @@ DYNAMIC_QUANTIZATION = (b"DynamicQuantize", b"MatMulIntegerToFloat")
 """What the operators are called, or begin with. If the model returns only the best class, a test
 would have to hit the one number that is rounded to another."""
 
+OF_TABLES = (b"\x3a\x0aai.onnx.ml",)
+"""In a file the domain of an operator (NodeProto.domain), whose first axis is rows: trees and such.
+An exporter may name the domain without an operator of it."""
+
 
 @dataclass(frozen=True)
 class Completion:
@@ -120,7 +124,8 @@ def _find_against(opened: OnnxFile, most: int, trials: Path | None) -> str:
     if has_operator(opened.path, DYNAMIC_QUANTIZATION):
         return "it quantizes its activations while it runs, with one scale for all rows"
     files, edition = files_of(opened.path) if trials else (), f"{opened.runtime}, {most} rows"
-    try_it = partial(row_dependence, opened.signature, opened.run, most)
+    of_tables = has_operator(opened.path, OF_TABLES)
+    try_it = partial(row_dependence, opened.signature, opened.run, most, of_tables=of_tables)
     return find_dependence(trials, files, edition, try_it)
 
 

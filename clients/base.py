@@ -93,6 +93,9 @@ class Client(ABC):
     examples: Sequence[Payload] = ()
     """Several such payloads, in place of `example`."""
 
+    needs_example: ClassVar[bool] = True
+    """Whether `{}` is an example, too; else it says that no payload suits every model."""
+
     model: ClassVar[str] = ""
     """The model's name in the repository, if it is not `modelname`."""
 
@@ -102,7 +105,7 @@ class Client(ABC):
     parameters: ClassVar[Mapping[str, Parameter]] = {}
     """What callers may set in `parameters`; anything else is refused before `inference`."""
 
-    media: ClassVar[Mapping[str, str]] = {}
+    media: Mapping[str, str] = {}
     """The payload's field for what is sent raw, not in JSON: `{"picture": "img"}`,
     `{"text": "text"}`, `{"audio": "audio"}`, or `{"file": "file"}` for a file of any type."""
 

@@ -204,6 +204,7 @@ SHELF, TEST_SHELF = 9, 10
 LARGE_SHELVES = {
     "tool/scaffold": "what `new-model` knows of each kind of model, and of each source",
     "clients/families": "a file for each family",
+    "tests/clients/families": "a file for each kind of them",
     "tests/end_to_end": "a file for each promise of the whole container",
     "tests/support": "what the tests of several rooms share",
 }

@@ -40,7 +40,7 @@ def examples_of(client: Client | type[Client]) -> tuple[Payload, ...]:
     """Return the examples of a client, the first in front; one for plain tensors may have none."""
     kind = client if isinstance(client, type) else type(client)
     found = tuple(client.examples) or tuple((client.example,) if hasattr(client, "example") else ())
-    return tuple(one for one in found if one or not issubclass(kind, TensorClient))
+    return tuple(one for one in found if one or kind.needs_example)
 
 
 def name_examples(client: Client) -> list[tuple[str, Payload]]:
@@ -124,6 +124,7 @@ class TensorClient(Client):
     """Serves a model's tensors. It is made for a model, not found in a file."""
 
     modelname = ""
+    needs_example = False
     example = {"inputs": [{"name": "INPUT", "shape": [1, 1], "datatype": "FP32", "data": [0.5]}]}
 
     def __init__(

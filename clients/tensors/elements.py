@@ -199,7 +199,11 @@ def rows_of(outputs: Mapping[str, Array]) -> list[Any]:
 
     Numbers of single precision have as many digits as they need, not the noise behind them.
     """
-    columns = {name: row_values(array) for name, array in outputs.items()}
+    return join_columns({name: row_values(array) for name, array in outputs.items()})
+
+
+def join_columns(columns: Mapping[str, list[Any]]) -> list[Any]:
+    """Return an object for each row; of one column its values."""
     if len(columns) == 1:
         return next(iter(columns.values()))
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

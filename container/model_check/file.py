@@ -8,7 +8,7 @@ from typing import Any
 from backends.completion import complete
 from backends.config_check import check, refuse_ragged
 from backends.engine_choice import ONNXRUNTIME
-from backends.model_config import ModelConfigError, needs_completion
+from backends.model_config import ModelConfigError, has_operator, needs_completion
 from backends.onnxruntime.session import DEFAULT_FILE, OnnxFile
 from clients.model_files.config_text import Message, read
 from clients.triton.configuration import config_dictionary
@@ -18,6 +18,11 @@ PLATFORM = "onnxruntime_onnx"
 KINDS = ("input", "output")
 DESCRIBED = ("name", "data_type", "dims")  # what Triton wants of each tensor
 LFS = b"version https://git-lfs"
+PLAIN_WORDS = (b"[a-zA-Z0-9_]+",)  # skl2onnx's `tokenexp`, where its author chooses no other
+PLAIN_WORDS_LOST = "loses all letters but a to z, such as ä and é, which scikit-learn keeps"
+PLAIN_WORDS_FIX = (
+    r'convert it with options={TfidfVectorizer: {"tokenexp": r"[\pL\pN_]{2,}"}}, and compare both'
+)
 
 
 def is_onnx(message: Message, versions: list[Path]) -> bool:
@@ -53,6 +58,8 @@ def check_graph(config: ConfigFindings, file: Path) -> None:
         fix = error.fix or "export it again"
         config.findings.error(file, f"cannot be served: {error.what.removesuffix('.')}", fix)
         return
+    if has_operator(file, PLAIN_WORDS):
+        config.findings.warning(file, PLAIN_WORDS_LOST, PLAIN_WORDS_FIX)
     tensors = [one for kind in KINDS for one in message.messages(kind)]
     if not all(one.all(key) for one in tensors for key in DESCRIBED):
         return

@@ -166,6 +166,7 @@ class InferenceHandler:
             request.args,
             path_model=path_model,
             default_model=self.settings.default_model,
+            default_accept=self.settings.default_accept,
             request_id=g.record.request_id,
             owner=g.record.key,
         )

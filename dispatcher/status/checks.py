@@ -93,6 +93,8 @@ def ask_example(client: Client, example: Payload | None, timeout: float) -> None
                 result = next(result, None)
                 request.cancel()
             encode(result)
+        elif isinstance(client, Family):
+            client.fitted()
         else:
             client.signature()
 

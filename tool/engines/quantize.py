@@ -59,7 +59,7 @@ LIMITS = {
     **dict.fromkeys(("embedding", "picture-embedding"), f"cosine at least {LEAST_COSINE}"),
     "segmentation": f"IoU of each class at least {LEAST_MASK_IOU}, opacities within {SHADE}",
     "picture-to-picture": f"shades within {SHADE} of their range in the mean",
-    **dict.fromkeys(("sound", "tensors"), f"within {SPREAD} of an output's range"),
+    **dict.fromkeys(("sound", "table", "tensors"), f"within {SPREAD} of an output's range"),
 }
 TEXT = """{model}, version {version}, in int8: {place}
   samples  calibrated on {calibrated_on}, compared on {compared_on}{objects}

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from clients.triton.server import TensorSpec
 from container.trouble import Trouble
-from tool.scaffold import masks, pictures, texts
-from tool.scaffold.options import SOUND, TENSORS
+from tool.scaffold import masks, pictures, tables, texts
+from tool.scaffold.options import SOUND, TABLE, TENSORS
 from tool.scaffold.plan import CHECK, AskAuthor, FamilyPlan, Misfit, quote, several, show
 from tool.scaffold.source import ModelSource
 
@@ -72,14 +72,16 @@ FAMILIES: Mapping[str, Callable[[ModelSource], Iterator[FamilyPlan]]] = {
     "question-answering": texts.question_answering,
     "zero-shot-classification": texts.zero_shot_classification,
     SOUND: sound,
+    TABLE: tables.table,
     TENSORS: tensors,
 }
-OF_PICTURES = (
+OTHERS = (
     "picture-embedding",
     "detection",
     "segmentation",
     "picture-to-picture",
     "classification",
+    TABLE,
 )
 
 
@@ -103,7 +105,7 @@ def find_plans(source: ModelSource) -> list[FamilyPlan]:
     With an author's labels, of which tensors have none, one of the others is taken before tensors.
     """
     found, possible = [], []
-    for name in texts.likeliest(source) if texts.takes_tokens(source) else OF_PICTURES:
+    for name in texts.likeliest(source) if texts.takes_tokens(source) else OTHERS:
         try:
             its = list(FAMILIES[name](source))
         except AskAuthor as error:

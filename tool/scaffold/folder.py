@@ -18,12 +18,12 @@ from clients.tensors.signature import DTYPES
 from clients.triton.configuration import config_dictionary
 from clients.triton.server import TensorSpec
 from container.trouble import Trouble
-from tool.scaffold.options import KINDS, class_name, file_name
+from tool.scaffold.options import KINDS, TABLE, TEXT, class_name, file_name
 from tool.scaffold.plan import FamilyPlan, quote
 from tool.scaffold.source import ModelSource
 
 TEMPLATE = Path(__file__).parent / "template"
-MOST_ROWS, MOST_TEXTS = 8, 16
+MOST = {TEXT: 16, TABLE: 1024}  # of which runs are short; of others 8
 WIDTH = 100
 LARGE_PICTURES = ("detection", "segmentation", "picture-to-picture")
 NO_BATCHES = (
@@ -56,7 +56,7 @@ def config(name: str, source: ModelSource, plan: FamilyPlan) -> str:
 
     Requests share runs where each row was answered as alone, as the backend itself finds out.
     """
-    most = (MOST_TEXTS if plan.tokens else MOST_ROWS) if source.batched else 0
+    most = MOST.get(KINDS[plan.family], 8) if source.batched else 0
     fields, why = completion(name, source, most)
     if most and DYNAMIC_BATCHING not in fields:
         most, (fields, _) = 0, completion(name, source, 0)
@@ -120,6 +120,7 @@ CHECKED: Mapping[str, str] = {
     "classification": "self.assertIn(len(result), (1, 2, 3))",
     "detection": "self.assertTrue(all(len(row) == 8 for row in result), result)",
     "sound": 'self.assertIn("windows", result)',
+    "table": "self.assertIsNotNone(answer(Model, None, MODELS))",
     "fill-mask": "self.assertGreaterEqual(len(result), 1)",
     **dict.fromkeys(
         ("embedding", "picture-embedding"),

@@ -33,6 +33,7 @@ from tool.scaffold.options import (
     KINDS,
     PICTURE,
     SOUND,
+    TABLE,
     TENSORS,
     TEXT,
     add_source,
@@ -218,6 +219,7 @@ ASK = {
     **dict.fromkeys(("embedding", "text-classification"), 'invoke {name} --text "some words"'),
     "fill-mask": 'invoke {name} --text "a sentence with a mask"',
     SOUND: "invoke {name} --img SOUND.wav --field audio",
+    TABLE: "invoke {name} --example",
     TENSORS: "invoke {name} --json '{{\"inputs\": […]}}'",
 }
 NEXT = """

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from container.trouble import Trouble
 
-PICTURE, TEXT, SOUND, TENSORS = "picture", "text", "sound", "tensors"
+PICTURE, TEXT, SOUND, TABLE, TENSORS = "picture", "text", "sound", "table", "tensors"
 KINDS: Mapping[str, str] = {
     **dict.fromkeys(
         (
@@ -25,6 +25,7 @@ KINDS: Mapping[str, str] = {
     **dict.fromkeys(("token-classification", "question-answering"), TEXT),
     "zero-shot-classification": TEXT,
     SOUND: SOUND,
+    TABLE: TABLE,
     TENSORS: TENSORS,
 }
 """What callers send to a model of each family."""

@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from backends import model_config
-from backends.model_config import ModelConfigError
+from backends.completion import OF_TABLES
+from backends.model_config import ModelConfigError, has_operator
 from backends.onnxruntime import session as onnxruntime
 from clients.model_files.files import text_of
 from clients.triton.server import TensorSpec
@@ -37,6 +38,7 @@ EXPORTS = {
     ".tflite": "convert it with tf2onnx",
 }
 MOST_BESIDE = 1000
+CLASSES = ("classlabels_strings", "classlabels_int64s", "classlabels_ints")
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class ModelSource:
     file: Path  # of ONNX
     opened: onnxruntime.OnnxFile  # the same, opened by ONNX Runtime
     given: tuple[str, ...] = ()  # the labels that the author names
-    without_maps: bytes = b""  # the content of the file that is served, where a ZipMap was cut off
+    mended: bytes = b""  # the content of the file that is served, where this is another
 
     @cached_property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -100,6 +102,16 @@ class ModelSource:
                 return {} if names == {key: f"LABEL_{key}" for key in names} else names
         return {}
 
+    @cached_property
+    def classes(self) -> tuple[str, ...]:
+        """The classes that an operator of a classifier names; none without the package `onnx`."""
+        with suppress(ImportError):
+            for node in import_module("onnx").load(self.file, load_external_data=False).graph.node:
+                for one in node.attribute:
+                    if one.name in CLASSES:
+                        return tuple(map(name_class, (*one.strings, *one.ints)))
+        return ()
+
     def run(self, sizes: Mapping[str, Sequence[int]]) -> Mapping[str, npt.NDArray[Any]]:
         """Return the outputs for made-up inputs of these shapes.
 
@@ -132,8 +144,8 @@ class ModelSource:
         They are copies: what is written into one of two hard links is in the other, too.
         """
         folder.mkdir(parents=True)
-        if self.without_maps:
-            (folder / "model.onnx").write_bytes(self.without_maps)
+        if self.mended:
+            (folder / "model.onnx").write_bytes(self.mended)
         else:
             shutil.copyfile(self.file, folder / "model.onnx")
         for path in self.weights():
@@ -180,10 +192,13 @@ def open_model(given: Path) -> ModelSource:
     try:
         try:
             model = onnxruntime.OnnxFile(file)
+            is_right = not says_one_row(model)
         except ModelConfigError as error:
             if error.fix != onnxruntime.ZIPMAP:
                 raise
-            content = cut_zipmaps(file)
+            is_right = False
+        if not is_right:
+            content = mend_table(file)
             with TemporaryDirectory(prefix="dispatcher-") as folder:
                 (Path(folder) / "model.onnx").write_bytes(content)
                 model = onnxruntime.OnnxFile(Path(folder) / "model.onnx")
@@ -191,33 +206,49 @@ def open_model(given: Path) -> ModelSource:
     except ModelConfigError as error:
         fix = f"; {error.fix}" if error.fix else ""
         raise Trouble(f"{error.what.removesuffix('.')}{fix}") from error
-    return ModelSource(file, model, without_maps=content)
+    return ModelSource(file, model, mended=content)
 
 
-def cut_zipmaps(file: Path) -> bytes:
-    """Return a model whose probabilities are a tensor, where the file makes a map of each row."""
+def says_one_row(model: onnxruntime.OnnxFile) -> bool:
+    """Whether a file of a table takes any number of rows, and says that it answers one.
+
+    onnxmltools 1.16 writes so of LightGBM's labels.
+    """
+    taken = {spec.shape[:1] for spec in model.signature.inputs}
+    answered = {spec.shape[:1] for spec in model.signature.outputs}
+    is_wrong = taken == {(-1,)} and answered == {(-1,), (1,)}
+    return is_wrong and has_operator(model.path, OF_TABLES)
+
+
+def mend_table(file: Path) -> bytes:
+    """Return a model of tables that answers any number of rows, and tensors for maps (ZipMap)."""
     try:
         onnx: Any = import_module("onnx")
     except ImportError as error:
-        what = f"{file} makes maps of its probabilities (ZipMap), which new-model cuts off"
-        raise without_onnx(what) from error
+        what = f"{file} makes maps of its probabilities (ZipMap), or says that it answers one row, "
+        raise without_onnx(f"{what}which new-model mends") from error
     model = onnx.load(file, load_external_data=False)
+    outputs = {output.name: output for output in model.graph.output}
     for node in [one for one in model.graph.node if one.op_type == "ZipMap"]:
         names = [name for one in node.attribute for name in (*one.strings, *one.ints)]
         model.graph.node.remove(node)
-        for output in model.graph.output:
-            if output.name == node.output[0]:
-                output.CopyFrom(
-                    onnx.helper.make_tensor_value_info(
-                        node.input[0], onnx.TensorProto.FLOAT, [None, len(names)]
-                    )
-                )
-        shown = ", ".join(one.decode() if isinstance(one, bytes) else str(one) for one in names)
+        tensor = onnx.helper.make_tensor_value_info(
+            node.input[0], onnx.TensorProto.FLOAT, [None, len(names)]
+        )
+        outputs[node.output[0]].CopyFrom(tensor)
+        shown = ", ".join(map(name_class, names))
         sys.stdout.write(
             f"cut the ZipMap off: `{node.input[0]}` has a column for each class: {shown}\n"
         )
+    for output in outputs.values():
+        if (sizes := output.type.tensor_type.shape.dim) and sizes[0].dim_value == 1:
+            sizes[0].ClearField("dim_value")
     content: bytes = model.SerializeToString()
     return content
+
+
+def name_class(name: bytes | int) -> str:
+    return " ".join(name.decode().split()) or "?" if isinstance(name, bytes) else str(name)
 
 
 def without_onnx(what: str) -> Trouble:

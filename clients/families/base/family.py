@@ -197,6 +197,10 @@ class Family(Client, Generic[K, P]):
         label = {"label": names[index]} if names else {}
         return {**label, "index": index, field: round(score, digits)}
 
+    def by_label(self, numbers: Sequence[float]) -> Mapping[str, float] | Sequence[float]:
+        """Return the numbers of all classes for an answer in JSON: in a list without labels."""
+        return dict(zip(self.labels, numbers, strict=True)) if self.labels else numbers
+
     def lines(self, name: str, file: str) -> list[str]:
         """Return the lines of a file, which the key `name` names."""
         path: Path = self.folder / file

@@ -20,6 +20,8 @@ WORDS = {
     **dict.fromkeys(("inf", "+inf", "infinity"), INFINITIES[0]),
     **dict.fromkeys(("-inf", "-infinity"), INFINITIES[1]),
 }
+TEXT = "text"  # the type of a column
+FLOATS = ("FP16", "FP32", "FP64")
 TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -184,6 +186,7 @@ class RowClient(Client):
     """
 
     modelname = ""
+    needs_example = False
     example = {}
 
     def __init__(self, environment: Environment, model: str = "") -> None:
@@ -296,3 +299,13 @@ def read_cells(cells: Sequence[str], columns: Sequence[Column]) -> list[Any]:
                 f"`{column.name}` is {brief(cell)}", hint=f"expected {expected}"
             ) from error
     return row
+
+
+def is_label(spec: TensorSpec) -> bool:
+    """Whether an output has the class of each row."""
+    return spec.datatype not in FLOATS and (len(spec.shape) == 1 or spec.shape[1:] == (1,))
+
+
+def is_row(spec: TensorSpec) -> bool:
+    """Whether an output has several numbers for each row."""
+    return len(spec.shape) == 2 and spec.shape[1] != 1

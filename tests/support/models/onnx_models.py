@@ -242,6 +242,15 @@ def bfloat16(file: Path) -> None:
     save(file, nodes, [("x", TensorProto.BFLOAT16, ["n"])], [("y", FLOAT, ["n"])])
 
 
+def split_words(file: Path, words: str) -> None:
+    """text [n] -> words [n, most]"""
+    node = helper.make_node(
+        "Tokenizer", ["text"], ["words"], domain="com.microsoft", tokenexp=words, mark=0,
+        mincharnum=1, pad_value="#",
+    )  # fmt: skip
+    save(file, [node], [("text", STRING, ["n"])], [("words", STRING, ["n", "most"])])
+
+
 def small_letters(file: Path, **attributes: str) -> None:
     """text [n] -> small [n]"""
     node = helper.make_node(

@@ -75,6 +75,17 @@ def test_a_model_that_triton_cannot_carry_is_one_of_onnx_all_the_same(
     assert fix in one["fix"]
 
 
+def test_words_that_a_converter_loses_are_a_warning(tmp_path: Path, check: Check) -> None:
+    """What skl2onnx 1.17 writes of a TfidfVectorizer, and what keeps the letters of a language."""
+    file = tmp_path / "m" / "1" / "model.onnx"
+    file.parent.mkdir(parents=True)
+    for words, warnings in (("[a-zA-Z0-9_]+", 1), (r"[\pL\pN_]{2,}", 0)):
+        onnx_models.split_words(file, words)
+        found = [one for one in check(tmp_path)[1] if "ä and é" in one["message"]]
+        assert [one["level"] for one in found] == ["warning"] * warnings
+        assert all("tokenexp" in one["fix"] for one in found)
+
+
 # What is mended as it is said
 
 TWO = "max_batch_size: 2\n"
