@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,17 +30,17 @@ from clients.images.boxes import (
     MOST_SHARE,
     NOT_THIS_HEAD,
     Array,
-    Rows,
+    Candidates,
     as_points,
     not_this_head,
     yolov5_candidates,
     yolov8_candidates,
 )
-from clients.images.drawing import Box, as_box, as_object, draw_boxes
+from clients.images.drawing import draw_objects
 from clients.images.pictures import EXAMPLE, room
 from clients.images.resizing import Letterbox
-from clients.images.shapes import POLYGONS, RUN_LENGTHS, find_shapes
-from clients.images.suppression import Objects, best_objects, find_objects
+from clients.images.shapes import POLYGONS, RUN_LENGTHS, find_corners, find_keypoints, find_mask
+from clients.images.suppression import FoundObjects, best_objects, find_objects
 from clients.triton.server import Hints, Signature
 
 # What the authors of classes import from here.
@@ -49,6 +49,7 @@ __all__ = ["Detection", "Letterbox", "best_objects", "yolov5_candidates", "yolov
 # One thread of the web worker answers a request; the cores are for the models.
 cv2.setNumThreads(1)
 
+SIDES = ("x1", "y1", "x2", "y2")
 PIXEL = 1.0  # the error of a box's side in half precision
 INSIDE_OUT = "the right side of a box is left of its left side, or its lower above"
 
@@ -136,60 +137,58 @@ class Detection(Family[DetectionKeys, DetectorPlan]):
         if plan.prototypes and as_objects:
             names.append(plan.prototypes)
         answer = self.infer(inputs, outputs=names, hints=Hints(above=above))
-        outputs = [
-            plan.by_picture(name, answer[name], len(payloads), self.layout) for name in names
-        ]
-        answers = []
+        count = len(payloads)
+        outputs = [plan.by_picture(name, answer[name], count, self.layout) for name in names]
+        answers: list[Any] = []
         for *each, box in zip(*outputs, boxed, strict=True):
             found = self.found(each[: len(plan.outputs)], plan)
-            prototypes = each[len(plan.outputs) :]
-            objects = self.boxes(found, box, plan, prototypes if as_objects else None)
-            answers.append(
-                [as_object(one) for one in objects]
-                if as_objects
-                else [
-                    [one.index, one.score, one.x1, one.x2, one.y1, one.y2, box.width, box.height]
-                    for one in objects
-                ]
-            )
+            places = self.places(found, box)
+            scores = [round(min(score, 1.0), 4) for score in found.scores.tolist()]
+            rows = zip(found.classes.tolist(), scores, places, strict=True)
+            if not as_objects:
+                sides = box.width, box.height
+                answers.append([[k, s, x1, x2, y1, y2, *sides] for k, s, (x1, y1, x2, y2) in rows])
+                continue
+            objects = [
+                self.named(kind, score, 4) | {"box": dict(zip(SIDES, at, strict=True))}
+                for kind, score, at in rows
+            ]
+            shapes = self.shapes(found, places, box, plan, each)
+            answers.append([one | more for one, more in zip(objects, shapes, strict=True)])
         return answers
 
-    def boxes(
-        self,
-        found: Objects,
-        box: Letterbox,
-        plan: DetectorPlan,
-        prototypes: Sequence[Array] | None,
-    ) -> list[Box]:
-        """Return the objects in pixels of the picture; `None` for prototypes means no shapes."""
+    def places(self, found: FoundObjects, box: Letterbox) -> list[list[float]]:
+        """Return the corners x1, y1, x2, y2 of objects in pixels of the picture."""
         corners = found.corners
         if (corners[:, 2:] < corners[:, :2] - PIXEL).any():
             raise not_this_head(INSIDE_OUT)
         corners[:, 2:] = np.maximum(corners[:, :2], corners[:, 2:])
-        places = box.back(corners).round(2).tolist()
-        shapes: Sequence[Mapping[str, Any]] = [{}] * len(places)
-        if prototypes is not None:
-            form = POLYGONS if self.request.draws else self.request.parameters["masks"]
-            look = self.request.time_left
-            shapes = find_shapes(
-                found,
-                places,
-                box,
-                points=plan.points,
-                prototypes=prototypes,
-                form=form,
-                look=look,
-            )
-        return [
-            Box(
-                x1, y1, x2, y2, self.labels[kind], round(min(float(score), 1.0), 4), int(kind), more
-            )
-            for kind, score, (x1, y1, x2, y2), more in zip(
-                found.classes, found.scores, places, shapes, strict=True
-            )
-        ]
+        places: list[list[float]] = box.back(corners).round(2).tolist()
+        return places
 
-    def found(self, outputs: Sequence[Array], plan: DetectorPlan) -> Objects:
+    def shapes(
+        self,
+        found: FoundObjects,
+        places: list[list[float]],
+        box: Letterbox,
+        plan: DetectorPlan,
+        outputs: Sequence[Array],
+    ) -> list[dict[str, Any]]:
+        """Return what each object has besides its box, in pixels of the picture."""
+        if found.quads is not None:
+            return find_corners(found.quads, box)
+        if plan.points:
+            return find_keypoints(found.extra, plan.points, box)
+        if not plan.prototypes or len(outputs[-1]) != found.extra.shape[1]:
+            return [{}] * len(places)
+        form = POLYGONS if self.request.draws else self.request.parameters["masks"]
+        masks = []
+        for weights, corners in zip(found.extra, places, strict=True):
+            self.request.time_left()  # raises: thousands of masks take seconds
+            masks.append({"mask": find_mask(weights, outputs[-1], corners, box, form)})
+        return masks
+
+    def found(self, outputs: Sequence[Array], plan: DetectorPlan) -> FoundObjects:
         """Return the objects of one picture, best first, in pixels of the rectangle.
 
         Raises ModelFailed: a model with this layout cannot answer such boxes, scores or classes.
@@ -210,7 +209,7 @@ class Detection(Family[DetectionKeys, DetectorPlan]):
             )
         return find_objects(
             layout,
-            Rows(boxes, rest, extra),
+            Candidates(boxes, rest, extra),
             confidence=settings["confidence"],
             iou=settings["iou"],
             rotated=self.keys.rotated,
@@ -242,5 +241,4 @@ class Detection(Family[DetectionKeys, DetectorPlan]):
 
     def draw(self, payload: Payload, result: Any, media_type: str) -> bytes:
         with room.kept():
-            picture = self.picture(payload)
-            return draw_boxes(picture, map(as_box, result), media_type, self.request.time_left)
+            return draw_objects(self.picture(payload), result, media_type, self.request.time_left)

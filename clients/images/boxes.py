@@ -31,7 +31,7 @@ CELLS: Grids = {8: (8,), 16: (16,), 32: (32,)}
 FACES: Grids = {8: (16, 32), 16: (64, 128), 32: (256, 512)}  # RetinaFace's `steps` and `min_sizes`
 
 
-class Rows(NamedTuple):
+class Candidates(NamedTuple):
     """The boxes of a picture that may reach the least score."""
 
     boxes: Array  # [N, 4]: centre x, centre y, width, height; of `end2end` x1, y1, x2, y2
@@ -51,7 +51,7 @@ class Head:
     priors: Array | None = None
 
 
-Decode = Callable[[Sequence[Array], float, Head], Rows]
+Decode = Callable[[Sequence[Array], float, Head], Candidates]
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class OutputLayout:
     usual: Mapping[str, Any] = field(default_factory=lambda: {"fit": "centre"})
 
 
-def yolov5_rows(outputs: Sequence[Array], confidence: float, head: Head) -> Rows:
+def yolov5_rows(outputs: Sequence[Array], confidence: float, head: Head) -> Candidates:
     """Read [N, 5 + classes]: box, objectness, and a conditional probability per class.
 
     As in YOLOv5's own `non_max_suppression` the objectness must exceed `confidence` as well.
@@ -94,10 +94,10 @@ def yolov5_rows(outputs: Sequence[Array], confidence: float, head: Head) -> Rows
             'a model that gives corners, score and class wants `output_layout = "end2end"` in '
             "dispatch.toml",
         )
-    return Rows(rows[:, :4], classes * rows[:, 4:5], rows[:, end:])
+    return Candidates(rows[:, :4], classes * rows[:, 4:5], rows[:, end:])
 
 
-def yolox_rows(outputs: Sequence[Array], confidence: float, head: Head) -> Rows:
+def yolox_rows(outputs: Sequence[Array], confidence: float, head: Head) -> Candidates:
     """Read [N, 5 + classes] as `yolov5_rows`, with boxes in the cells of their grids.
 
     They are priors: `demo_postprocess` of YOLOX adds a centre to its cell, in cells, and takes the
@@ -109,30 +109,30 @@ def yolox_rows(outputs: Sequence[Array], confidence: float, head: Head) -> Rows:
     return found._replace(boxes=from_priors(found.boxes, cells, (1, 1)))
 
 
-def rtdetr_rows(outputs: Sequence[Array], confidence: float, head: Head) -> Rows:
+def rtdetr_rows(outputs: Sequence[Array], confidence: float, head: Head) -> Candidates:
     """Read [N, 4 + classes], as RT-DETR has it: box, and a probability per class."""
     (output,) = outputs
     end = output.shape[1] - head.extra
     rows = output[keep_scores(output[:, 4:end].max(1)) > confidence]
-    return Rows(rows[:, :4], keep_scores(rows[:, 4:end]), rows[:, end:])
+    return Candidates(rows[:, :4], keep_scores(rows[:, 4:end]), rows[:, end:])
 
 
-def yolov8_rows(outputs: Sequence[Array], confidence: float, head: Head) -> Rows:
+def yolov8_rows(outputs: Sequence[Array], confidence: float, head: Head) -> Candidates:
     """Read [4 + classes, N]: box, and a probability per class. There is no objectness."""
     return rtdetr_rows([outputs[0].T], confidence, head)
 
 
-def end2end_rows(outputs: Sequence[Array], confidence: float, head: Head) -> Rows:
+def end2end_rows(outputs: Sequence[Array], confidence: float, head: Head) -> Candidates:
     """Read [N, 6]: corners x1, y1, x2, y2, score, and class, a whole number from 0."""
     (output,) = outputs
     rows = output[keep_scores(output[:, 4]) > confidence]
     kinds = rows[:, 5]
     if (wrong := kinds[(kinds % 1 != 0) | (kinds < 0)]).size:
         raise not_this_head(f"a box is of the class {wrong[0]:g}, no whole number from 0")
-    return Rows(rows[:, :4], rows[:, 4:6], rows[:, output.shape[1] - head.extra :])
+    return Candidates(rows[:, :4], rows[:, 4:6], rows[:, output.shape[1] - head.extra :])
 
 
-def ssd_rows(outputs: Sequence[Array], confidence: float, head: Head) -> Rows:
+def ssd_rows(outputs: Sequence[Array], confidence: float, head: Head) -> Candidates:
     """Read [N, 4], [N, 1 + classes] and maybe [N, 2 × keypoints], which are relative to priors.
 
     As `decode` and `decode_landm` of RetinaFace. The first class is the background.
@@ -145,10 +145,10 @@ def ssd_rows(outputs: Sequence[Array], confidence: float, head: Head) -> Rows:
     if points:
         marks = as_points(extra := points[0][kept], 2) * VARIANCES[0]
         extra = (marks * priors[:, None, 2:] + priors[:, None, :2]).reshape(extra.shape)
-    return Rows(from_priors(places[kept], priors, VARIANCES), probabilities[kept], extra)
+    return Candidates(from_priors(places[kept], priors, VARIANCES), probabilities[kept], extra)
 
 
-def centerface_rows(outputs: Sequence[Array], confidence: float, head: Head) -> Rows:
+def centerface_rows(outputs: Sequence[Array], confidence: float, head: Head) -> Candidates:
     """Read [classes, H, W], [2, H, W], [2, H, W] and maybe [2 × keypoints, H, W] of CenterFace.
 
     They are scores, the logarithms of heights and widths in cells, the offsets of centres, and
@@ -166,7 +166,7 @@ def centerface_rows(outputs: Sequence[Array], confidence: float, head: Head) -> 
     if points:
         marks = as_points(extra := points[0][:, y, x].T, 2) * side[:, None] + corner[:, None]
         extra = marks[..., ::-1].reshape(extra.shape)
-    return Rows(boxes, heat[:, y, x].T, extra)
+    return Candidates(boxes, heat[:, y, x].T, extra)
 
 
 def as_points(rows: Array, numbers: int) -> Array:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import colorsys
 import io
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -31,62 +30,39 @@ def colour_of(index: int) -> tuple[int, ...]:
 PALETTE = [0, 0, 0, *(part for index in range(1, 256) for part in colour_of(index))]
 
 
-@dataclass(frozen=True)
-class Box:
-    """An object: corners in pixels of the picture."""
-
-    x1: float
-    y1: float
-    x2: float
-    y2: float
-    label: str
-    score: float
-    index: int
-    # What else of the object is answered, by name: `mask` as polygons or run lengths, `corners`,
-    # `keypoints`
-    shapes: Mapping[str, Any] = field(default_factory=dict)
-
-
-def as_object(box: Box) -> dict[str, Any]:
-    """Return an object with named fields; the box's corners are pixels of the picture."""
-    corners = {"x1": box.x1, "y1": box.y1, "x2": box.x2, "y2": box.y2}
-    named = {"label": box.label, "index": box.index, "score": box.score, "box": corners}
-    return {**named, **box.shapes}
-
-
-def as_box(found: Mapping[str, Any]) -> Box:
-    """Return the object that `as_object` made."""
-    corners, label, index, score = (found[name] for name in ("box", "label", "index", "score"))
-    return Box(**corners, label=label, index=index, score=score, shapes=found)
-
-
-def draw_boxes(
-    picture: Picture, boxes: Iterable[Box], media_type: str, look: Callable[[], object]
+def draw_objects(
+    picture: Picture,
+    objects: Iterable[Mapping[str, Any]],
+    media_type: str,
+    look: Callable[[], object],
 ) -> bytes:
-    """Return the file of a picture with boxes on it; `look` raises where the time is used up."""
+    """Return the file of a picture with objects on it, as they are answered, masks as polygons.
+
+    `look` raises where the time is used up.
+    """
     drawn = Image.fromarray(picture)
     draw = ImageDraw.Draw(drawn, "RGBA")  # the colours of masks let the picture through
     size = max(12, round(min(drawn.size) / 25))
-    for box in boxes:
+    line = max(2, size // 8)
+    for one in objects:
         look()
-        colour = colour_of(box.index)
-        line = max(2, size // 8)
-        for polygon in box.shapes.get("mask", ()):
-            places = [tuple(one) for one in polygon]
+        colour, (x1, y1, x2, y2) = colour_of(one["index"]), one["box"].values()
+        for polygon in one.get("mask", ()):
+            places = [tuple(at) for at in polygon]
             draw.polygon(places, fill=(*colour, round(255 * TINT)), outline=colour)
-        if corners := box.shapes.get("corners"):
-            draw.polygon([(one["x"], one["y"]) for one in corners], outline=colour, width=line)
+        if corners := one.get("corners"):
+            draw.polygon([(at["x"], at["y"]) for at in corners], outline=colour, width=line)
         else:
-            draw.rectangle((box.x1, box.y1, box.x2, box.y2), outline=colour, width=line)
-        for point in box.shapes.get("keypoints", ()):
-            if point.get("score", 1) >= SURE:
-                draw.circle((point["x"], point["y"]), line, fill=colour, outline="white")
-        text = f" {box.label} {box.score:.2f} "
-        left, _, right, bottom = draw.textbbox((box.x1, box.y1), text, font_size=size)
+            draw.rectangle((x1, y1, x2, y2), outline=colour, width=line)
+        for at in one.get("keypoints", ()):
+            if at.get("score", 1) >= SURE:
+                draw.circle((at["x"], at["y"]), line, fill=colour, outline="white")
+        text = f" {one['label']} {one['score']:.2f} "
+        left, _, right, bottom = draw.textbbox((x1, y1), text, font_size=size)
         # Labels stay inside the picture.
         across = min(0, drawn.width - right)
-        draw.rectangle((left + across, box.y1, right + across, bottom + 2), fill=colour)
-        draw.text((box.x1 + across, box.y1), text, font_size=size, fill="white")
+        draw.rectangle((left + across, y1, right + across, bottom + 2), fill=colour)
+        draw.text((x1 + across, y1), text, font_size=size, fill="white")
     return save_picture(drawn, media_type)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import cv2
@@ -12,50 +11,26 @@ import numpy.typing as npt
 
 from clients.images.boxes import Array, as_points
 from clients.images.resizing import Letterbox
-from clients.images.suppression import Objects
 
 BAND = 2**20  # pixels of a mask that are computed at a time
 POLYGONS, RUN_LENGTHS = "polygons", "rle"
 
 
-def find_shapes(
-    found: Objects,
-    places: Sequence[list[float]],
-    box: Letterbox,
-    *,
-    points: int,
-    prototypes: Sequence[Array],
-    form: str,
-    look: Callable[[], object],
-) -> Sequence[Mapping[str, Any]]:
-    """Return what each object has besides its box, in pixels of the picture, by name.
+def find_corners(quads: Array, box: Letterbox) -> list[dict[str, Any]]:
+    """Return the corners of rotated boxes [N, 4, 2], in pixels of the picture."""
+    return [{"corners": one} for one in as_places(box.back_points(quads).round(2))]
 
-    Args:
-        found: the objects.
-        places: the corners of their boxes in the picture: x1, y1, x2, y2.
-        box: the picture in its rectangle.
-        points: how many numbers a keypoint has; 0 if there are none.
-        prototypes: those of masks [C, height, width], if there are some.
-        form: of masks: POLYGONS or RUN_LENGTHS.
-        look: raises where the time is used up; thousands of masks take seconds.
 
-    """
-    if found.quads is not None:
-        quads = box.back_points(found.quads).round(2).tolist()
-        return [{"corners": [dict(zip("xy", at, strict=True)) for at in one]} for one in quads]
-    if points:
-        rows = as_points(found.extra, points)
-        placed = np.concatenate([box.back_points(rows[..., :2]).round(2), rows[..., 2:]], 2)
-        names = ("x", "y", "score")[:points]
-        lists = placed.round(4).tolist()
-        return [{"keypoints": [dict(zip(names, at, strict=True)) for at in one]} for one in lists]
-    if not prototypes or len(prototypes[0]) != found.extra.shape[1]:
-        return [{}] * len(places)
-    masks = []
-    for weights, corners in zip(found.extra, places, strict=True):
-        look()
-        masks.append({"mask": find_mask(weights, prototypes[0], corners, box, form)})
-    return masks
+def find_keypoints(extra: Array, numbers: int, box: Letterbox) -> list[dict[str, Any]]:
+    """Return keypoints [N, any] of so many numbers, x, y and maybe a score, in the picture."""
+    points = as_points(extra, numbers)
+    placed = np.concatenate([box.back_points(points[..., :2]).round(2), points[..., 2:]], 2)
+    return [{"keypoints": one} for one in as_places(placed.round(4))]
+
+
+def as_places(points: npt.NDArray[Any]) -> list[list[dict[str, float]]]:
+    names = ("x", "y", "score")
+    return [[dict(zip(names, at, strict=False)) for at in one] for one in points.tolist()]
 
 
 def find_mask(

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from clients.images.boxes import LAYOUTS, Array, OutputLayout, Rows
+from clients.images.boxes import LAYOUTS, Array, Candidates, OutputLayout
 
 Places = npt.NDArray[np.intp]
 
@@ -17,7 +17,7 @@ MOST_ROTATED = 1000  # of rotated boxes: 1000 take 60 ms
 EPS = 1e-7  # as in Ultralytics' `batch_probiou`
 
 
-class Objects(NamedTuple):
+class FoundObjects(NamedTuple):
     """The objects in a picture, best first."""
 
     classes: Places  # [M]
@@ -29,13 +29,13 @@ class Objects(NamedTuple):
 
 def find_objects(
     layout: OutputLayout,
-    rows: Rows,
+    rows: Candidates,
     *,
     confidence: float,
     iou: float,
     rotated: bool = False,
     agnostic: bool = False,
-) -> Objects:
+) -> FoundObjects:
     """Return the objects above `confidence`, after non-maximum suppression by class.
 
     There is none for layouts that answer each object once.
@@ -56,46 +56,40 @@ def find_objects(
         scores = rest[np.arange(len(boxes)), classes]
     else:
         scores, classes = rest[:, 0], rest[:, 1].astype(np.intp)
-    sure = np.flatnonzero(scores > confidence)
-    most = MOST_ROTATED if rotated else MOST_CANDIDATES
-    if layout.queries or len(sure) > most:
-        sure = sure[np.argsort(-scores[sure], kind="stable")]
-        sure = sure if layout.queries else sure[:most]
-    boxes, classes, scores, extra = boxes[sure], classes[sure], scores[sure], extra[sure]
-    quads = None
-    if rotated:
-        quads = corners_of(boxes, extra[:, 0])
-        corners = np.concatenate([quads.min(1), quads.max(1)], 1)
+    best = np.flatnonzero(scores > confidence)
+    best = best[np.argsort(-scores[best], kind="stable")]
+    best = best[: MOST_ROTATED if rotated else MOST_CANDIDATES]
+    boxes, classes, scores, extra = boxes[best], classes[best], scores[best], extra[best]
+    quads = corners_of(boxes, extra[:, 0]) if rotated else None
+    if quads is not None:
+        corners = np.concatenate([quads.min(1), quads.max(1)], axis=1)
     elif layout.classes:
         half = boxes[:, 2:] / 2
         corners = np.concatenate([boxes[:, :2] - half, boxes[:, :2] + half], axis=1)
     else:
         corners = boxes
-    if not layout.queries:
-        kinds = np.zeros_like(classes) if agnostic else classes
-        kept = (
-            keep_rotated(boxes, extra[:, 0], kinds, scores, iou)
-            if rotated
-            else keep_upright(corners, kinds, scores, confidence, iou)
-        )
-        kept = kept[np.argsort(-scores[kept], kind="stable")]
-        classes, scores, corners, extra = classes[kept], scores[kept], corners[kept], extra[kept]
-        quads = None if quads is None else quads[kept]
-    return Objects(classes, scores, corners, extra, quads)
+    if layout.queries:
+        return FoundObjects(classes, scores, corners, extra, quads)
+    kinds = np.zeros_like(classes) if agnostic else classes
+    if quads is not None:
+        kept = keep_rotated(boxes, extra[:, 0], kinds, iou)
+        return FoundObjects(classes[kept], scores[kept], corners[kept], extra[kept], quads[kept])
+    kept = keep_upright(corners, kinds, scores, confidence, iou)
+    return FoundObjects(classes[kept], scores[kept], corners[kept], extra[kept])
 
 
 def keep_upright(
     corners: Array, classes: Places, scores: Array, confidence: float, iou: float
 ) -> Places:
-    """Return the numbers of the boxes that no better one of their class overlaps by more."""
+    """Return the numbers of the boxes, best first, that no better one of their class overlaps."""
     # OpenCV takes x, y, width, height, and returns the indices kept, best first within a class. It
     # separates classes by adding a multiple of the largest corner, so corners must not be below 0.
     lowest = corners.min(initial=0)
     moved = np.concatenate([corners[:, :2] - lowest, corners[:, 2:] - corners[:, :2]], axis=1)
-    return np.asarray(
-        cv2.dnn.NMSBoxesBatched(moved.tolist(), scores.tolist(), classes.tolist(), confidence, iou),
-        np.intp,
+    kept = cv2.dnn.NMSBoxesBatched(
+        moved.tolist(), scores.tolist(), classes.tolist(), confidence, iou
     )
+    return np.sort(np.asarray(kept, np.intp))
 
 
 def corners_of(boxes: Array, angles: Array) -> Array:
@@ -112,18 +106,15 @@ def corners_of(boxes: Array, angles: Array) -> Array:
     return corners
 
 
-def keep_rotated(boxes: Array, angles: Array, classes: Places, scores: Array, iou: float) -> Places:
-    """Return the numbers of the boxes that no better one of their class overlaps by as much.
+def keep_rotated(boxes: Array, angles: Array, classes: Places, iou: float) -> Places:
+    """Return the numbers of the boxes, best first, that no better one of their class overlaps.
 
     As Ultralytics: the overlap is that of two Gaussians (`batch_probiou`), and a box that is not
     kept suppresses others too (`fast_nms`).
     """
-    order = np.argsort(-scores, kind="stable")
-    overlaps = probabilistic_iou(boxes[order].astype(np.float64), angles[order])
-    same = classes[order][:, None] == classes[order]
-    lost = np.triu((overlaps >= iou) & (overlaps > 0) & same, 1).any(0)
-    kept: Places = order[~lost]
-    return kept
+    overlaps = probabilistic_iou(boxes.astype(np.float64), angles)
+    same = classes[:, None] == classes
+    return np.flatnonzero(~np.triu((overlaps >= iou) & (overlaps > 0) & same, 1).any(0))
 
 
 def probabilistic_iou(boxes: npt.NDArray[np.float64], angles: Array) -> npt.NDArray[np.float64]:
@@ -163,5 +154,5 @@ def best_objects(
         class ids [M], scores [M] and corners x1, y1, x2, y2 [M, 4], best first.
 
     """
-    rows = Rows(boxes, probabilities, boxes[:, :0])
+    rows = Candidates(boxes, probabilities, boxes[:, :0])
     return find_objects(LAYOUTS["yolov5"], rows, confidence=confidence, iou=iou)[:3]

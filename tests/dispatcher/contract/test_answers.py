@@ -16,7 +16,7 @@ from PIL import Image
 from clients import errors
 from clients.base import Parameter
 from clients.errors import DeadlineExceeded
-from clients.images.drawing import Box, draw_boxes
+from clients.images.drawing import draw_objects
 from dispatcher.errors import ANSWERS
 from tests.support.asking import PNG, ask
 from tests.support.fake_triton import FakeTriton
@@ -100,8 +100,10 @@ def test_a_detector_draws_its_boxes(client: FlaskClient, form: str) -> None:
 def test_drawing_ends_with_the_time_of_the_request() -> None:
     look = Mock(side_effect=[None, None, DeadlineExceeded("too late")])
     picture = np.zeros((20, 20, 3), np.uint8)
+    box = {"x1": 1, "y1": 1, "x2": 9, "y2": 9}
+    found = {"label": "a", "index": 0, "score": 0.5, "box": box}
     with pytest.raises(DeadlineExceeded):
-        draw_boxes(picture, [Box(1, 1, 9, 9, "a", 0.5, 0)] * 9, "image/png", look)
+        draw_objects(picture, [found] * 9, "image/png", look)
 
 
 def test_a_list_comes_in_lines_where_they_are_accepted(client: FlaskClient) -> None:
