@@ -28,17 +28,18 @@ export async function listModels() {
   return [...models.values()];
 }
 
-// The fields of a model's payload for its picture and its text, and its other fields with their
-// examples. A model without a payload takes tensors, in `inputs`.
+// The fields of a model's payload for its picture, its text, and a sound or any other file, and its
+// other fields with their examples. A model without a payload takes tensors, in `inputs`.
 export async function readInputs({ modelName, example, media = {} }) {
   if (!example || Array.isArray(example) || typeof example !== "object") {
     const { body } = await send(`v2/models/${encodeURIComponent(modelName)}`);
     return { others: { inputs: body.inputs.map(describeTensor) } };
   }
-  const picture = media.picture ?? Object.keys(example).find((name) => isPicture(example[name]));
-  const { text } = media;
-  const others = Object.entries(example).filter(([name]) => name !== picture && name !== text);
-  return { picture, text, others: { payload: Object.fromEntries(others) } };
+  const { text, audio, file = audio } = media;
+  // A WAV begins as a WebP does.
+  const picture = media.picture ?? Object.keys(example).find((name) => name !== file && isPicture(example[name]));
+  const others = Object.entries(example).filter(([name]) => ![picture, text, file].includes(name));
+  return { picture, text, file, isSound: Boolean(audio), others: { payload: Object.fromEntries(others) } };
 }
 
 function describeTensor({ name, datatype, shape }) {

@@ -3,11 +3,14 @@
 import { at, el, maxBody, send, showBanner, showError, startWithKey } from "./api.js";
 import { showAnswer } from "./answer.js";
 import { listModels, readInputs } from "./models.js";
+import { canRecord, startRecording } from "./sound.js";
 
 let models = [];
 let inputs = null; // of the chosen model
 let picture = ""; // as a URL with its bytes in base64
 let sample = ""; // the one that an example brought
+let file = ""; // a sound or any other file, as such a URL
+let endRecording = null;
 
 const chosen = () => models.find((one) => one.modelName === at("model").value);
 
@@ -48,8 +51,14 @@ async function showFields() {
     picture = sample = `data:image/jpeg;base64,${example[inputs.picture]}`; // browsers look into it
     showPicture("The picture of its example. Choose, drop or paste another one.");
   }
+  at("file-field").hidden = !inputs.file;
+  at("record").hidden = !(inputs.isSound && canRecord);
+  if (inputs.file) {
+    file = `data:${inputs.isSound ? "audio/wav" : ""};base64,${example[inputs.file]}`;
+    showFile("That of its example. Choose, drop or paste another one.");
+  }
   const isEmpty = !inputs.others.inputs && !Object.keys(payload).length;
-  at("others-field").hidden = isEmpty && Boolean(inputs.picture || inputs.text);
+  at("others-field").hidden = isEmpty && Boolean(inputs.picture || inputs.text || inputs.file);
   at("others").value = JSON.stringify(inputs.others, null, 1);
   showParameters(model.parameters ?? {});
   at("submit").disabled = false;
@@ -79,23 +88,48 @@ function showPicture(note) {
   at("picture-note").textContent = note;
 }
 
+function showFile(note) {
+  at("player").hidden = !inputs.isSound;
+  if (inputs.isSound) at("player").src = file;
+  at("file-note").textContent = note;
+}
+
 // Takes a file, unless the server would refuse a body of its size: base64 makes four bytes of three.
-function takePicture([file]) {
-  if (!file || at("picture-field").hidden) return;
+function takeFile([given]) {
+  const isPicture = !at("picture-field").hidden;
+  if (!given || (!isPicture && at("file-field").hidden)) return;
   at("refusal").replaceChildren();
   const most = Math.floor((maxBody - 4096) * 3 / 4);
-  if (file.size > most) {
+  if (given.size > most) {
     const inMiB = (bytes) => `${(bytes / 2 ** 20).toFixed(1)} MiB`;
-    at("refusal").replaceChildren(`“${file.name}” has ${inMiB(file.size)}; the server takes pictures of at most ${inMiB(most)} here.`);
+    at("refusal").replaceChildren(`“${given.name}” has ${inMiB(given.size)}; the server takes ${isPicture ? "pictures" : "files"} of at most ${inMiB(most)} here.`);
     return;
   }
   const reader = new FileReader();
   reader.addEventListener("load", () => {
-    picture = reader.result;
-    showPicture(file.name);
+    if (isPicture) picture = reader.result;
+    else file = reader.result;
+    (isPicture ? showPicture : showFile)(given.name);
     ask();
   });
-  reader.readAsDataURL(file);
+  reader.readAsDataURL(given);
+}
+
+// Begins a recording; its end takes it for the file.
+async function record() {
+  at("refusal").replaceChildren();
+  try {
+    const end = endRecording;
+    endRecording = null;
+    at("record").textContent = "Record";
+    if (end) takeFile([await end()]);
+    else {
+      endRecording = await startRecording((seconds) => { at("file-note").textContent = `Recording, ${seconds} s …`; });
+      at("record").textContent = "Stop";
+    }
+  } catch (error) {
+    at("refusal").replaceChildren(`Nothing was recorded: ${error.message}`);
+  }
 }
 
 // The body of the request; its fields in JSON are what a person has written.
@@ -106,6 +140,7 @@ function writeRequest() {
   if (payload) asked.payload = payload;
   if (inputs.text) asked.payload[inputs.text] = at("text").value;
   if (inputs.picture) asked.payload[inputs.picture] = picture.slice(picture.indexOf(",") + 1);
+  if (inputs.file) asked.payload[inputs.file] = file.slice(file.indexOf(",") + 1);
   return JSON.stringify(asked);
 }
 
@@ -132,12 +167,13 @@ async function ask() {
 }
 
 at("model").addEventListener("change", showFields);
-at("file").addEventListener("change", () => takePicture(at("file").files));
-addEventListener("paste", (event) => takePicture(event.clipboardData.files));
+for (const one of ["file", "any-file"]) at(one).addEventListener("change", () => takeFile(at(one).files));
+at("record").addEventListener("click", record);
+addEventListener("paste", (event) => takeFile(event.clipboardData.files));
 addEventListener("dragover", (event) => event.preventDefault()); // else the file would replace the page
 addEventListener("drop", (event) => {
   event.preventDefault();
-  takePicture(event.dataTransfer.files);
+  takeFile(event.dataTransfer.files);
 });
 at("ask").addEventListener("submit", (event) => {
   event.preventDefault();

@@ -21,16 +21,17 @@ TYPES = {
     ".svg": "image/svg+xml",
 }
 
-# Scripts, styles and requests are of this server alone; pictures also those that a page holds.
+# Scripts, styles and requests are of this server alone; pictures and sounds also what a page holds.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
+    "media-src data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 # Text never becomes HTML: browsers with Trusted Types refuse it to every script. (Swagger UI makes
 # HTML of descriptions, which it cleans; a script in them would not run either.)
 TRUSTED_TYPES = "; require-trusted-types-for 'script'; trusted-types 'none'"
 HEADERS = {
-    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=(self)",  # to record a sound
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     # A browser asks whether its copy is still right: another version may answer next time.

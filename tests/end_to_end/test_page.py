@@ -14,6 +14,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from clients.images.drawing import PALETTE
+from clients.sound.decoding import make_tone
 from tests.conftest import Endpoint
 from tests.support.browsing import COFFEE, HOSTILE_LABEL, HOSTILE_NAME, Visitor, axe, chromium
 from tests.support.front import front, key_lines
@@ -176,6 +177,22 @@ def test_a_file_of_200_mb_is_refused_before_it_is_sent(visitor: Visitor) -> None
         "“huge.jpg” has 200.0 MiB; the server takes pictures of at most 18.7 MiB here."
     )
     assert not visitor.asked
+
+
+def test_a_sound_is_chosen_or_recorded(visitor: Visitor) -> None:
+    page = visitor.choose("listens")
+    assert "0.25" in visitor.ask().inner_text()  # of its example
+    content = base64.b64decode(make_tone(seconds=0.5))
+    page.get_by_label("File").set_input_files(
+        {"name": "tone.wav", "mimeType": "audio/wav", "buffer": content}
+    )
+    expect(page.locator("#answer pre")).to_contain_text('"seconds": 0.5')
+    page.get_by_role("button", name="Record").click()
+    expect(page.locator("#file-note")).to_contain_text("Recording, 1 s")
+    page.get_by_role("button", name="Stop").click()
+    expect(page.locator("#file-note")).to_have_text("recording.wav")
+    expect(page.locator("#answer pre")).to_contain_text('"silent": false')
+    expect(page.locator("#answer pre")).not_to_contain_text('"seconds": 0')
 
 
 def test_a_picture_can_be_pasted(visitor: Visitor) -> None:

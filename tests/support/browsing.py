@@ -22,6 +22,7 @@ from clients.base import FORMAT, Client, Parameter
 from clients.errors import ModelFailed
 from clients.images.drawing import as_base64, as_mask
 from clients.images.pictures import EXAMPLE
+from clients.sound.decoding import EXAMPLE as SOUND
 from clients.triton.server import Signature, Tensors, TensorSpec
 from tests.conftest import PICTURES, PROJECT, Endpoint
 from tests.support.application import quiet, serve_clients
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 COFFEE = PICTURES / "coffee.png"  # 600×400
 HOSTILE_NAME = "<img src=x onerror=alert(1)>"
 HOSTILE_LABEL = "</span><script>alert(2)</script><b onclick=alert(3)>bold</b>"
+MICROPHONE = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")  # it beeps
 AXE = "axe-core@4.14.1"
 
 # Class of COCO, score, and the middle, width and height in pixels of the letterboxed square. A
@@ -97,6 +99,18 @@ class Mask(Client):
         return {"classes": classes, "mask": as_base64(as_mask(left))}
 
 
+class Listens(Client):
+    """Answers how long a sound is, and whether there is one."""
+
+    modelname = "listens"
+    example = {"audio": SOUND}
+    media = {"audio": "audio"}
+
+    def inference(self, payload: Any) -> Any:
+        samples = self.audio(payload)
+        return {"seconds": round(len(samples) / 16_000, 2), "silent": not samples.any()}
+
+
 class Fails(Client):
     """Answers that the model failed."""
 
@@ -122,7 +136,7 @@ class Hostile(Client):
 
 def build() -> Flask:
     """Return the application, for gunicorn."""
-    own = (Numbers, Embed, Mask, Fails, Hostile)
+    own = (Numbers, Embed, Mask, Listens, Fails, Hostile)
     families = {"resnet": resnet, "yolov5": yolov5, "bert_base": bert}
     server = FakeTriton(
         {**families, **{one.modelname: dict for one in own}, "add": dict},
@@ -148,7 +162,7 @@ def chromium() -> Iterator[Browser]:
         browser = playwright.chromium.launch(
             executable_path=program,
             # A sandbox is what root cannot have; a GPU's process draws nothing without one.
-            args=["--no-sandbox", "--disable-gpu", "--renderer-process-limit=1"],
+            args=["--no-sandbox", "--disable-gpu", "--renderer-process-limit=1", *MICROPHONE],
         )
         try:
             yield browser
