@@ -232,6 +232,15 @@ def test_a_body_that_is_too_large_is_told_how_large_it_may_be(
     assert f"too large {length}; at most 25 MiB" in error["message"]
 
 
+@pytest.mark.parametrize("path", [b"/v1/embeddings", b"/rerank", b"/v2/rerank"])
+def test_nginx_refuses_openai_s_clients_in_their_form(gate: Endpoint, path: bytes) -> None:
+    asked = post(b"Content-Length: 99999999\r\n", b"").replace(b"/invocations", path, 1)
+    (answer,) = exchange(gate, asked)
+    error = json.loads(answer.body)["error"]
+    assert "too large" in error.pop("message")
+    assert error == {"type": "invalid_request_error", "code": "too_large", "param": None}
+
+
 @pytest.mark.parametrize(
     "line", ["BREW /ping HTTP/1.1", "GET /ping HTTP/3.0", "GET /ping?" + "x" * 5000 + " HTTP/1.1",
              "GET /ping HTTP/1.1\r\n" + "\r\n".join(f"X-{n}: y" for n in range(150)), "GARBAGE"],
