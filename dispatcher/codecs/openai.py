@@ -29,6 +29,7 @@ class Task:
     payloads: Callable[[Client], list[Payload]]
     place: Callable[[int], str]  # where a payload stands in the body
     answer: Callable[[Client, Sequence[Any]], Any]  # what is answered, from the results
+    is_one: bool = False  # whether there is one payload alone
 
 
 class Values(NamedTuple):
@@ -131,7 +132,7 @@ def read_embeddings(body: bytes, deadline: float) -> Task:
 
     wanted = {name: fields[name] for name in ("dimensions",) if name in fields}
     place = "input[{}]".format if is_list else lambda _: "input"
-    return Task(fields.get("model", ""), wanted, payloads, place, answer)
+    return Task(fields.get("model", ""), wanted, payloads, place, answer, len(inputs) == 1)
 
 
 def pack(vector: Sequence[float]) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import socket
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -190,21 +190,29 @@ class InferenceHandler:
             return self.streamed(asked, metadata)
         return self.one(asked, metadata)
 
-    def one(self, model_request: ModelRequest, metadata: Metadata) -> Response:
-        """Answer a request with one payload, in this thread."""
-        deadline = metadata.time_limit.deadline()
+    @contextmanager
+    def call(
+        self, model_request: ModelRequest, metadata: Metadata, deadline: float
+    ) -> Iterator[PreparedRequest]:
+        """Prepare a request that makes one call, in a slot which it has until the block ends."""
         kind = STARTS if starts_sequence(model_request.parameters, metadata) else ""
         slot = self.enter(self.admission.calls, model_request, deadline, kind=kind)
         if connection := g.caller.connection:
             name = model_request.modelname
             slot.on_timeout = partial(self.answer_timeout, connection, g.record, name)
         with slot:
-            prepared = self.prepare_and_note(model_request, metadata, deadline)
-            chosen = negotiate(metadata.accept, available_types(model_request, prepared.client))
+            yield self.prepare_and_note(model_request, metadata, deadline)
+
+    def one(self, model_request: ModelRequest, metadata: Metadata) -> Response:
+        """Answer a request with one payload, in this thread."""
+        deadline = metadata.time_limit.deadline()
+        with self.call(model_request, metadata, deadline) as call:
+            chosen = negotiate(metadata.accept, available_types(model_request, call.client))
             if chosen != JSON:
                 refuse_to_keep(model_request, chosen)
+            prepared = call
             if chosen in IMAGE_TYPES:
-                prepared = replace(prepared, request=replace(prepared.request, draws=True))
+                prepared = replace(call, request=replace(call.request, draws=True))
             result = prepared.result()
             if chosen == JSON:
                 answer = prepared.body(result)

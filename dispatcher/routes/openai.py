@@ -6,11 +6,11 @@ batches, metrics and lines in the log. Errors have OpenAI's form (`codecs/error_
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from flask import Blueprint, Response, request
@@ -23,7 +23,7 @@ from dispatcher.codecs.openai import NAME, Task, read_embeddings, read_ranking
 from dispatcher.codecs.responses import json_response
 from dispatcher.errors import ROUTING, BadBody
 from dispatcher.execution.executor import Series
-from dispatcher.execution.prepared import client_errors
+from dispatcher.execution.prepared import PreparedRequest, client_errors
 from dispatcher.model_request import ModelRequest
 from dispatcher.routes.inference import InferenceHandler, with_attributes
 
@@ -111,13 +111,11 @@ def ask(inference: InferenceHandler, read: Callable[[bytes, float], Task]) -> Re
             place=task.place,
         )
 
-        def answer(series: Series) -> Response:
-            prepared = inference.prepare_and_note(asked, metadata, limit.deadline())
+        def answer(prepared: PreparedRequest, run: Callable[[PreparedRequest], Any]) -> Response:
             client = prepared.client
             with prepared.request.active(), client_errors:
                 prepared = replace(prepared, payloads=task.payloads(client))
-            batches = inference.executor.batches(prepared, series)
-            results = list(itertools.chain.from_iterable(batches))
+            results = run(prepared)
             with prepared.request.active(), client_errors:
                 made = task.answer(client, results)
             if isinstance(made, dict):  # a list is TEI's
@@ -126,4 +124,13 @@ def ask(inference: InferenceHandler, read: Callable[[bytes, float], Task]) -> Re
                 made["usage"] = {"prompt_tokens": tokens, "total_tokens": tokens}
             return with_attributes(json_response(made), prepared)
 
-        return inference.as_series(asked, metadata, answer, stream=False, only=True)
+        if task.is_one:  # as a question, which should not wait for those who send many texts
+            with inference.call(asked, metadata, limit.deadline()) as prepared:
+                return answer(prepared, PreparedRequest.result)
+
+        def answer_several(series: Series) -> Response:
+            batches = inference.executor.batches
+            prepared = inference.prepare_and_note(asked, metadata, limit.deadline())
+            return answer(prepared, lambda one: list(chain.from_iterable(batches(one, series))))
+
+        return inference.as_series(asked, metadata, answer_several, stream=False, only=True)

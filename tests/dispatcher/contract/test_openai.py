@@ -23,7 +23,9 @@ from clients.base import Client, Environment, Payload
 from clients.plugins.registry import Registry, load_clients
 from clients.triton.server import Tensors
 from dispatcher.auth.api_keys import KeyFile
+from dispatcher.execution.slots import Caller
 from dispatcher.settings import read_settings
+from dispatcher.wsgi import make_admission
 from tests.clients.conftest import in_this_process
 from tests.support.application import make_app, quiet
 from tests.support.fake_triton import Arrays, FakeTriton
@@ -58,14 +60,14 @@ def client(server: FakeTriton, tmp_path: Path, in_this_process: None) -> FlaskCl
     return serve(server, tmp_path)
 
 
-def serve(server: FakeTriton, folder: Path, keys: KeyFile | None = None) -> FlaskClient:
+def serve(server: FakeTriton, folder: Path, **parts: Any) -> FlaskClient:
     for name, text in {"words": KEYS, "pairs": 'family = "text-classification"'}.items():
         tokenizer_at(folder / name / "tokenizer")
         (folder / name / "dispatch.toml").write_text(text)
     environment = Environment(server, folder)
     registry = load_clients(environment)
     settings = read_settings({})
-    return make_app(settings, registry, environment, quiet(server), keys=keys).test_client()
+    return make_app(settings, registry, environment, quiet(server), **parts).test_client()
 
 
 def embed(client: FlaskClient, given: Any, **others: Any) -> TestResponse:
@@ -109,6 +111,18 @@ def test_many_texts_are_batches(client: FlaskClient, server: FakeTriton) -> None
     assert answer["usage"]["total_tokens"] == 500
     sizes = [len(call["inputs"]["input_ids"]) for call in server.calls]
     assert sum(size == 4 for size in sizes) == 125
+
+
+def test_a_question_does_not_wait_for_those_who_send_many_texts(
+    server: FakeTriton, tmp_path: Path, in_this_process: None
+) -> None:
+    admission = make_admission(read_settings({}))
+    client = serve(server, tmp_path, admission=admission)
+    for _ in range(admission.series.per_model):
+        admission.series.enter("words", math.inf, Caller(None))
+    assert embed(client, ["the cat"]).status_code == 200
+    many = client.post("/v1/embeddings?timeout_ms=1", json={"model": "words", "input": ["a", "b"]})
+    assert many.status_code == 504
 
 
 @pytest.mark.parametrize(
@@ -270,7 +284,7 @@ def test_keys_come_as_openai_s_clients_send_them(
     keys = tmp_path / "keys"
     digests = [hashlib.sha256(key).hexdigest() for key in (b"sk-1", b"sk-2")]
     keys.write_text(f"inference shop {digests[0]}\nmanagement ops {digests[1]}\n")
-    client = serve(server, tmp_path / "models", KeyFile(keys))
+    client = serve(server, tmp_path / "models", keys=KeyFile(keys))
 
     def ask(key: str) -> TestResponse:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
