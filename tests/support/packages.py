@@ -5,7 +5,9 @@ Both are kept in the user's cache folder; a test is skipped where they cannot be
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -42,6 +44,22 @@ def python_with(*requirements: str) -> Path:
         run(requirements, *uv, "pip", "install", "--python", python, *requirements)
         (folder / "whole").touch()
     return python
+
+
+def modules_with(requirement: str, **others: str) -> Path:
+    """Return a folder whose node_modules have an npm package, and other versions of its own."""
+    name, _, version = requirement.rpartition("@")
+    folder = CACHE / requirement.replace("/", "+")
+    if not (folder / "whole").exists():
+        if shutil.which("npm") is None:
+            pytest.skip("there is no npm")
+        folder.mkdir(parents=True, exist_ok=True)
+        wanted = {"private": True, "dependencies": {name: version}, "overrides": others}
+        (folder / "package.json").write_text(json.dumps(wanted))
+        npm = ("npm", "install", "--prefix", folder, "--ignore-scripts", "--no-audit", "--no-fund")
+        run(requirement, *npm)
+        (folder / "whole").touch()
+    return folder
 
 
 def run(what: object, *command: object) -> None:

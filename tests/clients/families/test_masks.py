@@ -13,6 +13,8 @@ from PIL import Image
 from clients.errors import BadPayload, ClientDisabled, ModelFailed
 from clients.request import Request
 from clients.triton.server import Signature, TensorSpec
+from dispatcher.codecs.responses import available_types, negotiate
+from dispatcher.model_request import ModelRequest
 from tests.support.family_bench import Bench, bench, picture, plain, signature
 
 __all__ = ["bench"]  # the fixture
@@ -117,7 +119,9 @@ def test_a_mask_of_classes_is_drawn_alone_or_over_the_picture(bench: Bench) -> N
     assert over[0, 0].tolist() == [200, 100, 0]  # class 0 is not tinted
     palette = np.array(mask.getpalette()).reshape(-1, 3)
     assert np.abs(over[0, 15] - (palette[2] + [200, 100, 0]) / 2).max() <= 1
-    assert bench.client().drawn_as[0] == "image/png"  # for `Accept: image/*`
+    offered = available_types(ModelRequest("m", [payload]), bench.client())
+    assert negotiate("image/*", offered) == "image/png"
+    assert negotiate("image/jpeg", offered) == "image/jpeg"
 
 
 # Opacities

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -437,3 +438,50 @@ def test_numbers_that_are_not_finite_are_null_in_every_family_of_texts(
     assert not {"NaN", "Infinity"} & set(re.findall("[A-Za-z]+", text))
     assert count == text.count("null") > 0
     assert expected is None or json.loads(text) == expected
+
+
+def clip_tokenizer_at(folder: Path) -> Any:
+    """Save CLIP's tokenizer, of the letters of ASCII and two words, as transformers does."""
+    letters = [chr(code) for code in range(33, 127)]
+    words = ["ca", "cat</w>", "a</w>"]
+    tokens = [*letters, *(f"{one}</w>" for one in letters if one != "a"), *words]
+    vocabulary = {one: place for place, one in enumerate(tokens)}
+    vocabulary |= {"<|startoftext|>": len(tokens), "<|endoftext|>": len(tokens) + 1}
+    made = import_module("transformers").CLIPTokenizer(
+        vocab=vocabulary, merges=[("c", "a"), ("ca", "t</w>")], model_max_length=77
+    )
+    made.save_pretrained(str(folder))
+    return made
+
+
+@pytest.mark.parametrize("names", [["input_ids"], ["input_ids", "attention_mask"]])
+@pytest.mark.parametrize("length", [77, -1])
+def test_clip_s_texts_are_those_of_its_tokenizer(
+    bench: Bench, names: list[str], length: int
+) -> None:
+    """The graph takes the vector at the first end of text, by whose id a text is also padded."""
+    seen: list[Tensors] = []
+
+    def run(inputs: Tensors) -> Arrays:
+        seen.append(inputs)
+        ids = inputs["input_ids"]
+        ends = ids.argmax(1)[:, None]
+        return {"y": np.hstack([ends, np.take_along_axis(ids, ends - 1, 1)]).astype(np.float32)}
+
+    bench.set_up(
+        'family = "embedding"\npooling = "none"\nnormalised = false',
+        signature(dict.fromkeys(names, (length,)), {"y": (2,)}, datatype="INT64"),
+    )
+    reference = clip_tokenizer_at(bench.folder / "tokenizer")
+    bench.answers(run)
+    for text in ("a Photo of  a CAT", "x", "cat, cats & 2 dogs!"):
+        padding = {"padding": "max_length", "max_length": 77} if length > 0 else {}
+        expected = reference(text, return_tensors="np", **padding)
+        found = bench.ask({"text": text})
+        assert {name: array.tolist() for name, array in seen[-1].items()} == {
+            name: expected[name].tolist() for name in names
+        }
+        ids = reference(text)["input_ids"]
+        assert found == [len(ids) - 1, ids[-2]]
+    with pytest.raises(BadPayload, match="78 tokens"):
+        bench.ask({"text": "cat " * 76})

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from clients.images.drawing import as_base64
 from clients.tensors.agreement import Agreement, compare, says_nothing, tensors, worst_of
 
 DOG = [16, 0.9, 100, 200, 50, 150, 640, 480]  # class, score, x1, x2, y1, y2, width, height
@@ -119,6 +121,44 @@ def test_objects_agree_by_class_place_and_score(got: Any, passes: bool, words: s
         assert found.passes == passes
         assert words in found.worst
         assert (found.difference <= 1) == passes
+
+
+# Masks and pictures
+
+
+def png(array: Any) -> str:
+    return as_base64(Image.fromarray(np.array(array, np.uint8)))
+
+
+# Of 100×100 pixels the upper half is class 1; the last one of class 2 is too small to count.
+HALF = np.array([[1] * 100] * 50 + [[0] * 100] * 50)
+HALF[-1, -1] = 2
+
+
+@pytest.mark.parametrize(
+    ("moved_by", "passes", "words"),
+    [(0, True, "IoU of 1.000"), (2, True, "class 0 have an IoU of 0.960"), (6, False, "0.880")],
+)
+def test_masks_agree_by_their_classes(moved_by: int, passes: bool, words: str) -> None:
+    """Moved by 2 rows, class 1 has 50 of 52 rows in common, and class 0 has 48 of 50."""
+    other = HALF.copy()
+    other[50 : 50 + moved_by] = 1
+    other[-1, -1] = 0
+    one, two = ({"classes": [], "mask": png(mask)} for mask in (HALF, other))
+    found = compare("segmentation", one, two)
+    assert found.passes == passes
+    assert words in found.worst
+    assert (found.difference <= 1) == passes
+
+
+@pytest.mark.parametrize(("off", "passes"), [(0, True), (2, True), (3, False)])
+def test_pictures_agree_by_their_mean_difference(off: int, passes: bool) -> None:
+    one = np.full((4, 4), 100)
+    for kind, name in (("segmentation", "mask"), ("picture-to-picture", "picture")):
+        found = compare(kind, {name: png(one)}, {name: png(one + off)})
+        assert found.passes == passes
+    smaller = compare("picture-to-picture", {"picture": png(one)}, {"picture": png(one[:2])})
+    assert not smaller.passes
 
 
 @pytest.mark.parametrize(
