@@ -39,7 +39,7 @@ from clients.images.boxes import (
 from clients.images.drawing import draw_objects
 from clients.images.pictures import EXAMPLE, room
 from clients.images.resizing import Letterbox
-from clients.images.shapes import POLYGONS, RUN_LENGTHS, find_corners, find_keypoints, find_mask
+from clients.images.shapes import POLYGONS, RUN_LENGTHS, find_corners, find_keypoints, find_masks
 from clients.images.suppression import FoundObjects, best_objects, find_objects
 from clients.triton.server import Hints, Signature
 
@@ -183,9 +183,9 @@ class Detection(Family[DetectionKeys, DetectorPlan]):
             return [{}] * len(places)
         form = POLYGONS if self.request.draws else self.request.parameters["masks"]
         masks = []
-        for weights, corners in zip(found.extra, places, strict=True):
+        for one in find_masks(found, outputs[-1], places, box, form):
             self.request.time_left()  # raises: thousands of masks take seconds
-            masks.append({"mask": find_mask(weights, outputs[-1], corners, box, form)})
+            masks.append(one)
         return masks
 
     def found(self, outputs: Sequence[Array], plan: DetectorPlan) -> FoundObjects:
@@ -199,6 +199,8 @@ class Detection(Family[DetectionKeys, DetectorPlan]):
             head = replace(head, extra=count_behind(self, layout, plan, count))
         boxes, rest, extra = layout.decode(outputs, settings["confidence"], head)
         boxes = self.in_pixels(boxes, plan)
+        if not np.isfinite(extra).all():
+            raise not_this_head("a number behind a box's classes is not finite")
         if plan.points and self.keys.normalised:
             sides = np.array([*head.size[::-1], 1][: plan.points], extra.dtype)
             extra = (as_points(extra, plan.points) * sides).reshape(extra.shape)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
+from clients.errors import BadParameter
 from clients.images.boxes import Array, as_points
 from clients.images.resizing import Letterbox
+from clients.images.suppression import FoundObjects
 
 BAND = 2**20  # pixels of a mask that are computed at a time
+MOST_NUMBERS = 10**6  # of all masks in an answer, which is 6 MB of JSON; a photo's have some 10,000
 POLYGONS, RUN_LENGTHS = "polygons", "rle"
 
 
@@ -31,6 +35,29 @@ def find_keypoints(extra: Array, numbers: int, box: Letterbox) -> list[dict[str,
 def as_places(points: npt.NDArray[Any]) -> list[list[dict[str, float]]]:
     names = ("x", "y", "score")
     return [[dict(zip(names, at, strict=False)) for at in one] for one in points.tolist()]
+
+
+def find_masks(
+    found: FoundObjects,
+    prototypes: Array,
+    places: Sequence[list[float]],
+    box: Letterbox,
+    form: str,
+) -> Iterator[dict[str, Any]]:
+    """Yield the masks of objects, whose boxes are `places`; the arguments are as for `find_mask`.
+
+    Raises BadParameter: all of them have more than `MOST_NUMBERS` numbers.
+    """
+    left = MOST_NUMBERS
+    for weights, corners in zip(found.extra, places, strict=True):
+        mask = find_mask(weights, prototypes, corners, box, form)
+        left -= len(mask["counts"]) if form == RUN_LENGTHS else 2 * sum(map(len, mask))
+        if left < 0:
+            raise BadParameter(
+                f"the masks of this picture have more than {MOST_NUMBERS:,} numbers",
+                hint="raise `confidence`, or send a smaller picture",
+            )
+        yield {"mask": mask}
 
 
 def find_mask(
@@ -61,6 +88,8 @@ def find_mask(
         step = math.ceil(math.sqrt(pixels / BAND))
         x, y = np.arange(left, right, step), np.arange(top, bottom, step)
         mask = in_picture(plane, box, x, y).astype(np.uint8)
+        if not mask.size:  # the box is beside the picture
+            return []
         found, _ = cv2.findContours(mask, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)
         return [(one[:, 0] * step + [left, top]).tolist() for one in found if len(one) > 2]
     band = max(1, BAND // max(1, bottom - top))

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from clients.errors import ClientDisabled
+from clients.errors import BadParameter, ClientDisabled, ModelFailed
+from clients.images import shapes
 from clients.request import Request
 from tests.support.family_bench import Bench, bench, picture, plain, signature
 
@@ -219,6 +220,23 @@ def test_runs_go_on_from_the_foot_of_a_column(bench: Bench) -> None:
     outputs["maps"][0] = 1
     (one,) = found(bench, 'output_layout = "yolov8"', TWO, outputs, masks="rle")
     assert one["mask"]["counts"] == [0, 128 * 64]
+
+
+def test_masks_of_no_pixels_and_of_too_many_numbers(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outputs = masked()
+    outputs["y"][:4, 0] = 32, 8, 4, 4  # above the picture
+    (one,) = found(bench, 'output_layout = "yolov8"', TWO, outputs)
+    assert one["mask"] == []
+    (one,) = found(bench, 'output_layout = "yolov8"', TWO, outputs, masks="rle")
+    assert one["mask"]["counts"] == [128 * 64]
+    monkeypatch.setattr(shapes, "MOST_NUMBERS", 7)  # a rectangle has four places
+    with pytest.raises(BadParameter, match="more than 7 numbers"):
+        found(bench, 'output_layout = "yolov8"', TWO, masked())
+    outputs["y"][6, 0] = math.nan
+    with pytest.raises(ModelFailed, match="is not finite"):
+        found(bench, 'output_layout = "yolov8"', TWO, outputs)
 
 
 def test_masks_keypoints_and_rotated_boxes_are_drawn(bench: Bench) -> None:
