@@ -6,6 +6,7 @@ processor say stands in for what a model's file does not show; the plan is made 
 
 from __future__ import annotations
 
+import argparse
 import base64
 import json
 import os
@@ -47,23 +48,28 @@ FAMILIES: Mapping[str, str] = {
     "ForSemanticSegmentation": "segmentation",
 }
 """The family of an architecture, by the end of its name."""
+# Those whose tasks optimum has other names for; it infers none of a folder.
+TASKS: Mapping[str, str] = {
+    "zero-shot-classification": "text-classification",
+    "classification": "image-classification",
+    "segmentation": "semantic-segmentation",
+    **dict.fromkeys(("", "embedding", "picture-embedding", "tensors"), "feature-extraction"),
+}
 VECTORS = ("Model", "WithProjection")  # of texts or pictures, as the model's file shows
 # Of Pillow, as image processors number them; `clients/images/resizing.py` has these alone.
 FILTERS: Mapping[int, str] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
-POOLING: Mapping[str, str] = {
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_cls_token": "first",
-    # Not of the family.
-    **dict.fromkeys(("pooling_mode_max_tokens", "pooling_mode_mean_sqrt_len_tokens"), ""),
-    **dict.fromkeys(("pooling_mode_weightedmean_tokens", "pooling_mode_lasttoken"), ""),
-}
+# Of sentence-transformers from version 6 on, and before.
+POOLING: Mapping[str, str] = dict.fromkeys(("mean", "mean_tokens"), "mean") | dict.fromkeys(
+    ("cls", "cls_token"), "first"
+)
 OLD_ACTIVATION = "sbert_ce_default_activation_function"  # of a cross-encoder
 MOST_SHADES = 2  # by which pixels differ: see `clients/images/resizing.py`
 # In an environment of its own: it may need another version of transformers.
 EXPORT = (
     "install optimum (`python -m venv optimum` and "
     '`optimum/bin/pip install "optimum-onnx[onnxruntime]"`), run '
-    "`optimum/bin/optimum-cli export onnx --model {model} exported`, then `--from exported`"
+    "`optimum/bin/optimum-cli export onnx --model {model} --task {task} exported`, then "
+    "`--from exported`"
 )
 
 
@@ -109,24 +115,25 @@ class HubFolder:
         listed = read_json(self.folder / "modules.json") or []
         return {one["type"].rpartition(".")[2]: self.folder / one["path"] for one in listed}
 
-    def model(self, asked: str, onnx: str, scratch: Path) -> Path:
+    def model(self, options: argparse.Namespace, scratch: Path) -> Path:
         """Return the model's file, or the folder `scratch` into which it was exported."""
         places = (self.folder / "onnx", self.folder)
         there = [file for place in places for file in sorted(place.glob("*.onnx"))]
-        name = Path(onnx or MODEL).name
+        name = Path(options.onnx or MODEL).name
         wanted = [one for one in there if one.name == name]
-        if wanted or (len(there) == 1 and not onnx):
+        if wanted or (len(there) == 1 and not options.onnx):
             return [*wanted, *there][0]
         if there:
             names = ", ".join(one.name for one in there)
             raise Trouble(f"{self.folder} has no {name}, but {names}: write `--onnx NAME`")
-        asked = asked.removeprefix(PREFIX)
+        asked = str(options.source).removeprefix(PREFIX)
+        task = TASKS.get(options.family, options.family)
         if not (command := shutil.which("optimum-cli")):
-            how = EXPORT.format(model=shlex.quote(asked))
+            how = EXPORT.format(model=shlex.quote(asked), task=task)
             raise Trouble(f"{self.folder} has no file of ONNX; {how}")
         with announce(f"exporting {asked} by optimum"):
             done = subprocess.run(
-                [command, "export", "onnx", "--model", asked, scratch],
+                [command, "export", "onnx", "--model", asked, "--task", task, scratch],
                 capture_output=True,
                 encoding="utf-8",
                 check=False,
@@ -155,9 +162,10 @@ class HubFolder:
         """Yield how sentence-transformers makes one vector of those of the tokens."""
         if 'pooling = "none"' not in plan.lines:
             said = read_json(self.modules.get("Pooling", self.folder) / CONFIG) or {}
-            ways = [name for name, one in said.items() if name in POOLING and one is True]
-            ways += ["Dense"] if "Dense" in self.modules else []
-            if len(ways) != 1 or not POOLING.get(ways[0]):
+            true = [name.partition("pooling_mode_")[2] for name, one in said.items() if one is True]
+            ways = list(np.atleast_1d(said.get("pooling_mode", [one for one in true if one])))
+            ways += {"Dense"} & self.modules.keys()
+            if len(ways) != 1 or ways[0] not in POOLING:
                 raise Trouble(
                     f"{self.folder} makes a text's vector by {' and '.join(ways) or 'no pooling'}, "
                     "which `embedding` does not: export all of it, as optimum does, or write a "
@@ -173,15 +181,17 @@ class HubFolder:
     def preparation(self, key: str) -> Iterator[tuple[str, Any]]:
         """Yield how transformers' image processor prepares pictures; `key` is for their size."""
         made = from_transformers("AutoImageProcessor", self.folder)
-        short, share = made.size.get("shortest_edge"), getattr(made, "crop_pct", None)
-        whole = [made.size.get(side) or short for side in ("height", "width")]
+        size, share = dict(made.size or {}), getattr(made, "crop_pct", None)
+        short = size.get("shortest_edge")
+        whole = [size.get(side) or short for side in ("height", "width")]
         if getattr(made, "do_center_crop", False):
             yield "resize", short or whole
             whole = [made.crop_size["height"], made.crop_size["width"]]
         elif share and short and short < 384:  # as transformers' ConvNextImageProcessor
             yield "resize", int(short / share)
-        yield key, whole
-        if way := FILTERS.get(int(made.resample)):
+        if all(whole):
+            yield key, whole
+        if way := FILTERS.get(made.resample):
             yield "interpolation", way
         if not made.do_rescale:
             yield "pixels", "0-255"
@@ -201,7 +211,10 @@ class HubFolder:
         if texts and self.tokenizer and "candidate_labels" not in payload:
             tokens = from_transformers("AutoTokenizer", self.folder)
             made = tokens(*texts, return_tensors="np")
-            same = all(np.array_equal(sent, made[key]) for key, sent in recorded.sent.items())
+            same = all(
+                np.array_equal(sent, made.get(key, np.zeros_like(sent)))
+                for key, sent in recorded.sent.items()
+            )
             off = "" if same else "it has other tokens"
         elif "img" in payload and (self.folder / PICTURES).is_file():
             processor = from_transformers("AutoImageProcessor", self.folder)

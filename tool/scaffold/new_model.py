@@ -63,16 +63,16 @@ def run(options: argparse.Namespace) -> int:
     test = Path("code", "tests", f"test_{file_name(options.name)}.py")
     refuse_to_overwrite(root, Path(options.name), test)
     hub = find_folder(str(options.source), options.onnx)
+    options.family = options.family or hub.family
+    options.tokenizer = options.tokenizer or hub.tokenizer
     with beside(root) as place, TemporaryDirectory(prefix="dispatcher-") as scratch:
         model = options.source
         if hub.config or options.onnx:
-            model = hub.model(str(options.source), options.onnx, Path(scratch))
+            model = hub.model(options, Path(scratch))
         with announce(f"opening {model}"):
             source = open_model(model)
-        options.tokenizer = options.tokenizer or hub.tokenizer
         if options.labels:
             source = replace(source, given=labels_in(options.labels))
-        options.family = options.family or hub.family
         plan, notes = lay_out(options, source, hub, place)
         if hub.config and plan.family != TENSORS:
             with announce("comparing its example with transformers"):

@@ -126,7 +126,7 @@ SENTENCES = {
         {"path": "", "type": "sentence_transformers.models.Transformer"},
         {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
     ],
-    "1_Pooling__config": {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False},
+    "1_Pooling__config": {"pooling_mode_cls_token": True, "include_prompt": True},
 }
 
 
@@ -140,9 +140,13 @@ def test_sentence_transformers_say_how_vectors_are_pooled(write: Write, tmp_path
     assert settings() == {"family": "embedding", **lines}
     assert ask({"text": "cat"}) == [0, 101, 202, 303]  # [CLS] is 101
     shutil.rmtree(MINE)
-    write_json(folder, **{"1_Pooling__config": {"pooling_mode_lasttoken": True}})
-    said = write(folder, code=2)
-    assert "makes a text's vector by pooling_mode_lasttoken, which `embedding` does not" in said
+    newer = {"embedding_dimension": 4, "pooling_mode": "mean", "include_prompt": True}
+    write(write_json(folder, **{"1_Pooling__config": newer}))
+    assert settings()["pooling"] == "mean"
+    shutil.rmtree(MINE)
+    for said in ({"pooling_mode_lasttoken": True}, {"pooling_mode": ["lasttoken"]}):
+        refused = write(write_json(folder, **{"1_Pooling__config": said}), code=2)
+        assert "a text's vector by lasttoken, which `embedding` does not" in refused
 
 
 def test_what_cannot_be_served_says_what_can(write: Write, tmp_path: Path) -> None:
@@ -154,10 +158,10 @@ def test_what_cannot_be_served_says_what_can(write: Write, tmp_path: Path) -> No
     for name in ("model_int8.onnx", "model_q4.onnx"):
         shutil.copy(folder / "onnx" / "model.onnx", folder / "onnx" / name)
     (folder / "onnx" / "model.onnx").unlink()
-    said = write(folder, code=2)
+    said = write(folder, "--family", "tensors", code=2)
     assert "has no model.onnx, but model_int8.onnx, model_q4.onnx: write `--onnx NAME`" in said
     shutil.rmtree(folder / "onnx")
-    assert "optimum-cli export onnx --model" in write(folder, code=2)
+    assert "--task feature-extraction exported`" in write(folder, "--family", "tensors", code=2)
     empty = tmp_path / "empty"
     empty.mkdir()
     assert f"{empty} has no config.json" in write(Path(f"hf:{empty}"), code=2)
@@ -325,7 +329,7 @@ def test_a_model_is_fetched_from_the_hub_and_exported_where_it_has_no_onnx(
         (folder / "onnx" / name).write_bytes(b"not asked for")
     tool = tmp_path / "bin" / "optimum-cli"
     tool.parent.mkdir()
-    tool.write_text('#!/bin/sh\necho "$@" > said\nmkdir -p "$5" && cp -r exported/. "$5"\n')
+    tool.write_text('#!/bin/sh\necho "$@" > said\nmkdir -p "$7" && cp -r exported/. "$7"\n')
     tool.chmod(0o755)
     given = {"HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "home"), "PYTHONPATH": str(PROJECT)}
     environment = {**os.environ, **given, "PATH": f"{tool.parent}:{os.environ['PATH']}"}
@@ -350,5 +354,9 @@ def test_a_model_is_fetched_from_the_hub_and_exported_where_it_has_no_onnx(
     shutil.move(folder / "onnx", tmp_path / "exported")
     shutil.rmtree(tmp_path / "home")
     assert "family: text-classification" in run("exported", "hf:org/tiny")
-    assert (tmp_path / "said").read_text().startswith("export onnx --model org/tiny ")
+    assert (
+        (tmp_path / "said")
+        .read_text()
+        .startswith("export onnx --model org/tiny --task text-classification ")
+    )
     assert "org/none cannot be fetched from the hub: " in run("none", "hf:org/none")
