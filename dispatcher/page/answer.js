@@ -62,11 +62,30 @@ function drawBoxes(objects, picture) {
   image.addEventListener("load", () => {
     const { naturalWidth: width, naturalHeight: height } = image;
     const percent = (part, whole) => `${Math.max(0, Math.min(100, 100 * part / whole))}%`;
-    stage.append(...objects.slice(0, MOST).reverse().map(({ box: { x1, y1, x2, y2 }, index, ...row }) =>
+    stage.append(drawShapes(objects.slice(0, MOST), width, height), ...objects.slice(0, MOST).reverse().map(({ box: { x1, y1, x2, y2 }, index, ...row }) =>
       el("div", { class: "box", "aria-hidden": "true", style: {
         left: percent(x1, width), top: percent(y1, height), borderColor: colourOf(index),
         width: percent(x2 - x1, width), height: percent(y2 - y1, height) } },
       el("span", { style: { backgroundColor: colourOf(index) } }, `${nameOf(row)} ${scoreOf(row)}`))));
   });
   return stage;
+}
+
+// What objects have besides their boxes, in pixels of the picture: polygons of a mask, corners, keypoints.
+function drawShapes(objects, width, height) {
+  const make = (name, attributes) => {
+    const one = document.createElementNS("http://www.w3.org/2000/svg", name);
+    Object.entries(attributes).forEach(([key, value]) => one.setAttribute(key, value));
+    return one;
+  };
+  const svg = make("svg", { class: "shapes", viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" });
+  const line = Math.max(width, height) / 300;
+  for (const { index, mask, corners, keypoints = [] } of objects) {
+    const look = { stroke: colourOf(index), "stroke-width": line, fill: colourOf(index) };
+    const outlines = corners ? [corners.map(({ x, y }) => [x, y])] : Array.isArray(mask) ? mask : [];
+    svg.append(
+      ...outlines.map((points) => make("polygon", { ...look, points: points.join(" "), "fill-opacity": corners ? 0 : 0.4 })),
+      ...keypoints.filter(({ score = 1 }) => score >= 0.5).map(({ x, y }) => make("circle", { ...look, cx: x, cy: y, r: 2 * line, stroke: "#fff" })));
+  }
+  return svg;
 }

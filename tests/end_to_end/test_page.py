@@ -84,6 +84,22 @@ def test_a_picture_is_asked_about_and_its_boxes_are_drawn(visitor: Visitor) -> N
     assert "of them in the server: queue " in answer.locator(".note").first.inner_text()
 
 
+def test_outlines_and_keypoints_lie_over_the_picture(visitor: Visitor) -> None:
+    visitor.choose("shapes")
+    answer = visitor.upload("coffee.png", COFFEE.read_bytes())
+    polygons, stage = answer.locator(".shapes polygon"), answer.locator(".stage").bounding_box()
+    expect(polygons).to_have_count(3)
+    expect(answer.locator(".shapes circle")).to_have_count(2)  # of a score of 0.5 or more
+    box = polygons.first.bounding_box()
+    assert box
+    assert stage
+    part = stage["width"] / 600
+    # The line, of two pixels, is around it, and longer at its ends.
+    assert box["x"] - stage["x"] == pytest.approx(60 * part, abs=5)
+    assert box["y"] - stage["y"] == pytest.approx(40 * part, abs=5)
+    assert box["width"] == pytest.approx(180 * part, abs=10)
+
+
 def test_masks_and_pictures_are_shown(visitor: Visitor) -> None:
     page = visitor.choose("mask")
     answer = visitor.upload("coffee.png", COFFEE.read_bytes())

@@ -99,6 +99,29 @@ class Mask(Client):
         return {"classes": classes, "mask": as_base64(as_mask(left))}
 
 
+class Shapes(Client):
+    """Answers an object with a mask, a rotated one, and one with keypoints, of 600×400."""
+
+    modelname = "shapes"
+    example = {"img": EXAMPLE}
+    media = {"picture": "img"}
+
+    def inference(self, payload: Any) -> Any:
+        self.picture(payload)
+        one = {"label": "a", "score": 0.9, "box": {"x1": 60, "y1": 40, "x2": 240, "y2": 120}}
+        ends = [(60, 80), (150, 40), (240, 80), (150, 120)]
+        places = [{"x": x, "y": y} for x, y in ends]
+        return [
+            {**one, "index": 0, "mask": [ends, [(300, 200), (330, 200), (330, 230)]]},
+            {**one, "index": 1, "corners": places},
+            {
+                **one,
+                "index": 2,
+                "keypoints": [{**at, "score": 0.3 * n} for n, at in enumerate(places)],
+            },
+        ]
+
+
 class Listens(Client):
     """Answers how long a sound is, and whether there is one."""
 
@@ -136,7 +159,7 @@ class Hostile(Client):
 
 def build() -> Flask:
     """Return the application, for gunicorn."""
-    own = (Numbers, Embed, Mask, Listens, Fails, Hostile)
+    own = (Numbers, Embed, Mask, Shapes, Listens, Fails, Hostile)
     families = {"resnet": resnet, "yolov5": yolov5, "bert_base": bert}
     server = FakeTriton(
         {**families, **{one.modelname: dict for one in own}, "add": dict},
