@@ -162,7 +162,7 @@ ARROWS = {
     "tool/scaffold": (
         "clients clients/families/base clients/images clients/model_files clients/tensors"
         " clients/text clients/triton container/model_check backends"
-        " backends/onnxruntime"
+        " backends/engines backends/onnxruntime"
         " container/trouble.py dispatcher/settings tool tool/engines weights/converters"
     ),
     # The server, as its author's folder changes.

@@ -13,7 +13,7 @@ import os
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -22,15 +22,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image
 
+from backends.engines.runs import (
+    RecordedModels,
+    RecordingSession,
+    onnxruntime_run,
+    open_session,
+)
+from clients.base import Environment
 from clients.families.base.dispatch_toml import FILE
-from clients.request import current
+from clients.tensors.client import examples_of
 from clients.testing import answer, clients_in
-from clients.triton.server import Tensors
 from container.trouble import Trouble
-from tool.engines.offline import Offline
 from tool.progress import announce
 from tool.scaffold.plan import FamilyPlan
 
@@ -204,23 +208,27 @@ class HubFolder:
 
         Empty where transformers prepares it in no single step.
         """
-        recorded = Recorded(place)
-        answer(clients_in(place / name / FILE)[0], None, recorded)
-        (payload,) = recorded.payloads
+        session = open_session(place / name / "1" / MODEL)
+        tap = RecordingSession(session, onnxruntime_run(session))
+        models = RecordedModels(place, name, tap)
+        (client,) = clients_in(place / name / FILE)
+        payload: Any = examples_of(client(Environment(models, place)))[0]
+        answer(client, payload, models)
+        fed = tap.inputs[-1]
         texts = [payload[one] for one in TEXTS if one in payload]
         if texts and self.tokenizer and "candidate_labels" not in payload:
             tokens = from_transformers("AutoTokenizer", self.folder)
             made = tokens(*texts, return_tensors="np")
             same = all(
                 np.array_equal(sent, made.get(key, np.zeros_like(sent)))
-                for key, sent in recorded.sent.items()
+                for key, sent in fed.items()
             )
             off = "" if same else "it has other tokens"
         elif "img" in payload and (self.folder / PICTURES).is_file():
             processor = from_transformers("AutoImageProcessor", self.folder)
             with Image.open(BytesIO(base64.b64decode(payload["img"]))) as picture:
                 made = processor(picture.convert("RGB"), return_tensors="np")["pixel_values"]
-            ((_, sent),) = recorded.sent.items()
+            (sent,) = fed.values()
             shade = processor.rescale_factor if processor.do_rescale else 1
             shade /= max(processor.image_std if processor.do_normalize else (1,))
             most = np.abs(sent - made).max() / shade if sent.shape == made.shape else np.inf
@@ -228,17 +236,6 @@ class HubFolder:
         else:
             return ""
         return f"its example reaches the model as by transformers{off and ': no, '}{off}"
-
-
-class Recorded(Offline):
-    """A model server that keeps what it was asked last."""
-
-    payloads: Sequence[Any] = ()
-    sent: Tensors
-
-    def infer(self, model: str, inputs: Tensors, **others: Any) -> dict[str, npt.NDArray[Any]]:
-        self.payloads, self.sent = current.get().payloads, inputs
-        return super().infer(model, inputs, **others)
 
 
 def from_transformers(kind: str, folder: Path) -> Any:
