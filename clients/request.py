@@ -52,14 +52,15 @@ class Rows:
 
         """
         first = [cell.strip() if isinstance(cell, str) else "" for cell in self.rows[0]]
-        if not (self.of_csv and set(first) <= {*known} if self.header is None else self.header):
+        is_header = self.header
+        if is_header is None:
+            is_header = self.of_csv and {*first} <= {*known}
+        if not is_header:
             return known[: len(first)], self.rows
-        for place, name in enumerate(first):
-            if name not in known or name in first[:place]:
-                what = "twice" if name in known else "which no column is"
-                raise BadPayload(
-                    f"the header has {brief(name)}, {what}", hint=f"columns: {', '.join(known)}"
-                )
+        unknown = {*first} - {*known}
+        if unknown or len({*first}) < len(first):
+            what = f"{brief(min(unknown))}, which no column is" if unknown else "a name twice"
+            raise BadPayload(f"the header has {what}", hint=f"columns: {', '.join(known)}")
         if len(self.rows) == 1:
             raise BadPayload("there is no row below the header")
         return first, self.rows[1:]

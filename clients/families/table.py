@@ -133,7 +133,7 @@ class Table(RowClient, Family[RowKeys, AnswerPlan]):
         names = [*self.keys.columns]
         plan = plan.for_width(len(names))
         inputs = {one.name: one for one in plan.columns}
-        if len(names) != len(inputs) or (plan.is_named and inputs.keys() != {*names}):
+        if len({*names}) != len(inputs) or (plan.is_named and inputs.keys() != {*names}):
             there = ", ".join(f'"{name}"' for name in inputs)
             fix = f"the inputs are {there}" if plan.is_named else f"the model takes {len(inputs)}"
             raise self.mistake("columns", f"has {len(names)}: {', '.join(names)}", fix)

@@ -20,6 +20,7 @@ WORDS = {
     **dict.fromkeys(("inf", "+inf", "infinity"), INFINITIES[0]),
     **dict.fromkeys(("-inf", "-infinity"), INFINITIES[1]),
 }
+MOST_COLUMNS = 16_384  # where the model takes any number; as many as Excel has
 TEXT = "text"  # the type of a column
 FLOATS = ("FP16", "FP32", "FP64")
 TRUTHS = {"true": True, "1": True, "false": False, "0": False}
@@ -94,9 +95,11 @@ class RowPlan:
     is_named: bool = False  # whether the columns have names of their own
 
     def for_width(self, width: int) -> RowPlan:
-        """Return the plan for rows of so many cells."""
+        """Return the plan for rows of so many cells; raise BadPayload for too many."""
         if self.columns:
             return self
+        if width > MOST_COLUMNS:
+            raise BadPayload(f"the row has {width} cells", hint=f"send at most {MOST_COLUMNS:,}")
         (spec,) = self.inputs
         return RowPlan(self.inputs, [width], columns_of(spec, width))
 
@@ -224,9 +227,10 @@ class RowClient(Client):
         names, rows = table.by_name(known)
         if not table.header:
             names = known
-        if lacking := [name for name in known if name not in names]:
+        places = {name: at for at, name in enumerate(names)}
+        if lacking := [name for name in known if name not in places]:
             raise BadPayload(f"the header lacks {brief(lacking[0])}", hint="name every column")
-        order = [names.index(name) for name in known]
+        order = [places[name] for name in known]
 
         def read(row: Sequence[Any]) -> list[Any]:
             cells = [as_wide(row, names)[at] for at in order]

@@ -65,7 +65,7 @@ def test_an_empty_cell_is_no_number_and_none_in_the_answer(client: FlaskClient) 
         ("1,2,1_000\n", ["row[0]: `A_2` is '1_000'"]),
         ("1,2,1e400\n", ["row[0]: `A_2` is inf"]),
         ("a,b,c\n", ["no row below the header"]),
-        ("a,b,a\n1,2,3\n", ["the header has 'a', twice"]),
+        ("a,b,a\n1,2,3\n", ["the header has a name twice"]),
         ('1,2,"3\n', ["is no CSV", "written twice"]),
         ("\n\n", ["has no row"]),
         ("", ["has no row"]),
@@ -99,6 +99,20 @@ def test_a_model_of_cubes_takes_no_rows(client: FlaskClient, server: FakeTriton)
     server.signatures["cubes"], server.models_run["cubes"] = Signature(4, (cubes,)), dict
     response = client.post("/infer/cubes", data="1,2\n", content_type=CSV)
     assert_error(response, 415, "unsupported_media", "`IN` [-1, 2, 2] is no row", "x-npy")
+
+
+def test_a_model_of_any_width_takes_as_many_columns_as_come(
+    client: FlaskClient, server: FakeTriton
+) -> None:
+    sums = TensorSpec("IN", "FP32", (-1, -1))
+    server.signatures["sums"] = Signature(4, (sums,), shares_runs=True)
+    server.models_run["sums"] = lambda inputs: {"OUT": inputs["IN"].sum(1)}  # type: ignore[dict-item]
+    assert rows(client, "sums", "a,b\n1,2\n3,4\n") == [3, 7]
+    assert len(server.calls) == 1
+    response = client.post("/infer/sums", data="1,2\n3\n", content_type=CSV)
+    assert_error(response, 400, "bad_payload", "row[1]: the row has 1 cells, not 2")
+    response = client.post("/infer/sums", data="1," * 16_384 + "1\n", content_type=CSV)
+    assert_error(response, 400, "bad_payload", "the row has 16385 cells", "at most 16,384")
 
 
 def test_a_body_of_too_many_cells_is_refused_before_it_is_read(
