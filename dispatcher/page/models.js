@@ -29,7 +29,7 @@ export async function listModels() {
 }
 
 // The fields of a model's payload for its picture, its text, and a sound or any other file, and its
-// other fields with their examples. A model without a payload takes tensors, in `inputs`.
+// other fields with their examples; or its fields as those of a row, all numbers and texts. A model without a payload takes tensors, in `inputs`.
 export async function readInputs({ modelName, example, media = {} }) {
   if (!example || Array.isArray(example) || typeof example !== "object") {
     const { body } = await send(`v2/models/${encodeURIComponent(modelName)}`);
@@ -39,6 +39,9 @@ export async function readInputs({ modelName, example, media = {} }) {
   // A WAV begins as a WebP does.
   const picture = media.picture ?? Object.keys(example).find((name) => name !== file && isPicture(example[name]));
   const others = Object.entries(example).filter(([name]) => ![picture, text, file].includes(name));
+  const isRow = !(picture || text || file) && others.length > 1
+    && others.every(([, value]) => typeof value === "number" || typeof value === "string");
+  if (isRow) return { row: example, others: { payload: {} } };
   return { picture, text, file, isSound: Boolean(audio), others: { payload: Object.fromEntries(others) } };
 }
 

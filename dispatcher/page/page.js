@@ -58,10 +58,23 @@ async function showFields() {
     showFile("That of its example. Choose, drop or paste another one.");
   }
   const isEmpty = !inputs.others.inputs && !Object.keys(payload).length;
-  at("others-field").hidden = isEmpty && Boolean(inputs.picture || inputs.text || inputs.file);
+  at("others-field").hidden = isEmpty && Boolean(inputs.picture || inputs.text || inputs.file || inputs.row);
+  showRow(inputs.row ?? {});
   at("others").value = JSON.stringify(inputs.others, null, 1);
   showParameters(model.parameters ?? {});
   at("submit").disabled = false;
+}
+
+function showRow(row) {
+  at("row").replaceChildren(...Object.entries(row).map(([name, value]) =>
+    el("label", {}, name, el("input", { name, value, type: typeof value === "number" ? "number" : "text", step: "any" }))));
+  at("row-field").hidden = !inputs.row;
+}
+
+// The fields of the row; an empty one is a missing value.
+function readRow() {
+  const read = ({ name, type, value }) => [name, value === "" ? null : type === "number" ? Number(value) : value];
+  return Object.fromEntries([...at("row").querySelectorAll("input")].map(read));
 }
 
 function showParameters(declared) {
@@ -137,7 +150,7 @@ function writeRequest() {
   const model = chosen();
   const { payload, ...others } = JSON.parse(at("others").value);
   const asked = { modelname: model.modelName, ...others, parameters: readParameters(model.parameters) };
-  if (payload) asked.payload = payload;
+  if (payload) asked.payload = inputs.row ? readRow() : payload;
   if (inputs.text) asked.payload[inputs.text] = at("text").value;
   if (inputs.picture) asked.payload[inputs.picture] = picture.slice(picture.indexOf(",") + 1);
   if (inputs.file) asked.payload[inputs.file] = file.slice(file.indexOf(",") + 1);

@@ -149,6 +149,22 @@ def test_parameters_and_other_fields_are_sent(visitor: Visitor) -> None:
     assert len(visitor.asked) == 1
 
 
+def test_a_row_is_filled_in_by_its_columns(visitor: Visitor) -> None:
+    """An empty field is a missing value."""
+    page = visitor.choose("flat")
+    age = page.get_by_label("age")
+    assert [age.get_attribute(name) for name in ("type", "value")] == ["number", "30"]
+    age.fill("31.5")
+    page.get_by_label("city").fill("5")
+    page.get_by_label("debt").fill("")
+    visitor.ask()
+    assert json.loads(visitor.asked[-1] or "")["payload"] == {
+        "age": 31.5, "city": "5", "debt": None,
+    }  # fmt: skip
+    visitor.choose("numbers")
+    expect(page.get_by_label("city")).to_have_count(0)
+
+
 def test_a_model_without_a_class_takes_tensors(visitor: Visitor) -> None:
     described = {"inputs": [{"name": "A", "datatype": "FP32", "shape": [-1, 2]}]}
     visitor.page.route("**/v2/models/add", lambda route: route.fulfill(json=described))

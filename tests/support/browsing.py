@@ -134,6 +134,16 @@ class Listens(Client):
         return {"seconds": round(len(samples) / 16_000, 2), "silent": not samples.any()}
 
 
+class Flat(Client):
+    """Answers the row that it was asked, as a table has it."""
+
+    modelname = "flat"
+    example = {"age": 30, "city": "Rome", "debt": 0.5}
+
+    def inference(self, payload: Any) -> Any:
+        return dict(payload)
+
+
 class Fails(Client):
     """Answers that the model failed."""
 
@@ -159,7 +169,7 @@ class Hostile(Client):
 
 def build() -> Flask:
     """Return the application, for gunicorn."""
-    own = (Numbers, Embed, Mask, Shapes, Listens, Fails, Hostile)
+    own = (Numbers, Embed, Mask, Shapes, Listens, Flat, Fails, Hostile)
     families = {"resnet": resnet, "yolov5": yolov5, "bert_base": bert}
     server = FakeTriton(
         {**families, **{one.modelname: dict for one in own}, "add": dict},
