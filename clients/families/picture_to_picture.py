@@ -16,11 +16,12 @@ from clients.errors import BadPayload, ModelFailed
 from clients.families.base.dispatch_toml import COUNT, key, one_of
 from clients.families.base.family import show_spec
 from clients.families.base.resized_input import MaskFamily, MaskKeys, PicturePlan, Sizes
-from clients.images.drawing import as_base64, from_base64, save_picture
+from clients.images.drawing import as_base64, as_file
 from clients.images.pictures import Picture, room
 from clients.triton.server import Signature
 
-BYTES_PER_PIXEL = 36  # of an answer while it is made: floats of three channels twice, and the file
+BYTES_PER_PIXEL = 12  # of an answer while it is made: three channels, its file and that as base64
+WITH_FLOATS = 36  # where the model's numbers are as many: these, their shares, and whole ones
 BEYOND = 1.0  # by how much of its range a model may miss it, as one that sharpens does
 
 RANGES = {"0-1": (0.0, 1.0), "0-255": (0.0, 255.0), "-1-1": (-1.0, 1.0)}
@@ -108,25 +109,25 @@ class PictureToPicture(MaskFamily[PictureToPictureKeys]):
                 hint=f"it may have at most {most:,}: send a smaller picture",
                 position=position,
             )
-        with room.taken(height * width, most, BYTES_PER_PIXEL):
+        with room.taken(height * width, most, WITH_FLOATS if keeps else BYTES_PER_PIXEL):
             if keeps:  # without what was added at the right and below
                 planes = planes[:, : round(sent[0] * scale), : round(sent[1] * scale)]
             least, greatest = self.limits(planes, plan)
-            numbers = planes.astype(np.float32).transpose(1, 2, 0)
-            numbers = numbers[..., ::-1] if plan.input.keys.channels == "BGR" else numbers
-            numbers = numbers[..., 0] if len(planes) == 1 else numbers
-            if numbers.shape[:2] != (height, width):
-                numbers = np.asarray(
-                    cv2.resize(numbers, (width, height), None, 0, 0, cv2.INTER_CUBIC)
-                )
+            is_relative = self.keys.range == RELATIVE
+            deep = is_relative and len(planes) == 1
+            most_shade = 65_535 if deep else 255
+            shares = (planes.astype(np.float32) - least) / ((greatest - least) or 1.0)
+            shades = np.clip(np.rint(shares * most_shade), 0, most_shade)
+            made = shades.astype(np.uint16 if deep else np.uint8).transpose(1, 2, 0)
+            if plan.input.keys.channels == "BGR":
+                made = made[..., ::-1]
+            made = np.ascontiguousarray(made[..., 0] if len(planes) == 1 else made)
+            if made.shape[:2] != (height, width):
+                made = cv2.resize(made, (width, height), interpolation=cv2.INTER_CUBIC)
             found: dict[str, Any] = {"width": width, "height": height}
-            if is_relative := self.keys.range == RELATIVE:
+            if is_relative:
                 found |= {"least": round(least, 6), "greatest": round(greatest, 6)}
-            most = 65_535 if is_relative and numbers.ndim == 2 else 255
-            shares = (numbers - least) / ((greatest - least) or 1.0)
-            shades = np.clip(np.rint(shares * most), 0, most)
-            made = Image.fromarray(shades.astype(np.uint8 if most == 255 else np.uint16))
-            found["picture"] = as_base64(made)
+            found["picture"] = as_base64(Image.fromarray(made))
         return found
 
     def limits(self, planes: npt.NDArray[Any], plan: PicturePlan) -> tuple[float, float]:
@@ -135,14 +136,13 @@ class PictureToPicture(MaskFamily[PictureToPictureKeys]):
         Raises ModelFailed: those of the model are in another range, or no numbers.
         """
         least, greatest = float(planes.min()), float(planes.max())
-        bytes_too = plan.input.keys.pixels == "0-255" or np.uint8 in (
-            plan.input.dtype,
-            planes.dtype,
-        )
-        named = self.keys.range or ("0-255" if bytes_too else "0-1")
+        as_bytes = np.uint8 in (plan.input.dtype, planes.dtype)
+        usual = "0-255" if as_bytes or plan.input.keys.pixels == "0-255" else "0-1"
+        named = self.keys.range or usual
         low, high = RANGES.get(named, (least, greatest))
         over = BEYOND * (high - low)
-        if len(planes) not in (1, 3) or not (low - over <= least and greatest <= high + over):
+        fits = np.isfinite(over) and low - over <= least and greatest <= high + over
+        if len(planes) not in (1, 3) or not fits:
             raise ModelFailed(
                 f"the picture has {len(planes)} channels of numbers from {least:g} to "
                 f"{greatest:g}, not {named}",
@@ -151,4 +151,4 @@ class PictureToPicture(MaskFamily[PictureToPictureKeys]):
         return low, high
 
     def draw(self, _: Payload, result: Any, media_type: str) -> bytes:
-        return save_picture(from_base64(result["picture"]), media_type)
+        return as_file(result["picture"], media_type)

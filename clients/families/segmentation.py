@@ -16,7 +16,14 @@ from clients.errors import ModelFailed
 from clients.families.base.dispatch_toml import key, labels_key, one_of
 from clients.families.base.family import show_spec
 from clients.families.base.resized_input import MaskFamily, MaskKeys, PicturePlan, Sizes
-from clients.images.drawing import as_base64, as_mask, from_base64, lay_over, save_picture
+from clients.images.drawing import (
+    as_base64,
+    as_file,
+    as_mask,
+    from_base64,
+    lay_over,
+    save_picture,
+)
 from clients.images.pictures import room
 from clients.triton.server import Signature
 
@@ -149,8 +156,9 @@ class Segmentation(MaskFamily[SegmentationKeys]):
         return [self.named(index, count / classes.size, field="share") for index, count in ranked]
 
     def draw(self, payload: Payload, result: Any, media_type: str) -> bytes:
-        mask, how = from_base64(result["mask"]), self.request.parameters["drawn"]
-        if how == "mask" or (how == "auto" and mask.mode == "P"):
-            return save_picture(mask, media_type)
+        how = self.request.parameters["drawn"]
+        if how == "mask" or (how == "auto" and "classes" in result):
+            return as_file(result["mask"], media_type)
         with room.kept():
-            return save_picture(lay_over(self.picture(payload), mask), media_type)
+            whole = lay_over(self.picture(payload), from_base64(result["mask"]))
+            return save_picture(whole, media_type)

@@ -102,6 +102,13 @@ def as_base64(picture: Image.Image) -> str:
     return pybase64.b64encode_as_string(save_picture(picture))
 
 
+def as_file(text: str, media_type: str) -> bytes:
+    """Return the file of a picture of `as_base64`."""
+    if media_type == "image/png":
+        return pybase64.b64decode(text)
+    return save_picture(from_base64(text), media_type)
+
+
 def from_base64(text: str) -> Image.Image:
     """Return the picture of `as_base64`."""
     return Image.open(io.BytesIO(pybase64.b64decode(text)))
