@@ -48,7 +48,7 @@ class Head:
     size: tuple[int, int] = (0, 0)  # height and width of the rectangle with the picture, in pixels
     extra: int = 0  # the count of numbers behind the classes of a box
     # [boxes, 4], centre and size in pixels of the rectangle: what boxes are relative to
-    priors: Array | None = None
+    priors: Array = field(default_factory=lambda: np.empty((0, 4), np.float32))
 
 
 Decode = Callable[[Sequence[Array], float, Head], Candidates]
@@ -183,10 +183,10 @@ def from_priors(boxes: Array, priors: Array, variances: tuple[float, float]) -> 
 
 def priors_of(output: Array, head: Head) -> Array:
     """Return the priors of a head; raise ModelFailed unless there is one for each box."""
-    if head.priors is None or len(head.priors) != len(output):
-        there = 0 if head.priors is None else len(head.priors)
+    if len(head.priors) != len(output):
         raise not_this_head(
-            f"the model gives {len(output)} boxes, but by `output_layout` there are {there}"
+            f"the model gives {len(output)} boxes, but by `output_layout` there are "
+            f"{len(head.priors)}"
         )
     return head.priors
 

@@ -223,7 +223,7 @@ def detection(source: ModelSource) -> Iterator[FamilyPlan]:
     batch = len(taken.spec.shape) == 4
     answers = source.run({taken.spec.name: taken.shape(DETECTOR_SIDE)})
     shapes = [answers[one.name].shape[batch:] for one in source.outputs]
-    if name := several_outputs(taken, shapes):
+    if name := face_layout(taken, shapes):
         yield faces(source, taken, name)
         return
     tables = [one for one in source.outputs if len(one.shape) == 2 + batch]
@@ -248,25 +248,18 @@ def detection(source: ModelSource) -> Iterator[FamilyPlan]:
     yield from plans
 
 
-def several_outputs(taken: Pixels, shapes: Sequence[Sequence[int]]) -> str:
-    """Return the layout of faces that several outputs of these shapes have, if any."""
-    size = taken.sides(DETECTOR_SIDE)
-    for name in ("retinaface", "centerface"):
-        layout = LAYOUTS[name]
-        wanted = sorted(layout.parts(1) if layout.parts else ())
-        if layout.axis:
-            places: Sequence[int] = [len(grid_priors(layout, size, 0))]
-        else:
-            places = [one // 4 for one in size]
-        found = sorted(
-            shape[layout.axis]
-            for shape in shapes
-            if [*shape[: layout.axis], *shape[layout.axis + 1 :]] == places
-        )
-        # Those for the boxes, and maybe five keypoints.
-        if found in (wanted, [*wanted, 10]):
-            return name
-    return ""
+def face_layout(taken: Pixels, shapes: Sequence[Sequence[int]]) -> str:
+    """Return the layout of a detector of faces with outputs of these shapes; empty if it is none.
+
+    They are for boxes and scores, and maybe for five keypoints.
+    """
+    high, wide = taken.sides(DETECTOR_SIDE)
+    priors = len(grid_priors(LAYOUTS["retinaface"], (high, wide), 0))
+    tables = sorted(one[1] for one in shapes if len(one) == 2 and one[0] == priors)
+    if tables in ([2, 4], [2, 4, 10]):
+        return "retinaface"
+    maps = sorted(one[0] for one in shapes if list(one[1:]) == [high // 4, wide // 4])
+    return "centerface" if maps in ([1, 2, 2], [1, 2, 2, 10]) else ""
 
 
 def faces(source: ModelSource, taken: Pixels, name: str) -> FamilyPlan:

@@ -49,7 +49,7 @@ def fit_detector(
         return len(taken.rest_of(output))
 
     if layout.parts:
-        outputs = several_outputs(family, signature, taken, layout)
+        outputs = outputs_of_parts(family, signature, taken, layout)
         priors = read_priors(family, size, layout, taken.rest_of(outputs[0])[0])
         points = 2 * (len(outputs) > len(layout.parts(1)))
         head = Head(size, priors=priors)
@@ -81,7 +81,7 @@ def fit_detector(
     return found if extra == masks else replace(found, prototypes="", masks=0)
 
 
-def several_outputs(
+def outputs_of_parts(
     family: Family[Any, Any], signature: Signature, taken: PictureInput, layout: OutputLayout
 ) -> tuple[TensorSpec, ...]:
     """Return the outputs of a layout that has several, in its order."""
@@ -113,12 +113,12 @@ def several_outputs(
 
 def read_priors(
     family: Family[Any, Any], size: tuple[int, int], layout: OutputLayout, count: int
-) -> Array | None:
-    """Return what boxes are relative to, in pixels; `None` where they are relative to nothing."""
+) -> Array:
+    """Return what boxes are relative to, in pixels; none where they are relative to nothing."""
     if layout.grids:
         return grid_priors(layout, size, count)
     if not layout.parts or layout.axis == 0:
-        return None
+        return Head().priors
     path = family.folder / family.keys.priors
     fix = "write the name of a file of numpy.save beside config.pbtxt, with float32 [boxes, 4]"
     if not family.keys.priors:
