@@ -15,7 +15,7 @@ Answer = tuple[Any, Sequence[Mapping[str, Any]]]  # a result, and the outputs of
 RANKED = ("classification", "text-classification")
 FIRST = (*RANKED, "fill-mask", "question-answering", "zero-shot-classification")
 OF_PICTURES = ("detection", "picture-embedding", "segmentation", "picture-to-picture")
-FAMILIES = (*FIRST, *OF_PICTURES, "embedding", "token-classification")
+FAMILIES = (*FIRST, *OF_PICTURES, "ctc", "embedding", "token-classification")
 
 
 def kind(client: Client) -> str:

@@ -57,6 +57,12 @@ EXAMPLE = base64.b64encode(Path(__file__).with_name("example.jpg").read_bytes())
 It is `coffee.png` of scikit-image (CC0), cut to (64, 2, 541, 325) and resized to 176×119.
 """
 
+EXAMPLE_LINE, EXAMPLE_PAGE = (
+    base64.b64encode(Path(__file__).with_name(name).read_bytes()).decode()
+    for name in ("line.png", "page.png")
+)
+"""Likewise PNGs of 1 kB that say "Total: 12.99": the line alone, and in the middle of a page."""
+
 
 def decode_base64(text: str, name: str, expected: str = EXPECTED) -> bytes:
     """Return the bytes of a base64 text; it may have line breaks and a `data:` prefix.

@@ -27,8 +27,9 @@ FILTERS: Mapping[str, ResizeAlg] = {
 REACH = 3  # pixels of the smaller picture that Lanczos, the widest filter, reads on each side
 BAND = 2**20  # bytes that are copied at a time, to stay in a core's cache
 FILL = 114  # the grey around a letterboxed picture that YOLO was trained with
-FITS = ("centre", "top-left", "stretch")
-"""Where a picture lies in a model's rectangle: whole in its middle or corner, or filling it."""
+FITS = ("centre", "top-left", "line", "stretch")
+"""Where a picture lies in a model's rectangle: whole in its middle or corner, as a line of text at
+its left with the full height, squeezed where it is longer, or filling it."""
 LEAST_ROWS = 32  # of a band, because the filter is computed again for each band
 
 # Left, top, width and height, in pixels, which need not be whole.
@@ -95,6 +96,12 @@ def planes(picture: Picture) -> Picture:
     return whole
 
 
+def line_width(picture: Picture, size: tuple[int, int]) -> int:
+    """Return the width of a line of text at the left of a rectangle of height and width."""
+    height, width = picture.shape[:2]
+    return min(size[1], math.ceil(size[0] * (width / height)))
+
+
 @dataclass(frozen=True)
 class Letterbox:
     """A picture in the rectangle of a model, with the way back to its own pixels."""
@@ -117,7 +124,7 @@ class Letterbox:
         """
         if fit == "stretch":
             return cls.stretched(picture, size)
-        return cls.around(picture, size, padding, corner=fit == "top-left")
+        return cls.around(picture, size, padding, fit)
 
     @classmethod
     def around(
@@ -125,26 +132,31 @@ class Letterbox:
         picture: Picture,
         size: tuple[int, int] = (640, 640),
         padding: Sequence[int] | None = None,
-        *,
-        corner: bool = False,
+        fit: str = "centre",
     ) -> Letterbox:
-        """Scale uint8 [height, width, 3] to fit a rectangle of height and width, and centre it.
+        """Scale uint8 [height, width, 3] to fit a rectangle of height and width.
 
-        Or put it into the upper left `corner`. `padding` is the colour beside it, in RGB.
+        `fit` is any of `FITS` but "stretch"; `padding` is the colour beside the picture, in RGB.
         """
         height, width = picture.shape[:2]
         scale = min(size[0] / height, size[1] / width)
         # As YOLOX, and as YOLOv5. A picture that is one pixel wide must not vanish.
-        whole_pixels = int if corner else round
+        whole_pixels = int if fit == "top-left" else round
         wide, high = (max(1, whole_pixels(side * scale)) for side in (width, height))
-        left, top = (0, 0) if corner else ((size[1] - wide) // 2, (size[0] - high) // 2)
+        wider = 1.0
+        if fit == "line":
+            scale, high, wide = size[0] / height, size[0], line_width(picture, size)
+            wider = wide / width / scale
+        left, top = (size[1] - wide) // 2, (size[0] - high) // 2
+        if fit != "centre":
+            left = top = 0
         # One number is filled in a tenth of the time that three take.
         grey = padding is None or len(set(padding)) == 1
         whole = np.full((*size, 3), (padding or (FILL,))[0] if grey else padding, np.uint8)
         whole[top : top + high, left : left + wide] = cv2.resize(
             picture, (wide, high), interpolation=cv2.INTER_LINEAR
         )
-        return cls(planes(whole), width, height, scale, left, top)
+        return cls(planes(whole), width, height, scale, left, top, wider)
 
     @classmethod
     def stretched(cls, picture: Picture, size: tuple[int, int]) -> Letterbox:

@@ -63,6 +63,8 @@ def compare(kind: str, expected: Any, got: Any, *, confidence: float = 0.0) -> A
         return entities(expected, got)
     if kind in ("segmentation", "picture-to-picture"):
         return pictures(expected, got)
+    if kind == "ctc":  # one answer, no list
+        return classes([expected], [got])
     return classes(expected, got)
 
 
@@ -103,7 +105,8 @@ def by_class(result: Sequence[Any]) -> dict[Any, float]:
             score, _, name = one.partition(":")
             scores.setdefault(name, number(score))
         elif isinstance(one, Mapping):
-            name = one.get("token") or one.get("answer") or f"{one.get('index')}:{one.get('label')}"
+            words = one.get("token") or one.get("answer") or one.get("text")
+            name = words or f"{one.get('index')}:{one.get('label')}"
             scores.setdefault(name, number(one["score"]))
         else:
             scores[one] = math.nan

@@ -53,13 +53,13 @@ WIDE = 10.0  # limits that the median sample is off by, from which on nothing is
 SHOWN = 5
 
 LIMITS = {
-    **dict.fromkeys(FIRST, f"the same first, probabilities within {PROBABILITY}"),
+    **dict.fromkeys((*FIRST, "ctc"), f"the same first, probabilities within {PROBABILITY}"),
     "token-classification": f"the same names in the text, probabilities within {PROBABILITY}",
     "detection": f"the same objects, IoU at least {LEAST_IOU}, scores within {PROBABILITY}",
     **dict.fromkeys(("embedding", "picture-embedding"), f"cosine at least {LEAST_COSINE}"),
     "segmentation": f"IoU of each class at least {LEAST_MASK_IOU}, opacities within {SHADE}",
     "picture-to-picture": f"shades within {SHADE} of their range in the mean",
-    **dict.fromkeys(("sound", "table", "tensors"), f"within {SPREAD} of an output's range"),
+    **dict.fromkeys(("ocr", "sound", "table", "tensors"), f"within {SPREAD} of an output's range"),
 }
 TEXT = """{model}, version {version}, in int8: {place}
   samples  calibrated on {calibrated_on}, compared on {compared_on}{objects}

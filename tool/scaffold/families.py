@@ -62,6 +62,8 @@ def is_next(output: TensorSpec, given: TensorSpec) -> bool:
 FAMILIES: Mapping[str, Callable[[ModelSource], Iterator[FamilyPlan]]] = {
     "classification": pictures.classification,
     "detection": pictures.detection,
+    "ctc": pictures.ctc,
+    "ocr": masks.ocr,
     "picture-embedding": masks.picture_embedding,
     "picture-to-picture": masks.picture_to_picture,
     "segmentation": masks.segmentation,
@@ -80,8 +82,10 @@ OTHERS = (
     "detection",
     "segmentation",
     "picture-to-picture",
+    "ctc",
     "classification",
     TABLE,
+    "ocr",
 )
 
 

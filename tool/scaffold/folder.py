@@ -119,6 +119,8 @@ def test_of(name: str, source: ModelSource, plan: FamilyPlan) -> str:
 CHECKED: Mapping[str, str] = {
     "classification": "self.assertIn(len(result), (1, 2, 3))",
     "detection": "self.assertTrue(all(len(row) == 8 for row in result), result)",
+    "ctc": 'self.assertTrue(result["text"])',
+    "ocr": 'self.assertTrue(all(len(one["corners"]) == 4 for one in result), result)',
     "sound": 'self.assertIn("windows", result)',
     "table": "self.assertIsNotNone(answer(Model, None, MODELS))",
     "fill-mask": "self.assertGreaterEqual(len(result), 1)",

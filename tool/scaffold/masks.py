@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from clients.triton.server import TensorSpec
 from tool.scaffold.pictures import (
+    AS_IN_PADDLE,
     CLASSIFIER_SIDE,
     FLOATS,
     Pixels,
@@ -76,6 +77,9 @@ def segmentation(source: ModelSource) -> Iterator[FamilyPlan]:
             plan = FamilyPlan("segmentation", f"{why}an opacity for each pixel")
             if not inside:
                 plan = plan.and_lines(f'{CHECK}or "relative"', 'range = "logits"')
+            elif taken.width == -1:
+                note = "detectors of lines of text look the same: those are served by --family ocr"
+                plan = plan.and_lines(f"{CHECK}{note}")
             depth = is_named(spec, DEPTHS) or taken.channels == 1
             plan = replace(plan, proven=inside and not depth and not source.given)
         else:
@@ -152,3 +156,23 @@ def picture_embedding(source: ModelSource) -> Iterator[FamilyPlan]:
             plan = plan.and_lines(f'{CHECK}or "mean"', 'pooling = "first"')
         plan = name_output(source, plan, spec).and_lines(*describe_preparation(source, taken))
         yield replace(plan, proven=taken.is_shown and not unnamed)
+
+
+def ocr(source: ModelSource) -> Iterator[FamilyPlan]:
+    """Yield how the model would be served as a detector of lines of text: only the author knows."""
+    taken = pixels(source)
+    if taken.channels != 3:
+        raise Misfit(f"{show(taken.spec)} is no picture of three channels")
+    for one in per_pixel(source, taken):
+        numbers = one.numbers
+        if one.channels == one.scale == 1 and 0 <= numbers.min() <= numbers.max() <= 1:
+            why = f"{show(one.spec)} is how likely each pixel is inside a text (DB, as in PP-OCR)"
+            yield name_output(source, FamilyPlan("ocr", why), one.spec).and_lines(
+                f"{CHECK}the models that read the lines, of the families ctc and classification",
+                '# recogniser = "the name of a model"',
+                '# angle = "the name of a model"',
+                f"{CHECK}PP-OCR's pictures are prepared so:",
+                *AS_IN_PADDLE,
+            )
+            return
+    raise Misfit(f"{several(source.outputs)} has no likelihood for each pixel")

@@ -15,6 +15,8 @@ KINDS: Mapping[str, str] = {
         (
             "classification",
             "detection",
+            "ctc",
+            "ocr",
             "segmentation",
             "picture-embedding",
             "picture-to-picture",

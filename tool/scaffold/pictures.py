@@ -22,6 +22,9 @@ from tool.scaffold.texts import name_output
 
 FLOATS = ("FP32", "FP16")
 CLASSIFIER_SIDE, DETECTOR_SIDE = 224, 640
+LINE_HEIGHT, LINE_WIDTHS = 48, (320, 640)  # of a line of text, where any size will do
+LETTERS = "character"  # the letters in the metadata of PaddleOCR's recognisers, one in each line
+AS_IN_PADDLE = ("mean = [0.5, 0.5, 0.5]", "std = [0.5, 0.5, 0.5]", 'channels = "BGR"')
 USUAL = (
     "resize = 256",
     'interpolation = "bilinear"',
@@ -213,6 +216,62 @@ def describe_preparation(source: ModelSource, taken: Pixels, size: str = "crop")
     yield "# classifiers of torchvision need these:"
     usual = USUAL if size == "crop" else USUAL[1:]  # of a mask nothing is cut off
     yield from (f"# {line}" for line in usual[: None if taken.channels == 3 else -2])
+
+
+def ctc(source: ModelSource) -> Iterator[FamilyPlan]:
+    """Yield how the model would be served as a recogniser of letters, step by step."""
+    taken = pixels(source)
+    noted = source.metadata.get(LETTERS, "").rstrip("\n")
+    letters = source.given or (tuple(noted.split("\n")) if noted else ())
+    for output, steps in find_steps(source, taken):
+        classes = steps.shape[-1]
+        why = f"{show(taken.spec)} takes pictures, and {show(output)} has {classes} scores a step"
+        if not letters:
+            fix = "name them, --labels FILE, with one in each line"
+            raise AskAuthor(f"{why}, so it reads letters: {fix}")
+        if classes - len(letters) not in (0, 1, 2):
+            what = f"{show(output)} has {classes} classes, which are no {len(letters)} letters"
+            raise Misfit(what)
+        plan = name_output(source, FamilyPlan("ctc", why, labels=letters), output)
+        if np.abs(steps.sum(-1) - 1).max() > 1e-2 or steps.min() < 0:
+            plan = plan.and_lines("softmax = true")
+        plan = plan.and_lines(*describe_lines(taken, is_paddles=bool(noted)))
+        yield replace(plan, proven=bool(noted))
+        return
+    raise Misfit(f"{several(source.outputs)} has no scores for each step of a line")
+
+
+def find_steps(source: ModelSource, taken: Pixels) -> Iterator[tuple[TensorSpec, npt.NDArray[Any]]]:
+    """Yield the outputs with scores for each step of a line, and those of a made-up one.
+
+    A wider line has more steps, but not more than pixels; lines of one width are wide.
+    """
+    lines = taken if taken.height != -1 else taken._replace(height=LINE_HEIGHT)
+    widths = LINE_WIDTHS if taken.width == -1 else (taken.width,)
+    first, *wider = (source.run({taken.spec.name: lines.shape(width)}) for width in widths)
+    for output in source.outputs:
+        sizes = first[output.name].shape
+        grown = [one[output.name].shape for one in wider]
+        has_more = all(one[-1] == sizes[-1] and max(one[:2]) > max(sizes[:2]) for one in grown)
+        is_line = has_more if grown else taken.width > lines.height
+        if len(sizes) == 3 and is_line and min(sizes[:2]) == 1 and 2 < max(sizes[:2]) <= widths[0]:
+            yield output, first[output.name]
+
+
+def describe_lines(taken: Pixels, *, is_paddles: bool) -> Iterator[str]:
+    """Yield the lines of a file for how lines of text are prepared."""
+    if taken.layout != "NCHW":
+        yield f'layout = "{taken.layout}"'
+    if taken.height == -1:
+        yield f"{CHECK}it takes lines of any height; PP-OCR's are of 48 pixels, its oldest of 32"
+        yield f"height = {LINE_HEIGHT}"
+    hidden = "" if is_paddles and taken.channels == 3 else "# "
+    if hidden:
+        yield f"{CHECK}the file does not show how pictures were prepared in training"
+        yield "# Without more keys pixels are 0 to 1, and lines are as wide as they come."
+    if taken.channels == 3:
+        yield "# As PaddleOCR prepares them:"
+        yield from (f"{hidden}{line}" for line in ("width = 320", *AS_IN_PADDLE))
 
 
 def detection(source: ModelSource) -> Iterator[FamilyPlan]:

@@ -79,6 +79,7 @@ TENSORS = Kind(
     lambda value: is_list(value, TENSOR.fits) and bool(value),
 )
 FAMILY = Kind("the name of a family", TENSOR.fits)
+MODEL = Kind("the name of a model", TENSOR.fits)
 INSIDE = Kind("a name in the model's folder", is_inside)
 SIZE = Kind(
     "pixels, such as 224, or [height, width]",

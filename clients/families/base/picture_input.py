@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
 from clients.families.base.dispatch_toml import (
     COLOUR,
@@ -220,6 +221,12 @@ def check_colours(family: Family[Any, Any], taken: PictureInput) -> None:
             f"is set, but `{taken.name}` takes UINT8, 0 to 255, which the model scales itself",
             "leave it out, or export the model with an input of floats",
         )
+
+
+def in_grey(picture: Picture) -> Picture:
+    """Return a picture in grey, as Pillow makes it, in three equal channels."""
+    grey = np.asarray(Image.fromarray(picture).convert("L"))
+    return np.repeat(grey[..., None], 3, 2)
 
 
 def both(size: int | tuple[int, int] | None) -> tuple[int, int] | None:

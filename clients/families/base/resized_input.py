@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
 from clients.base import Environment, Payload
 from clients.families.base.dispatch_toml import SIZE, TENSOR, key, one_of
@@ -19,6 +18,7 @@ from clients.families.base.picture_input import (
     PictureKeys,
     both,
     complete_keys,
+    in_grey,
     picture_input,
 )
 from clients.images.pictures import EXAMPLE, Picture
@@ -103,8 +103,7 @@ class ResizingFamily(Family[R, PicturePlan]):
         """Return a picture as the model takes it, without the batch axis."""
         taken = plan.input
         if taken.channels == 1:  # before it is resized, as in training on grey pictures
-            picture = np.asarray(Image.fromarray(picture).convert("L"))
-            picture = np.repeat(picture[..., None], 3, 2)
+            picture = in_grey(picture)
         if taken.keys.fit:
             return taken.scaled_planes(taken.fitted(picture, plan.crop).shades)
         small = resized(picture, plan.resize, plan.crop, self.keys.interpolation)
@@ -136,7 +135,7 @@ class MaskFamily(ResizingFamily[M]):
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
-        if self.keys.fit in ("centre", "top-left"):
+        if self.keys.fit not in (None, "stretch"):
             what = f'is "{self.keys.fit}", but the answer is of the whole rectangle'
             raise self.mistake("fit", what, 'write "stretch", or leave it out')
 

@@ -285,6 +285,24 @@ def tables(
     return save(file, nodes, [("images", FLOAT, images)], shapes, noted, **arrays)
 
 
+def letters(file: Path, images: Sequence[int | str], *, steps_first: bool = False) -> Path:
+    """A recogniser of lines with a step for each column, and four classes that are equally likely.
+
+    PaddleOCR's note has the letters a and b; a blank and a space are beside them.
+    """
+    order, shape = ([1, 0, 2], ("w", 1, 4)) if steps_first else ([0, 1, 2], ("n", "w", 4))
+    nodes = [
+        helper.make_node("ReduceMean", ["x"], ["columns"], axes=[1, 2], keepdims=0),
+        helper.make_node("Unsqueeze", ["columns", "last"], ["each"]),
+        helper.make_node("Mul", ["each", "none"], ["logits"]),
+        helper.make_node("Softmax", ["logits"], ["likely"], axis=2),
+        helper.make_node("Transpose", ["likely"], ["y"], perm=order),
+    ]
+    noted = {} if steps_first else {"character": "a\nb\n"}
+    sides = [("x", FLOAT, images)], [("y", FLOAT, shape)]
+    return save(file, nodes, *sides, noted, last=np.array([2]), none=np.zeros(4, np.float32))
+
+
 def scores(
     file: Path,
     images: Sequence[int | str],

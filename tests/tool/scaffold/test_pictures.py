@@ -6,6 +6,7 @@ import base64
 import io
 import math
 import re
+import shutil
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from onnx import TensorProto, helper
 from PIL import Image
 
 from clients.testing import OnnxModels, answer, clients_in
-from tests.support.models.onnx_models import save, scores, tables, tokens
+from tests.support.models.onnx_models import letters, save, scores, tables, tokens
 from tests.tool.scaffold.conftest import Write
 from tool.__main__ import main
 
@@ -270,3 +271,39 @@ def test_what_no_file_proves_is_served_as_tensors_and_named(
     assert re.findall(r"`--family (\S+)` suits if", first) == possible.split()
     assert settings() == {"family": "tensors"}
     assert not (MINE / "new" / "labels.txt").exists()
+
+
+# Lines of text
+
+
+def test_a_recogniser_is_known_by_the_letters_in_its_file(write: Write, tmp_path: Path) -> None:
+    assert "family: ctc" in write(letters(tmp_path / "a.onnx", ("n", 3, "h", "w")))
+    half = [0.5, 0.5, 0.5]
+    prepared = {"height": 48, "width": 320, "mean": half, "std": half, "channels": "BGR"}
+    assert settings() == {"family": "ctc", **prepared}
+    assert labels() == ["a", "b"]
+
+
+def test_letters_that_are_not_in_the_file_are_asked_for(write: Write, tmp_path: Path) -> None:
+    file = letters(tmp_path / "a.onnx", (1, 1, 64, "w"), steps_first=True)
+    printed = write(file)
+    assert printed.startswith("family: tensors")
+    assert "`--family ctc` suits if" in printed
+    assert "name them, --labels FILE" in printed
+    shutil.rmtree(MINE)
+    (tmp_path / "letters.txt").write_text("-\na\nb\nc\n")
+    write(file, "--labels", "letters.txt")
+    assert settings() == {"family": "ctc"}
+    assert ask() == {"text": "", "score": 0.0}  # the blank, as the first of equals
+
+
+def test_a_detector_of_lines_is_asked_for_by_its_family(write: Write, tmp_path: Path) -> None:
+    mean = helper.make_node("ReduceMean", ["x"], ["mean"], axes=[1])
+    nodes = [mean, helper.make_node("Sigmoid", ["mean"], ["y"])]
+    sides = ("n", 3, "h", "w"), ("n", 1, "h", "w")
+    tensors = ([(name, TensorProto.FLOAT, side)] for name, side in zip("xy", sides, strict=True))
+    file = save(tmp_path / "a.onnx", nodes, *tensors)
+    assert "served by --family ocr" in write(file)
+    shutil.rmtree(MINE)
+    write(file, "--family", "ocr")
+    assert settings()["family"] == "ocr"

@@ -1,0 +1,157 @@
+"""What does the line of text say? For recognisers that answer letters step by step (CTC)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from clients.base import Environment, Parameter, Payload
+from clients.families.base.dispatch_toml import COUNT, FLAG, INSIDE, TENSOR, key, one_of
+from clients.families.base.family import Family, show_spec
+from clients.families.base.picture_input import (
+    PictureInput,
+    PictureKeys,
+    complete_keys,
+    in_grey,
+    picture_input,
+)
+from clients.images.pictures import EXAMPLE_LINE, Picture
+from clients.images.resizing import line_width
+from clients.tensors.scores import softmax
+from clients.triton.server import Signature
+
+SPACE = " "
+
+
+@dataclass(frozen=True, kw_only=True)
+class CtcKeys(PictureKeys):
+    """The keys of this family."""
+
+    labels: str = key(
+        INSIDE,
+        "a letter per line; the blank, and a space as the last, may be missing",
+        "labels.txt",
+    )
+    blank: str = key(one_of("first", "last"), "which class says that there is no letter", "first")
+    height: int | None = key(COUNT, "of a line, in pixels; else that of the model's input", None)
+    width: int = key(COUNT, "shorter ones are padded to it on the right", 1)
+    step: int = key(COUNT, "lines are padded to a multiple of it, so that more share runs", 1)
+    max_width: int = key(COUNT, "longer lines are squeezed to it", 4800)
+    softmax: bool = key(FLAG, "whether scores become probabilities", default=False)
+    output: str = key(TENSOR, "the output, where there are several", "")
+
+
+@dataclass(frozen=True)
+class RecogniserPlan:
+    """How a model takes lines of text."""
+
+    input: PictureInput  # the input tensor
+    height: int  # of a line, in pixels
+    output: str  # the tensor with a score for each letter, of each step
+
+
+class Ctc(Family[CtcKeys, RecogniserPlan]):
+    """Answers the text of a line, and the mean of its letters' scores.
+
+    CTC is connectionist temporal classification: of neighbouring steps with the same class one
+    counts, and those of the blank none (https://www.cs.toronto.edu/~graves/icml_2006.pdf).
+    """
+
+    keys_type = CtcKeys
+    example = {"img": EXAMPLE_LINE}
+    media = {"picture": "img"}
+    parameters = {
+        "proportion": Parameter(
+            0.0, 0, 1000, "a line is padded until it is so many times as wide as high"
+        )
+    }
+
+    def __init__(self, environment: Environment) -> None:
+        super().__init__(environment)
+        self.labels = self.lines("labels", self.keys.labels)
+        self.blank = 0 if self.keys.blank == "first" else -1
+        self.prepared = complete_keys(self, {"fit": "line"})
+
+    def fit(self, signature: Signature) -> RecogniserPlan:
+        taken = picture_input(self, signature, self.prepared, (3, 1))
+        output = self.tensor(signature.outputs, "output")
+        if output.datatype not in ("FP32", "FP16", "FP64"):
+            raise self.misfit(f"{show_spec(output)} has no scores")
+        height, own = self.keys.height or taken.height, taken.height
+        if height == -1:
+            what = f"is missing, and `{taken.name}` takes any height"
+            raise self.mistake("height", what, "write that of the training, such as 48")
+        if own not in (-1, height):
+            what = f"is {height}, but `{taken.name}` takes {own}"
+            raise self.mistake("height", what, "leave it out")
+        if (classes := output.shape[-1]) > 0 and len(output.shape) > 2:
+            self.letters(classes)
+        return RecogniserPlan(taken, height, output.name)
+
+    def letters(self, classes: int) -> list[str]:
+        """Return what each class adds to a text, of the blank nothing.
+
+        Raises ClientDisabled: the file has other letters than the model.
+        """
+        found = [*self.labels]
+        if len(found) == classes - 2:
+            found.append(SPACE)  # as PaddleOCR's use_space_char does
+        if len(found) == classes - 1:
+            found.insert(0 if self.blank == 0 else classes, "")
+        if len(found) != classes:
+            raise self.mistake(
+                "labels",
+                f"names a file of {len(self.labels)} lines, but the model has {classes} classes",
+                f"give it {classes} lines, or {classes - 1} without the blank",
+            )
+        found[self.blank] = ""
+        return found
+
+    def inference_batch(self, payloads: Sequence[Payload]) -> list[Any]:
+        """Return the texts; lines of one width share a run."""
+        plan = self.fitted()
+        lines = self.each(payloads, lambda payload: self.line(self.picture(payload), plan))
+        found: dict[int, Any] = {}
+        order = sorted(range(len(lines)), key=lambda at: lines[at].shape)
+        for _, group in groupby(order, key=lambda at: lines[at].shape):
+            places = list(group)
+            inputs = plan.input.tensor([lines[at] for at in places])
+            answer = self.infer(inputs, outputs=[plan.output])[plan.output]
+            # [steps, 1, classes] of a model that takes one line
+            rows = answer.reshape(len(places), -1, answer.shape[-1])
+            found.update(zip(places, map(self.read, rows), strict=True))
+        return [found[at] for at in range(len(lines))]
+
+    def line(self, picture: Picture, plan: RecogniserPlan) -> npt.NDArray[Any]:
+        """Return a picture of a line as the model takes it, without the batch axis."""
+        taken = plan.input
+        if taken.channels == 1:
+            picture = in_grey(picture)
+        proportion = picture.shape[1] / picture.shape[0]
+        any_width = taken.width == -1
+        size = plan.height, self.padded(proportion, plan.height) if any_width else taken.width
+        pixels = taken.scaled_planes(taken.fitted(picture, size).shades)
+        if self.prepared.fit == "line" and not self.keys.padding:
+            across = 2 if taken.layout == "NCHW" else 1
+            pixels.swapaxes(0, across)[line_width(picture, size) :] = 0
+        return pixels
+
+    def padded(self, proportion: float, height: int) -> int:
+        """Return the width of a line with what is padded, in pixels."""
+        keys, least = self.keys, self.request.parameters["proportion"]
+        width = max(keys.width, int(height * max(proportion, least)))
+        return min(-(-width // keys.step) * keys.step, keys.max_width)
+
+    def read(self, steps: npt.NDArray[Any]) -> dict[str, Any]:
+        """Return the text of [steps, classes], and its score."""
+        letters = self.letters(steps.shape[1])
+        steps = softmax(steps) if self.keys.softmax else steps
+        classes, scores = steps.argmax(1), steps.max(1)
+        kept = (classes != self.blank % len(letters)) & (np.diff(classes, prepend=-1) != 0)
+        score = float(scores[kept].mean()) if kept.any() else 0.0
+        return {"text": "".join(letters[at] for at in classes[kept]), "score": round(score, 6)}
