@@ -189,7 +189,7 @@ COPY dispatcher/__init__.py dispatcher/version.py dispatcher/
 COPY LICENSE ./
 RUN /sbom/bin/python -m container.image.licences /licenses .venv/bin/python \
  && cp LICENSE /licenses/ \
- && /sbom/bin/python -m container.image.sbom image /licenses/sbom.cdx.json .venv/bin/python \
+ && /sbom/bin/python -m container.image.sbom /licenses/sbom.cdx.json .venv/bin/python \
  && chmod -R a+rX /licenses
 
 

@@ -84,7 +84,9 @@ bench: weights $(VENV)/.dev
 # In dist: the wheel with its parts list (SBOM, CycloneDX), and that of the image where there is one.
 sbom: $(VENV)/.dev
 	$(RUN) hatchling build -t wheel
-	$(RUN) container.image.sbom wheel dist/triton_dispatcher-$(VERSION)-*.whl
+	cat $(foreach name,serve triton,container/image/requirements/$(name).txt) \
+	  | $(RUN) cyclonedx_py requirements --sv 1.6 --output-reproducible --pyproject pyproject.toml \
+	    --mc-type library -o dist/triton_dispatcher-$(VERSION).cdx.json -
 	@if docker image inspect triton-dispatcher >/dev/null 2>&1; then \
 	  docker run --rm --entrypoint cat triton-dispatcher /licenses/sbom.cdx.json \
 	    >dist/triton-dispatcher-$(VERSION)-image.cdx.json \

@@ -29,7 +29,6 @@ from backends.model_config import (
     instance_count,
     read_parameters,
 )
-from backends.onnxruntime.execution_providers import CPU
 from backends.onnxruntime.session import SCALED_BY_THREAD, OnnxSession
 from backends.onnxruntime.session_settings import own_settings
 from backends.openvino.properties import STREAMS, THREADS, properties
@@ -227,7 +226,7 @@ def open_on_cpu(
             return OpenVinoSession(file, properties(found.precision, threads, at_once), shared)
         # Those who call compute too; a session's own threads serve all of them.
         share = replace(settings, intra_op_threads=max(1, threads - at_once + 1))
-        return OnnxSession(file, share, [(CPU, {})])
+        return OnnxSession(file, share)
 
     if found.engine != OPENVINO and has_operator(file, SCALED_BY_THREAD):
         schedule = replace(schedule, in_turn=0, is_guessed=False)

@@ -30,12 +30,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from backends.engine_choice import EXACT
 from bench.load import load, models, work
 from bench.load.limit import Limit, Sample, Way
 from bench.measure import PAUSE_S, best_ways, of_server, say
 from bench.servers.contenders import PRECISION, Contender, Skipped, this_server, tidy
 from bench.servers.rival_servers import LITSERVE, RIVALS, TRITON, Place
-from bench.servers.sessions import EXACT, PRECISIONS, engines_at
+from bench.servers.sessions import PRECISIONS, engines_at
 
 DEFAULT = "default"
 LIMIT = "in-process limit"
@@ -85,13 +86,6 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=4.0, help="of one measurement")
     parser.add_argument(
-        "--tokens",
-        nargs="+",
-        type=int,
-        default=[work.TOKENS],
-        help="of the texts; they take turns, without a limit",
-    )
-    parser.add_argument(
         "--precision",
         choices=PRECISIONS,
         default=EXACT,
@@ -103,24 +97,16 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def payloads(model: str, options: argparse.Namespace) -> list[Any]:
-    """Return what is asked in turn."""
-    lengths = options.tokens if model == "bert_base" else options.tokens[:1]
-    return [work.payload(model, tokens=tokens) for tokens in lengths]
-
-
 def compare(model: str, repository: Path, cache: Path, options: argparse.Namespace) -> Found:
     """Start the contenders of one model, and measure them."""
-    wanted = payloads(model, options)
+    payload = work.payload(model)
     with ExitStack() as stack:
         limit = stack.enter_context(Limit(repository, model))
-        right, ways = limit.answer(wanted[0]), {}
-        engine = engines_at(options.precision)[-1]
-        if len(wanted) == 1:
-            engines, seconds = engines_at(options.precision), options.seconds / 2
-            ways = best_ways(limit, model, wanted[0], CPUS, options.callers, seconds, engines)
-            engine = max(ways.items())[1].engine
-            say(f"{model}: the limit is best with {', '.join(map(str, ways.values()))}")
+        right = limit.answer(payload)
+        engines, seconds = engines_at(options.precision), options.seconds / 2
+        ways = best_ways(limit, model, payload, CPUS, options.callers, seconds, engines)
+        engine = max(ways.items())[1].engine
+        say(f"{model}: the limit is best with {', '.join(map(str, ways.values()))}")
         servers = [
             stack.enter_context(
                 with_setting(setting, number, repository, cache, model, options.precision)
@@ -128,16 +114,16 @@ def compare(model: str, repository: Path, cache: Path, options: argparse.Namespa
             for number, setting in enumerate(options.settings)
         ]
         for server in servers:
-            await_answer(server, model, wanted[0], right)
+            await_answer(server, model, payload, right)
         place = Place(repository, cache, model, CPUS, options.precision, engine)
         for name in options.rivals:
             try:
                 server = stack.enter_context(RIVALS[name](place))
-                await_answer(server, model, wanted[0], right)
+                await_answer(server, model, payload, right)
                 servers.append(server)
             except Skipped as reason:
                 say(f"not measured: {reason}")
-        return rounds(model, wanted, limit, ways, servers, options)
+        return rounds(model, payload, limit, ways, servers, options)
 
 
 def await_answer(server: Contender, model: str, payload: Any, right: list[Any]) -> None:
@@ -153,7 +139,7 @@ def await_answer(server: Contender, model: str, payload: Any, right: list[Any]) 
 
 def rounds(
     model: str,
-    wanted: Sequence[Any],
+    payload: Any,
     limit: Limit,
     ways: Mapping[int, Way],
     servers: Sequence[Contender],
@@ -170,13 +156,12 @@ def rounds(
         return one
 
     for number, callers in product(range(options.rounds), options.callers):
-        rate = 0.0
-        if way := ways.get(callers):
-            measured = partial(limit.measure, way, seconds, wanted[0])
-            rate = note(f"{LIMIT}, {way}", callers, measured).per_second
+        way = ways[callers]
+        measured = partial(limit.measure, way, seconds, payload)
+        rate = note(f"{LIMIT}, {way}", callers, measured).per_second
         for server in servers[:: -1 if number % 2 else 1]:
             time.sleep(PAUSE_S)
-            asked = [server.request(payload) for payload in wanted]
+            asked = server.request(payload)
             measured = partial(of_server, server, asked, callers, seconds, rate)
             try:
                 note(server.name, callers, measured)

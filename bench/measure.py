@@ -68,13 +68,11 @@ def best_ways(
     return found
 
 
-def of_server(
-    server: Contender, asked: Sequence[bytes], callers: int, seconds: float, rate: float
-) -> Sample:
+def of_server(server: Contender, asked: bytes, callers: int, seconds: float, rate: float) -> Sample:
     """Ask a server in a closed loop.
 
-    The callers send the whole requests of `asked` in turn. `rate` is how many answers per second
-    can be expected, 0 if that is not known.
+    The callers send the whole request `asked`; `rate` is how many answers per second can be
+    expected.
 
     Raises:
         LoadError: an answer was not 200, or none came.
@@ -82,9 +80,9 @@ def of_server(
     """
     # Until all have waited for all others once, their times are those of a burst on an idle server:
     # too short for the first ones, and for the last of 16 they were 1.25 times those of later.
-    warm = max(LEAST_WARM_S, 2 * callers / rate if rate else 0)
+    warm = max(LEAST_WARM_S, 2 * callers / rate)
     before = cpu_ms(server.pid)
-    loop = load.ask_in_a_loop(server.port, asked, callers, seconds, warm)
+    loop = load.ask_in_a_loop(server.port, [asked], callers, seconds, warm)
     used = cpu_ms(server.pid) - before
     return Sample(
         loop.per_second,

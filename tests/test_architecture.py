@@ -188,14 +188,15 @@ ARROWS = {
     # The wheel's package finds the others by their names alone.
     "triton_dispatcher": "",
     # The benchmark runs the project's own work beside others.
-    "bench": "bench/load bench/servers",
+    "bench": "bench/load bench/servers backends",
     "bench/load": (
         "bench/servers clients/families clients/families/base clients/images clients/text"
         " container/programs"
     ),
     "bench/rivals": "bench/load clients/triton dispatcher/telemetry",
     "bench/servers": (
-        "bench/load container/programs container/trouble.py backends/machine backends/openvino"
+        "bench/load container/programs container/trouble.py backends backends/openvino"
+        " dispatcher/status/instances.py"
     ),
 }
 

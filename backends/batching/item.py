@@ -103,7 +103,7 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Rows:
+class RunRows:
     """The wanted rows of one output of a run.
 
     `dims` are the dimensions before its last one: a batch, and rows in it. `numbers` are of those
@@ -124,7 +124,7 @@ class ByRows:
     """
 
     outputs: Collection[str]
-    run: Callable[[Tensors, Sequence[str], Mapping[str, Rows]], Tensors]
+    run: Callable[[Tensors, Sequence[str], Mapping[str, RunRows]], Tensors]
     run_above: Callable[[Tensors, Sequence[str], Mapping[str, Above]], Tensors] | None = None
 
 

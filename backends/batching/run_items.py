@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from backends.batching.item import AXIS, RequestError, Rows, bare
+from backends.batching.item import AXIS, RequestError, RunRows, bare
 from backends.batching.padding import concatenate_padded, near
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _together(
     ]
 
 
-def _rows_of_run(name: str, items: Sequence[Item], counts: Sequence[int]) -> Rows | None:
+def _rows_of_run(name: str, items: Sequence[Item], counts: Sequence[int]) -> RunRows | None:
     """Return the rows that items want of an output; None where not all are known."""
     longest = max(item.length for item in items)
     numbers: list[int] = []
@@ -143,7 +143,7 @@ def _rows_of_run(name: str, items: Sequence[Item], counts: Sequence[int]) -> Row
                 return None
             numbers += [(start + number // own) * longest + number % own for number in some]
         start += count
-    return Rows((start, longest), numbers) if 0 < len(numbers) <= start * longest else None
+    return RunRows((start, longest), numbers) if 0 < len(numbers) <= start * longest else None
 
 
 def _above_of_run(name: str, items: Sequence[Item]) -> Above | None:
@@ -168,7 +168,7 @@ def _concatenate(items: Sequence[Item]) -> Tensors:
 
 
 def _split(
-    outputs: Tensors, items: Sequence[Item], counts: Sequence[int], rows: Mapping[str, Rows]
+    outputs: Tensors, items: Sequence[Item], counts: Sequence[int], rows: Mapping[str, RunRows]
 ) -> list[Tensors | Exception]:
     """Return the outputs of each item; `rows` has those of which only some are."""
     total = sum(counts)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from backends.batching.item import Rows, Tensors
+    from backends.batching.item import RunRows, Tensors
     from backends.model_config import FileSignature
     from backends.onnxruntime.execution_providers import Provider
     from backends.onnxruntime.session_settings import SessionSettings
@@ -133,7 +133,7 @@ class GpuSession:
         return came
 
     def run_rows(
-        self, inputs: Tensors, outputs: Sequence[str], rows: Mapping[str, Rows]
+        self, inputs: Tensors, outputs: Sequence[str], rows: Mapping[str, RunRows]
     ) -> dict[str, NDArray[Any]]:
         """Return the named outputs, of some only these rows, which are picked on the GPU.
 

@@ -131,10 +131,8 @@ class OnnxSession:
 
     by_rows = None
 
-    def __init__(
-        self, file: Path, settings: SessionSettings, providers: Sequence[Provider]
-    ) -> None:
-        self._session = open_model(file, session_options(settings), providers)
+    def __init__(self, file: Path, settings: SessionSettings) -> None:
+        self._session = open_model(file, session_options(settings), [(CPU, {})])
         self._shrinking = import_onnxruntime().RunOptions()
         self._shrinking.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
         self._sizes = allocator.Sizes()

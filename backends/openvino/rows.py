@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from backends.batching.item import Rows
+    from backends.batching.item import RunRows
 
 NUMBERS = "numbers of the rows wanted of "
 """Before an output's name: the input, int64 [rows]. Without any rows all are computed."""
@@ -131,7 +131,7 @@ def _take_rows(model: Any, name: str, end: _End) -> None:
     end.result.input_value(0).set_names({name})
 
 
-def numbers_of(outputs: tuple[str, ...], rows: Mapping[str, Rows]) -> dict[str, NDArray[np.int64]]:
+def numbers_of(outputs: Sequence[str], rows: Mapping[str, RunRows]) -> dict[str, NDArray[np.int64]]:
     """Return the further inputs of a run."""
     return {
         NUMBERS + name: np.array(rows[name].numbers if name in rows else (), np.int64)
@@ -140,7 +140,7 @@ def numbers_of(outputs: tuple[str, ...], rows: Mapping[str, Rows]) -> dict[str, 
 
 
 def of_all_or_rows(
-    array: NDArray[Any], shape: NDArray[np.int64], rows: Rows | None
+    array: NDArray[Any], shape: NDArray[np.int64], rows: RunRows | None
 ) -> NDArray[Any]:
     """Return what is wanted of an output of such a run: [rows, V], or all of it.
 

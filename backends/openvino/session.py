@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from backends.batching.item import Rows, Tensors
+    from backends.batching.item import RunRows, Tensors
 
 WEIGHTS = ".bin"
 """The suffix of the file beside an `.xml` that has the weights."""
 
-ALL: Mapping[str, Rows] = {}
+ALL: Mapping[str, RunRows] = {}
 
 
 class OpenVinoSession:
@@ -73,7 +73,7 @@ class OpenVinoSession:
         allocator.forget(self._mapped.with_suffix(WEIGHTS))
 
     def run(
-        self, inputs: Tensors, outputs: Sequence[str], rows: Mapping[str, Rows] = ALL
+        self, inputs: Tensors, outputs: Sequence[str], rows: Mapping[str, RunRows] = ALL
     ) -> dict[str, NDArray[Any]]:
         """Return the named outputs.
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -17,7 +18,6 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 from bench.load import work
-from bench.servers.processes import kilobytes
 from bench.servers.sessions import Engine, open_session
 from container.programs.malloc import ALLOCATOR
 
@@ -202,7 +202,7 @@ def run_work(
         p50=times[len(times) // 2] * 1e3,
         p99=times[min(len(times) - 1, int(len(times) * 0.99))] * 1e3,
         cpu_ms={"limit": cpu / done * 1e3},
-        memory_mb=kilobytes(os.getpid(), "status", "VmHWM") / 1e3,
+        memory_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
     )
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
-TICK_MS = 1000 / os.sysconf("SC_CLK_TCK")
+from dispatcher.status.instances import process_cpu, process_memory
+
 PROC = Path("/proc")
 
 
@@ -58,25 +57,10 @@ def cpu_ms(root: int) -> Counter[str]:
     """Return the processor time of a process and its descendants, by what they are."""
     used: Counter[str] = Counter()
     for pid, name in tree(root):
-        try:
-            fields = (
-                (PROC / str(pid) / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-            )
-        except OSError:
-            continue
-        used[name] += (int(fields[11]) + int(fields[12])) * TICK_MS  # type: ignore[assignment]
+        used[name] += process_cpu(pid, children=False) * 1e3  # type: ignore[assignment]
     return used
 
 
 def memory_mb(root: int) -> float:
     """Return the memory (PSS) of a process and its descendants: what some share is counted once."""
-    return sum(kilobytes(pid, "smaps_rollup", "Pss") for pid, _ in tree(root)) / 1e3
-
-
-def kilobytes(pid: int, file: str, label: str) -> float:
-    """Return a size of a process from a file of /proc/PID; 0 where it has ended."""
-    with suppress(OSError):
-        text = (PROC / str(pid) / file).read_text(encoding="utf-8")
-        if found := re.search(rf"^{label}:\s+(\d+)", text, re.MULTILINE):
-            return float(found[1])
-    return 0.0
+    return sum(process_memory(pid) for pid, _ in tree(root)) / 1e6

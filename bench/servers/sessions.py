@@ -11,10 +11,8 @@ from typing import Any
 import numpy.typing as npt
 import onnxruntime
 
+from backends.engine_choice import AUTO, BF16, EXACT, EnginePreference, precisions, processor
 from backends.openvino.properties import computing_in
-
-CPUINFO = Path("/proc/cpuinfo")
-NATIVE_BF16 = {"avx512_bf16", "amx_bf16"}
 
 
 class Engine(StrEnum):
@@ -25,7 +23,7 @@ class Engine(StrEnum):
     OPENVINO_BF16 = "OpenVINO bf16"
 
 
-EXACT, AUTO = PRECISIONS = ("exact", "auto")
+PRECISIONS = (EXACT, AUTO)
 """What the server's MODEL_PRECISION can be."""
 
 
@@ -38,11 +36,7 @@ def engines_at(precision: str) -> tuple[Engine, ...]:
 
 def has_bf16() -> bool:
     """Whether this CPU computes bf16 itself: elsewhere it is slower than f32."""
-    flags = next(
-        (line for line in CPUINFO.read_text(encoding="utf-8").splitlines() if line[:5] == "flags"),
-        "",
-    )
-    return not NATIVE_BF16.isdisjoint(flags.split())
+    return BF16 in precisions(EnginePreference(precision=AUTO), processor())
 
 
 def open_session(file: Path, engine: Engine, *, threads: int, streams: int = 1) -> Any:

@@ -1,11 +1,9 @@
-"""Write a parts list (SBOM) in CycloneDX's JSON: of the image, or of a wheel.
+"""Write the image's parts list (SBOM) in CycloneDX's JSON, inside of it.
 
-    python -m container.image.sbom image FILE PYTHON    # inside the image, as the Dockerfile does
-    python -m container.image.sbom wheel WHEEL          # beside it: NAME-VERSION.cdx.json
+    python -m container.image.sbom FILE PYTHON    # as the Dockerfile does
 
-`cyclonedx-py` lists the Python packages, of an environment or of lock files. What it does not know
-is added: the system's packages, Triton, the libraries inside of wheels, and the models. The same
-parts give the same bytes.
+`cyclonedx-py` lists the Python packages. What it does not know is added: the system's packages,
+Triton, the libraries inside of wheels, and the models. The same parts give the same bytes.
 """
 
 from __future__ import annotations
@@ -27,7 +25,6 @@ from weights.install import sources_of
 from weights.sources import NpmSource
 
 NAME = "triton-dispatcher"
-REQUIREMENTS = Path(__file__).with_name("requirements")
 TRITON_HOME = Path("/opt/tritonserver")  # in NVIDIA's image
 # Which Triton is in which wheel of nvidia-pytriton; no file of the wheel says it.
 TRITON_OF_WHEEL = {"0.7.0": "2.51.0"}
@@ -38,7 +35,7 @@ Part = dict[str, Any]
 
 def list_image(python: Path) -> Part:
     """List the parts of the image in which this runs; `python` is that of the container."""
-    bom = run_cyclonedx("environment", str(python))
+    bom = find_packages(python)
     bom["components"] = [one for one in bom["components"] if one["name"] != NAME]
     (site,) = (python.parents[1] / "lib").glob("python3*/site-packages")
     for one in bom["components"]:
@@ -48,55 +45,21 @@ def list_image(python: Path) -> Part:
     wheels = {one["name"]: one["version"] for one in bom["components"]}
     bom["components"] += [*find_system_packages(), *find_models(REPOSITORY)]
     bom["components"] += find_triton(site, wheels.get("nvidia-pytriton"))
-    return name_whole(bom, {"type": "container", "name": NAME, "version": VERSION})
-
-
-def list_wheel(wheel: Path) -> Part:
-    """List what a wheel of this project brings.
-
-    Required are the packages of `pip install`; those that only an extra brings are optional. The
-    versions and checksums are those of the lock files, which the extra `serve` asks for.
-    """
-    locks = (REQUIREMENTS / name for name in ("serve.txt", "triton.txt"))
-    bom = run_cyclonedx("requirements", "-", "".join(path.read_text("utf-8") for path in locks))
-    kit = (REQUIREMENTS / "kit.in").read_text("utf-8")
-    required = set(re.findall(r"^[\w.-]+", kit, re.MULTILINE))
-    for one in bom["components"]:
-        del one["description"]  # the line of the lock file
-        one["scope"] = "required" if one["name"] in required else "optional"
-    version = wheel.name.split("-")[1]
-    whole = {
-        "type": "library",
-        "name": NAME,
-        "version": version,
-        "purl": PackageURL("pypi", None, NAME, version).to_string(),
-        "hashes": describe_file(wheel)["hashes"],
-        "licenses": [{"license": {"id": "Apache-2.0"}}],
-    }
-    return name_whole(bom, whole)
-
-
-def run_cyclonedx(kind: str, source: str, text: str = "") -> Part:
-    """Return what `cyclonedx-py` finds in an environment, or in the text of lock files."""
-    command = [sys.executable, "-m", "cyclonedx_py", kind, "--no-validate", "--output-reproducible"]
-    done = subprocess.run(
-        [*command, "--sv", "1.6", source],
-        input=text,
-        check=True,
-        stdout=subprocess.PIPE,
-        encoding="utf-8",
-    )
-    found: Part = json.loads(done.stdout)
-    return found
-
-
-def name_whole(bom: Part, whole: Part) -> Part:
-    """Make `whole` what the list is of, and all that nothing else needs its parts."""
+    whole = {"type": "container", "name": NAME, "version": VERSION, "bom-ref": NAME}
+    # All that nothing else needs are parts of the whole.
     there = {one["bom-ref"] for one in bom["components"]}
     graph = [one for one in bom["dependencies"] if one["ref"] in there]
     needed = {part for one in graph for part in one.get("dependsOn", ())}
     graph.append({"ref": NAME, "dependsOn": sorted(there - needed)})
-    return {**bom, "metadata": {"component": whole | {"bom-ref": NAME}}, "dependencies": graph}
+    return {**bom, "metadata": {"component": whole}, "dependencies": graph}
+
+
+def find_packages(python: Path) -> Part:
+    """Return what `cyclonedx-py` finds in an environment."""
+    command = [sys.executable, "-m", "cyclonedx_py", "environment", "--no-validate"]
+    command += ["--output-reproducible", "--sv", "1.6", str(python)]
+    found: Part = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    return found
 
 
 def find_system_packages() -> Iterator[Part]:
@@ -181,19 +144,7 @@ def describe_file(path: Path, name: str = "") -> Part:
     }
 
 
-def main(arguments: list[str]) -> None:
-    """Write a list."""
-    match arguments:
-        case ["image", file, python]:
-            bom, made = list_image(Path(python).absolute()), Path(file)
-        case ["wheel", file]:
-            name = "-".join(Path(file).name.split("-")[:2])
-            bom, made = list_wheel(Path(file)), Path(file).with_name(f"{name}.cdx.json")
-        case _:
-            sys.exit(__doc__)
-    made.write_text(f"{json.dumps(bom, indent=1)}\n", encoding="utf-8")
-    sys.stdout.write(f"{made}\n")
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    made, its_python = map(Path, sys.argv[1:])
+    content = json.dumps(list_image(its_python.absolute()), indent=1)
+    made.write_text(f"{content}\n", encoding="utf-8")

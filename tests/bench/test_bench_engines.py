@@ -72,11 +72,9 @@ def test_the_limit_is_the_best_engine_at_the_precision(
     ],
 )
 def test_bf16_is_measured_where_the_cpu_computes_it(
-    flags: str, engines: tuple[Engine, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    flags: str, engines: tuple[Engine, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cpuinfo = tmp_path / "cpuinfo"
-    cpuinfo.write_text(f"processor\t: 0\nflags\t\t: {flags}\nbugs\t\t: avx512_bf16\n")
-    monkeypatch.setattr(sessions, "CPUINFO", cpuinfo)
+    monkeypatch.setattr(sessions, "processor", lambda: flags)
     assert sessions.engines_at("auto") == engines
     assert sessions.engines_at("exact") == (Engine.ONNXRUNTIME, Engine.OPENVINO_F32)
 

@@ -212,10 +212,10 @@ def test_on_a_base_with_nvidia_s_triton_that_one_is_used(image: str, tmp_path: P
 LOAD_CUDA = """
 import ctypes, sys
 from pathlib import Path
-from backends.onnxruntime.session import OnnxSession
+from backends.onnxruntime.session import open_model, session_options
 from backends.onnxruntime.session_settings import session_settings
 file = Path("model_repository/bert_base/1/model.onnx")
-OnnxSession(file, session_settings({}), [("CUDAExecutionProvider", {})])
+open_model(file, session_options(session_settings({})), [("CUDAExecutionProvider", {})])
 for path in Path(sys.prefix).glob("lib/python3*/site-packages/nvidia/*/lib/lib*.so*"):
     try:
         ctypes.CDLL(path)

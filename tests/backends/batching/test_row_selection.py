@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from backends.batching.item import ByRows, Item, PaddedTensors, RequestError, Rows
+from backends.batching.item import ByRows, Item, PaddedTensors, RequestError, RunRows
 from backends.batching.run_items import run_items
 from tests.support.triton.batching import Array, TextsByRows, text, values
 
@@ -101,7 +101,7 @@ def test_rows_of_an_output_of_another_length_are_those_of_its_own() -> None:
     run = TextsByRows()
 
     def by_rows(
-        inputs: Mapping[str, Array], outputs: Sequence[str], rows: Mapping[str, Rows]
+        inputs: Mapping[str, Array], outputs: Sequence[str], rows: Mapping[str, RunRows]
     ) -> dict[str, Array]:
         raise ValueError("it is not as long")
 

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from backends.batching.item import Rows
+from backends.batching.item import RunRows
 from backends.openvino.session import OpenVinoSession
 from tests.support.models import onnx_models
 from tests.support.models.onnx_models import FLOAT
@@ -84,7 +84,7 @@ def test_rows_are_those_of_the_whole(end: str, tmp_path: Path) -> None:
         whole = session.run({"x": X}, ["y"])["y"]
         assert whole.shape == (2, 3, 9)
         np.testing.assert_allclose(whole, expected, atol=1e-5)
-        few = session.run({"x": X}, ["y"], {"y": Rows((2, 3), [4, 0, 4])})["y"]
+        few = session.run({"x": X}, ["y"], {"y": RunRows((2, 3), [4, 0, 4])})["y"]
         np.testing.assert_allclose(few, expected.reshape(6, 9)[[4, 0, 4]], atol=1e-5)
     for shape in ((0, 3), (2, 0)):
         nothing = np.empty((*shape, 4), np.float32)
@@ -98,7 +98,7 @@ def test_rows_of_one_output_come_beside_all_of_another(tmp_path: Path) -> None:
     made.graph.output.append(z)
     session = opened(made, tmp_path)
     assert set(session.by_rows.outputs) == {"y", "z"}
-    came = session.run({"x": X}, ["z", "y"], {"y": Rows((2, 3), [5])})
+    came = session.run({"x": X}, ["z", "y"], {"y": RunRows((2, 3), [5])})
     np.testing.assert_allclose(came["y"], [X[1, 2] @ MATRIX], atol=1e-5)
     np.testing.assert_allclose(came["z"], X @ wide, atol=1e-5)
     assert [*session.run({"x": X}, ["z"])] == ["z"]
@@ -107,7 +107,7 @@ def test_rows_of_one_output_come_beside_all_of_another(tmp_path: Path) -> None:
 def test_rows_counted_in_other_dimensions_are_refused(tmp_path: Path) -> None:
     session = opened(ENDS["a bias"](), tmp_path)
     with pytest.raises(ValueError, match=r"\[3, 2\], but there are \[2, 3\]"):
-        session.run({"x": X}, ["y"], {"y": Rows((3, 2), [0])})
+        session.run({"x": X}, ["y"], {"y": RunRows((3, 2), [0])})
 
 
 def test_the_models_own_head_is_one() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from backends.batching.item import ByRows, Item, PaddedTensors, Rows
+from backends.batching.item import ByRows, Item, PaddedTensors, RunRows
 from backends.batching.run_items import run_items
 
 Array = np.ndarray[Any, Any]
@@ -72,7 +72,7 @@ class TextsByRows(Texts):
         self.asked: list[dict[str, list[int]]] = []
 
     def few(
-        self, inputs: Mapping[str, Array], outputs: Sequence[str], rows: Mapping[str, Rows]
+        self, inputs: Mapping[str, Array], outputs: Sequence[str], rows: Mapping[str, RunRows]
     ) -> dict[str, Array]:
         self.asked.append({name: some.numbers for name, some in rows.items()})
         answers = self(inputs, outputs)

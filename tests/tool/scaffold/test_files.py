@@ -169,7 +169,7 @@ def test_what_is_written_has_the_sizes_of_the_server_and_says_what_was_not_asked
     assert '{ name: "next" data_type: TYPE_FP32 dims: [ 1, 1, 4 ] }' in config
     assert "loaded, but not asked: it fails on zeros of the least size ('new': " in said
     file = MINE / "new" / "1" / "model.onnx"
-    served = OnnxSession(file, session_settings({}), [("CPUExecutionProvider", {})])
+    served = OnnxSession(file, session_settings({}))
     assert OnnxFile(file).signature == served.signature
 
 
