@@ -16,7 +16,7 @@ from clients.base import Client, Environment, Payload
 from clients.errors import ClientDisabled, ModelFailed, TensorsRefused, UnknownModel, UnknownVersion
 from clients.families.base.dispatch_toml import FILE
 from clients.families.base.family import client_class
-from clients.model_files.config_text import read_folder
+from clients.model_files.config_text import Message, read_folder
 from clients.model_files.crash_causes import DEFAULT_MAX_BATCH_SIZE
 from clients.plugins.discovery import classes_of_file, sources
 from clients.plugins.registry import Registry, find_client, take
@@ -24,7 +24,7 @@ from clients.plugins.validation import declaration_fault, object_fault
 from clients.request import Request, SequencePart
 from clients.tensors.classes import classify
 from clients.tensors.client import examples_of
-from clients.tensors.signature import refuse_wrong_tensors
+from clients.tensors.signature import DTYPES, refuse_wrong_tensors
 from clients.triton.server import NO_HINTS, Hints, Inference, Signature, Tensors, TensorSpec
 
 TIME_S = 60.0  # for one answer
@@ -164,6 +164,7 @@ class OnnxModels(Inference):
         names = list(outputs or classes) or [one.name for one in session.get_outputs()]
         given = {name: as_taken(array) for name, array in inputs.items()}
         refuse_wrong_tensors(given, signature)
+        given |= initial_states(read_folder(self.folder / model), batched=batched)
         for name, array in given.items():  # see `as_triton_has`
             if array.shape[ranks.get(name, array.ndim) :] == (1,):
                 given[name] = array.reshape(array.shape[:-1])
@@ -193,6 +194,8 @@ class OnnxModels(Inference):
             any_size = all(sizes(one.shape)[:1] == (-1,) for one in (*inputs, *outputs))
             most = DEFAULT_MAX_BATCH_SIZE if any_size else 0
 
+        states = initial_states(config, batched=most > 0)
+
         def specs(kind: str, nodes: Sequence[Any], *, optional: bool = False) -> list[TensorSpec]:
             listed = {one.text("name"): one.texts("dims") for one in config.messages(kind)}
             batch = (-1,) if most else ()
@@ -206,6 +209,7 @@ class OnnxModels(Inference):
                     optional=optional,
                 )
                 for one in nodes
+                if one.name not in states
             ]
 
         defaults = specs("input", session.get_overridable_initializers(), optional=True)
@@ -227,6 +231,23 @@ class OnnxModels(Inference):
         if file not in self._sessions:
             self._sessions[file] = onnxruntime.InferenceSession(file)
         return self._sessions[file]
+
+
+def initial_states(config: Message, *, batched: bool) -> dict[str, npt.NDArray[Any]]:
+    """Return the inputs that a model gets from its sequence, at its beginning: zeros."""
+    states = [
+        one
+        for batching in config.messages("sequence_batching")
+        for one in batching.messages("state")
+    ]
+    dims = [(one.messages("initial_state") or [one])[0].texts("dims") for one in states]
+    return {
+        one.text("input_name"): np.zeros(
+            ([1] if batched else []) + [max(1, int(size)) for size in sizes],
+            DTYPES[one.text("data_type").removeprefix("TYPE_")],
+        )
+        for one, sizes in zip(states, dims, strict=True)
+    }
 
 
 def datatype(kind: str) -> str:

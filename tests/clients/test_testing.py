@@ -101,6 +101,17 @@ def test_a_scalar_has_the_one_dimension_that_triton_wants(models: OnnxModels) ->
         assert caught.value.hint.startswith(f"send the same data as {shape}")
 
 
+def test_a_model_gets_its_state_as_at_the_beginning_of_a_sequence(models: OnnxModels) -> None:
+    onnx_models.running(models.folder / "running" / "1" / "model.onnx")
+    state = 'input_name: "sum" output_name: "next" data_type: TYPE_FP32 dims: [1]'
+    config = f"max_batch_size: 4\nsequence_batching {{ state {{ {state} }} }}\n"
+    (models.folder / "running" / "config.pbtxt").write_text(config)
+    (only,) = models.signature("running", timeout=9).inputs
+    assert only.name == "x"
+    answered = models.infer("running", {"x": np.array([[7]], np.float32)}, timeout=9)
+    assert answered["y"].tolist() == [[7]]
+
+
 def test_a_version_is_a_text(models: OnnxModels) -> None:
     given = {"x": np.ones((1, 2), np.float32)}
     models.infer("numbers", given, version="1", timeout=9)
