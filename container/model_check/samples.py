@@ -1,4 +1,4 @@
-"""Pictures, texts and payloads of a folder, as the client of a model takes them."""
+"""Pictures, sounds, texts and payloads of a folder, as the client of a model takes them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from clients.request import Media, Request
 from container.trouble import Trouble
 
 PICTURES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif"})
+SOUNDS = frozenset({".wav", ".flac", ".ogg", ".mp3"})
 EXPECTED = (
-    "expected pictures (.jpg, .png, .webp, .bmp, .gif), .txt files with a text in each line, or "
-    ".json files with a payload or a list of them"
+    "expected pictures (.jpg, .png, .webp, .bmp, .gif), sounds (.wav, .flac, .ogg, .mp3), .txt "
+    "files with a text in each line, or .json files with a payload or a list of them"
 )
 
 TIME_S = 600.0  # for one sample: only the author waits for it
@@ -27,10 +28,10 @@ TIME_S = 600.0  # for one sample: only the author waits for it
 
 @dataclass(frozen=True)
 class Sample:
-    """A picture, a text or a payload that a caller could send."""
+    """A picture, a sound, a text or a payload that a caller could send."""
 
     name: str  # its file, and its place in it where that holds several
-    read: Callable[[], Media | Payload]  # a picture only then: not all may fit into memory
+    read: Callable[[], Media | Payload]  # a file only then: not all may fit into memory
 
 
 def samples_in(folder: Path) -> list[Sample]:
@@ -57,8 +58,9 @@ def of_file(path: Path, name: str) -> Iterator[Sample]:
     """
     kind = path.suffix.lower()
     try:
-        if kind in PICTURES:
-            yield Sample(name, lambda: Media("picture", path.read_bytes()))
+        if kind in PICTURES | SOUNDS:
+            media = "picture" if kind in PICTURES else "audio"
+            yield Sample(name, lambda: Media(media, path.read_bytes()))
         elif kind == ".txt":
             for number, line in enumerate(text_of(path).split("\n"), start=1):
                 if line.strip():

@@ -107,7 +107,7 @@ NAMES = Kind(
 )
 TABLE = Kind("a table", lambda value: isinstance(value, dict))
 PAYLOADS = Kind(
-    "a list of payloads, of texts or of names of pictures",
+    "a list of payloads, of texts or of names of files",
     lambda value: is_list(value, lambda one: TABLE.fits(one) or TENSOR.fits(one)) and bool(value),
 )
 
@@ -133,7 +133,7 @@ class Keys:
         TABLE, "a payload that works, in place of the family's own", None
     )
     examples: tuple[Mapping[str, Any] | str, ...] = key(
-        PAYLOADS, "several; pictures are files in the folder", ()
+        PAYLOADS, "several; pictures and sounds are files in the folder", ()
     )
     parameters: Mapping[str, Any] | None = key(
         TABLE, "defaults for what callers may set in `parameters`", None
