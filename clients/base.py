@@ -25,7 +25,7 @@ from clients.images.pictures import (
     room,
 )
 from clients.parameters import FORMAT, Parameter
-from clients.request import Media, Request, Rows, current, values_of
+from clients.request import Media, Request, SentRows, current, values_of
 from clients.sound.decoding import Samples, decode_sound, read_samples
 from clients.tensors.nested import as_numbers
 from clients.tensors.quoting import brief, encodable
@@ -224,7 +224,7 @@ class Client(ABC):
         """The fields of a payload that the cells of a row are, in their order; none: no rows."""
         return self.pair_fields or ([self.media["text"]] if "text" in self.media else [])
 
-    def payloads_of_rows(self, table: Rows) -> list[Payload]:
+    def payloads_of_rows(self, table: SentRows) -> list[Payload]:
         """Return the payload of each row of a table, as of CSV.
 
         Raises:

@@ -34,7 +34,7 @@ class Media:
 
 
 @dataclass(frozen=True)
-class Rows:
+class SentRows:
     """The rows of a table that was sent, each a list of cells; there is at least one."""
 
     rows: Sequence[Sequence[Any]]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from clients.base import Payload
-from clients.request import Media, Rows
+from clients.request import Media, SentRows
 
 if TYPE_CHECKING:
     from clients.errors import InferenceError
@@ -20,9 +20,9 @@ class ModelRequest:
     """A request to one model."""
 
     modelname: str  # the name of the client, or an alias
-    # One payload, or the payloads of a list; `Media` for a file that came as it is, and one `Rows`
-    # for all rows of a table.
-    payloads: list[Payload | Media | Rows | Stored]
+    # One payload, or the payloads of a list; `Media` for a file that came as it is, and one
+    # `SentRows` for all rows of a table.
+    payloads: list[Payload | Media | SentRows | Stored]
     is_list: bool = False  # whether the payload came as a list, so that the result is one too
     # Those in the body; the client checks them.
     parameters: Mapping[str, Any] = field(default_factory=dict)

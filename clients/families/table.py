@@ -30,7 +30,6 @@ from clients.families.base.row_input import (
     is_label,
     is_row,
     read_plan,
-    refuse_cells,
 )
 from clients.tensors.elements import join_columns, row_values
 from clients.tensors.scores import probabilities_of
@@ -164,7 +163,7 @@ class Table(RowClient, Family[RowKeys, AnswerPlan]):
             return column
         column = replace(column, missing=value)
         try:
-            refuse_cells([column.value(None)], [column])
+            column.check(None)
         except BadPayload as error:
             what = f"has {value!r} for {column.name}"
             fix = f"write {error.hint.removeprefix('expected ')}"

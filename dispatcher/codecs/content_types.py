@@ -14,7 +14,7 @@ from flask import Request, g
 
 from clients.errors import TooManyRequests
 from clients.images.pictures import LINE_ENDS_TAKEN_OUT, lost_its_line_ends
-from clients.request import Media, Rows
+from clients.request import Media, SentRows
 from dispatcher.codecs.csv_rows import parse_rows
 from dispatcher.codecs.forms import read_form
 from dispatcher.codecs.json_request import (
@@ -190,7 +190,7 @@ def read_csv(request: Request, metadata: Metadata) -> InferenceRequest:
     header = HEADERS.get(request.mimetype_params.get("header", "").lower())
     return ModelRequest(
         metadata.require_modelname(),
-        [Rows(rows, header, file=request.get_data())],
+        [SentRows(rows, header, file=request.get_data())],
         is_list=True,
         modelversion=parse_version(metadata.modelversion or None),
     )

@@ -11,7 +11,7 @@ from contextlib import closing
 from typing import IO, Any
 
 from clients.errors import DeadlineExceeded, InferenceError, TooManyRequests
-from clients.request import SEQUENCE_NAMES, Rows
+from clients.request import SEQUENCE_NAMES, SentRows
 from clients.tensors.quoting import brief
 from dispatcher.codecs.media import UTF_16_MARKS, utf_16_error
 from dispatcher.codecs.metadata import TIMEOUT_PARAMETER, Metadata
@@ -242,13 +242,13 @@ def read_model_request(
 
 
 def read_payloads(payload: Any) -> tuple[list[Any], bool]:
-    """Return the payloads of a request, and whether they are a list; one `Rows` for rows."""
+    """Return the payloads of a request, and whether they are a list; one `SentRows` for rows."""
     check_type(payload, "payload", dict | list, "an object, or a list of objects")
     if isinstance(payload, dict):
         return [payload], False
     check_length(payload, "payload", MAX_BATCH)
     if are_rows(payload):
-        return [Rows(payload, header=False, of_csv=False)], True
+        return [SentRows(payload, header=False, of_csv=False)], True
     for position, one in enumerate(payload):
         check_type(one, f"payload[{position}]", dict, "an object")
     return payload, True

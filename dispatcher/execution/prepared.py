@@ -29,7 +29,7 @@ from clients.request import (
     Media,
     Once,
     Request,
-    Rows,
+    SentRows,
     SequencePart,
     Timings,
     current,
@@ -258,7 +258,7 @@ class PreparedRequest:
             place = str(payload.location)
             text = error.message if place in error.message else f"{place}: {error.message}"
             error = contract_class(error)(text, hint=error.hint)
-        rows = is_list and isinstance(asked[0], Rows)
+        rows = is_list and isinstance(asked[0], SentRows)
         place = f"row[{position}]" if rows else self.model_request.place(position)
         return with_place(error, place) if is_list else error
 
@@ -299,7 +299,7 @@ def prepare(
     table = model_request.payloads[0] if model_request.is_list else None
     if model_request.tensors:
         client = TensorClient(lookup.environment, client.served_by, client.check_tensors)
-    elif isinstance(table, Rows) and isinstance(client, TensorClient):
+    elif isinstance(table, SentRows) and isinstance(client, TensorClient):
         client = RowClient(lookup.environment, client.served_by)
     parameters = dict(model_request.parameters)
     sequence = None
@@ -329,7 +329,7 @@ def prepare(
     refuse_unread(model_request, client)
     with request.active(), client_errors:
         given: list[Any]
-        if isinstance(table, Rows):
+        if isinstance(table, SentRows):
             given = payloads_of_rows(table, client)
         else:
             given = [
@@ -344,7 +344,7 @@ def prepare(
     return replace(prepared, payloads=prepared.opened(given, 0, deadline))
 
 
-def payloads_of_rows(table: Rows, client: Client) -> list[Payload]:
+def payloads_of_rows(table: SentRows, client: Client) -> list[Payload]:
     """Return the payload of each row; an error in one names its place."""
     try:
         return client.payloads_of_rows(table)

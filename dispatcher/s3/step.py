@@ -12,7 +12,7 @@ from typing import Any
 
 from clients.base import Payload
 from clients.errors import BadPayload, BadRequest, InferenceError
-from clients.request import Media, Rows
+from clients.request import Media, SentRows
 from dispatcher.codecs.content_types import LargeBodies
 from dispatcher.codecs.responses import encode
 from dispatcher.model_request import InferenceRequest, ModelRequest, RequestList, SeveralModels
@@ -111,8 +111,8 @@ class Step:
         return replace(asked, payloads=payloads, output=self.output(asked, payloads, reads, texts))
 
     def payload(
-        self, payload: Payload | Media | Rows | Stored, reads: Reads
-    ) -> Payload | Media | Rows | Stored:
+        self, payload: Payload | Media | SentRows | Stored, reads: Reads
+    ) -> Payload | Media | SentRows | Stored:
         if not isinstance(payload, Mapping) or self.places.fields.isdisjoint(payload):
             return payload
         others = {name: value for name, value in payload.items() if name not in self.places.fields}
@@ -121,7 +121,7 @@ class Step:
     def output(
         self,
         asked: ModelRequest,
-        payloads: list[Payload | Media | Rows | Stored],
+        payloads: list[Payload | Media | SentRows | Stored],
         reads: Reads,
         texts: Mapping[str, str],
     ) -> Output | None:

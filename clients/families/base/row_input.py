@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from clients.base import Client, Environment, Payload, as_wide
-from clients.errors import BadPayload, ModelFailed, UnsupportedMedia, place_error
-from clients.request import Rows
+from clients.errors import BadPayload, ModelFailed, UnsupportedMedia
+from clients.request import SentRows
 from clients.tensors.elements import INFINITIES, convert, rows_of
 from clients.tensors.quoting import brief
 from clients.tensors.signature import DTYPES, Array
@@ -16,14 +16,10 @@ from clients.triton.server import Signature, TensorSpec
 
 MISSING = ("", "nan", "na", "null")
 """How programs write a missing number into CSV, in lower case: pandas, NumPy, R and databases."""
-WORDS = {
-    **dict.fromkeys(("inf", "+inf", "infinity"), INFINITIES[0]),
-    **dict.fromkeys(("-inf", "-infinity"), INFINITIES[1]),
-}
+TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 MOST_COLUMNS = 16_384  # where the model takes any number; as many as Excel has
 TEXT = "text"  # the type of a column
 FLOATS = ("FP16", "FP32", "FP64")
-TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
 
 @dataclass(frozen=True)
@@ -42,47 +38,57 @@ class Column:
     @property
     def is_plain(self) -> bool:
         """Whether a value is given to the model as it is, and a missing one as NaN."""
-        return "FP" in self.datatype and not self.categories and self.missing is None
+        return self.datatype in FLOATS and not self.categories and self.missing is None
 
     def read(self, cell: str) -> Any:
-        """Return the value of a cell of CSV; `None` for an empty one.
+        """Return the value of a cell of CSV, `None` for a missing one.
 
-        Raises ValueError: it is no number.
+        Raises BadPayload: it is no number.
         """
         if self.is_text:
             return cell or None
         word = cell.strip().lower()
         if word in MISSING:
             return None
-        if not word.isascii() or "_" in word:  # Python takes 1_000 for a number
-            raise ValueError(cell)
-        if self.datatype == "BOOL":
-            if word not in TRUTHS:
-                raise ValueError(cell)
+        if self.datatype == "BOOL" and word in TRUTHS:
             return TRUTHS[word]
-        if "FP" in self.datatype:
-            return WORDS[word] if word in WORDS else float(word)
-        number = float(word)  # a program that knows missing values writes 30 as 30.0
-        return int(number) if number.is_integer() and "." in word else int(word)
+        try:
+            number = float(word.replace("_", "?"))  # Python takes 1_000 for a number
+        except ValueError as error:
+            hint = "expected a number with the digits 0 to 9 and a point, or an empty cell"
+            raise BadPayload(f"`{self.name}` is {brief(cell)}", hint=hint) from error
+        if self.datatype in FLOATS:
+            return INFINITIES[number < 0] if word.endswith(("inf", "infinity")) else number
+        # A program that knows missing values writes 30 as 30.0.
+        return (
+            int(word) if word.lstrip("+-").isdigit() else int(number) if number % 1 == 0 else number
+        )
 
     def value(self, given: Any) -> Any:
         """Return what the model gets for a value of a caller.
 
         Raises BadPayload: it is missing, or none of the categories.
         """
-        if given is None and (given := self.missing) is None:
-            if "FP" in self.datatype:
-                return None  # which becomes NaN
+        given = self.missing if given is None else given
+        if given is None and self.datatype not in FLOATS:
             raise BadPayload(
                 f"`{self.name}` is missing, for which {self.datatype} has no value",
                 hint=f"send one, or write one into dispatch.toml: missing = {{ {self.name} = … }}",
             )
-        if not self.categories:
+        if given is None or not self.categories:
             return given
         if not isinstance(given, str) or given not in self.categories:
             known = ", ".join(self.categories)
             raise BadPayload(f"`{self.name}` is {brief(given)}", hint=f"expected one of {known}")
         return self.categories[given]
+
+    def check(self, given: Any) -> None:
+        """Raise BadPayload for a value that the model does not take."""
+        try:
+            convert([self.value(given)], self.datatype, self.name)
+        except BadPayload as error:
+            message = error.message.replace("[0]` is", "` is", 1)
+            raise BadPayload(message, hint=error.hint) from error
 
 
 @dataclass(frozen=True)
@@ -109,18 +115,16 @@ class RowPlan:
         Raises BadPayload: a value does not suit its column.
         """
         special = [(at, one) for at, one in enumerate(self.columns) if not one.is_plain]
-        if special:
-            rows = each_row(rows, lambda row: with_values(row, special))
+        changed = [list(row) for row in rows] if special else rows
+        for row in changed if special else ():
+            for at, column in special:
+                row[at] = column.value(row[at])  # type: ignore[index]
         found: dict[str, Array] = {}
         at = 0
         for spec, width in zip(self.inputs, self.widths, strict=True):
-            flat = [value for row in rows for value in row[at : at + width]]
-            try:
-                array = convert(flat, spec.datatype, spec.name)
-            except BadPayload:
-                each_row(rows, lambda row: refuse_cells(row, self.columns))
-                raise
-            found[spec.name] = array.reshape((len(rows), width) if len(spec.shape) == 2 else -1)
+            flat = [value for row in changed for value in row[at : at + width]]
+            shape = (len(rows), width) if len(spec.shape) == 2 else (len(rows),)
+            found[spec.name] = convert(flat, spec.datatype, spec.name).reshape(shape)
             at += width
         return found
 
@@ -131,14 +135,11 @@ def read_plan(signature: Signature) -> RowPlan:
     Raises ValueError: it takes something else; the text says what.
     """
     inputs = [spec for spec in signature.inputs if not spec.optional]
-    widths = []
-    for spec in inputs:
-        width = spec.shape[-1] if len(spec.shape) == 2 else 1
-        if len(spec.shape) not in (1, 2) or spec.shape[0] not in (1, -1) or width == 0:
+    widths = [spec.shape[-1] if len(spec.shape) == 2 else 1 for spec in inputs]
+    for spec, width in zip(inputs, widths, strict=True):
+        is_row = len(spec.shape) in (1, 2) and spec.shape[0] in (1, -1) and width
+        if not is_row or spec.datatype not in DTYPES or (width == -1 and len(inputs) > 1):
             raise ValueError(f"`{spec.name}` {list(spec.shape)} is no row of cells")
-        if spec.datatype not in DTYPES or (width == -1 and len(inputs) > 1):
-            raise ValueError(f"`{spec.name}` {spec.datatype} {list(spec.shape)} has no columns")
-        widths.append(width)
     if not inputs:
         raise ValueError("it has no inputs")
     if -1 in widths:
@@ -151,34 +152,6 @@ def columns_of(spec: TensorSpec, width: int) -> list[Column]:
     """Return the columns of an input: by its own name, or where it has several by numbers."""
     names = [spec.name] if width == 1 else [f"{spec.name}_{at}" for at in range(width)]
     return [Column(name, spec.datatype) for name in names]
-
-
-def with_values(row: Sequence[Any], columns: Sequence[tuple[int, Column]]) -> Sequence[Any]:
-    """Return a row as the model gets it; `columns` are those that change values."""
-    changed = list(row)
-    for at, column in columns:
-        changed[at] = column.value(row[at])
-    return changed
-
-
-def refuse_cells(row: Sequence[Any], columns: Sequence[Column]) -> None:
-    """Raise BadPayload for a value that does not suit its column."""
-    for value, column in zip(row, columns, strict=True):
-        try:
-            convert([value], column.datatype, column.name)
-        except BadPayload as error:
-            raise BadPayload(f"`{column.name}` is {brief(value)}", hint=error.hint) from error
-
-
-def each_row(rows: Sequence[Any], read: Callable[[Any], Any]) -> list[Any]:
-    """Apply `read` to every row; an error gets the place of its row."""
-    done = []
-    for place, row in enumerate(rows):
-        try:
-            done.append(read(row))
-        except BadPayload as error:
-            raise place_error(error, place) from error
-    return done
 
 
 class RowClient(Client):
@@ -211,32 +184,27 @@ class RowClient(Client):
         try:
             return read_plan(self.signature())
         except ValueError as error:
-            raise UnsupportedMedia(
-                f"rows of a table came, but {error}",
-                hint="the model takes tensors: in JSON, or one as application/x-npy",
-            ) from error
+            hint = "the model takes tensors: in JSON, or one as application/x-npy"
+            raise UnsupportedMedia(f"rows of a table came, but {error}", hint=hint) from error
 
-    def payloads_of_rows(self, table: Rows) -> list[Any]:
+    def payloads_of_rows(self, table: SentRows) -> list[Any]:
         plan = self.row_plan().for_width(max(1, len(table.rows[0])))
-        columns = plan.columns
-        known = [one.name for one in columns]
+        known = [one.name for one in plan.columns]
         if table.header is None:
-            table = replace(table, header=has_header(table, columns))
+            table = replace(table, header=has_header(table.rows[0], plan.columns))
         if table.header and not plan.is_named:  # the names in the header are as good as any
             known = [str(one).strip() for one in as_wide(table.rows[0], known)]
         names, rows = table.by_name(known)
-        if not table.header:
-            names = known
-        places = {name: at for at, name in enumerate(names)}
+        places = {name: at for at, name in enumerate(names if table.header else known)}
         if lacking := [name for name in known if name not in places]:
             raise BadPayload(f"the header lacks {brief(lacking[0])}", hint="name every column")
-        order = [places[name] for name in known]
+        order = [(places[name], one) for name, one in zip(known, plan.columns, strict=True)]
 
         def read(row: Sequence[Any]) -> list[Any]:
-            cells = [as_wide(row, names)[at] for at in order]
-            return read_cells(cells, columns) if table.of_csv else cells
+            cells = as_wide(row, [*places])
+            return [one.read(cells[at]) if table.of_csv else cells[at] for at, one in order]
 
-        return each_row(rows, read)
+        return self.each(rows, read)
 
     def row(self, payload: Payload | Sequence[Any], columns: Sequence[Column]) -> Sequence[Any]:
         """Return the values of a payload, in the order of the columns."""
@@ -244,10 +212,10 @@ class RowClient(Client):
         if not isinstance(payload, Mapping):
             return as_wide(payload, names)
         if payload.keys() != {*names}:
-            lacking = [f"lacks {brief(name)}" for name in names if name not in payload]
-            unknown = [f"has an unknown field {brief(name)}" for name in payload.keys() - {*names}]
+            unknown, lacking = payload.keys() - {*names}, {*names} - payload.keys()
+            what = "has an unknown field" if unknown else "lacks"
             raise BadPayload(
-                f"the payload {(unknown or lacking)[0]}",
+                f"the payload {what} {brief(min(unknown or lacking))}",
                 hint=f"it has {', '.join(names)}; null is a missing value",
             )
         return [payload[name] for name in names]
@@ -258,12 +226,14 @@ class RowClient(Client):
     def inference_batch(self, payloads: Sequence[Payload]) -> list[Any]:
         plan = self.row_plan().for_width(len(payloads[0]))
         rows = self.each(payloads, lambda payload: self.row(payload, plan.columns))
-        outputs = self.infer(plan.tensors(rows))
-        for name, array in outputs.items():
-            if len(array) != len(rows):
-                raise ModelFailed(
-                    f"output `{name}` has shape {list(array.shape)} for {len(rows)} rows"
-                )
+        try:
+            tensors = plan.tensors(rows)
+        except BadPayload:  # say which value of which row
+            self.each(rows, lambda row: [*map(Column.check, plan.columns, row)])
+            raise
+        outputs = self.infer(tensors)
+        if wrong := [name for name, array in outputs.items() if len(array) != len(rows)]:
+            raise ModelFailed(f"output `{wrong[0]}` has not a row for each of {len(rows)} rows")
         return self.answers(outputs)
 
     def answers(self, outputs: Mapping[str, Array]) -> list[Any]:
@@ -271,38 +241,20 @@ class RowClient(Client):
         return rows_of(outputs)
 
 
-def has_header(table: Rows, columns: Sequence[Column]) -> bool:
-    """Whether the first row of CSV has the names of columns, or no number where all are numbers."""
-    first = [str(cell).strip() for cell in table.rows[0]]
-    if not table.of_csv or {*first} <= {one.name for one in columns}:
-        return table.of_csv
-    if any(one.is_text for one in columns):
-        return False
-    return not any(is_value(cell) for cell in first)
+def has_header(first: Sequence[str], columns: Sequence[Column]) -> bool:
+    """Whether a row of CSV has the names of columns, or no number where all are numbers."""
+    if {cell.strip() for cell in first} <= {one.name for one in columns}:
+        return True
+    return not any(one.is_text for one in columns) and not any(map(is_value, first))
 
 
 def is_value(cell: str) -> bool:
     """Whether a cell may be a number, or a missing one."""
     try:
         Column("", "FP64").read(cell)
-    except ValueError:
+    except BadPayload:
         return False
     return True
-
-
-def read_cells(cells: Sequence[str], columns: Sequence[Column]) -> list[Any]:
-    """Return the values of a row of CSV."""
-    row = []
-    for cell, column in zip(cells, columns, strict=True):
-        try:
-            row.append(column.read(cell))
-        except ValueError as error:
-            number = "a number with the digits 0 to 9 and a point, or an empty cell"
-            expected = "true, false or an empty cell" if column.datatype == "BOOL" else number
-            raise BadPayload(
-                f"`{column.name}` is {brief(cell)}", hint=f"expected {expected}"
-            ) from error
-    return row
 
 
 def is_label(spec: TensorSpec) -> bool:

@@ -134,7 +134,7 @@ def test_an_answer_has_the_class_and_numbers_by_name(
     ("toml", "signature", "words"),
     [
         ("", table({"x": ("FP32", (-1, 3, 8))}), "`x` [-1, 3, 8] is no row of cells"),
-        ("", table({"x": ("FP32", (-1, -1)), "y": ("FP32", (-1, 1))}), "has no columns"),
+        ("", table({"x": ("FP32", (-1, -1)), "y": ("FP32", (-1, 1))}), "`x` [-1, -1] is no row"),
         ('columns = ["a", "b"]', ONE, "`columns` has 2: a, b; the model takes 3"),
         ('columns = ["age", "city", "room"]', EACH, 'the inputs are "age", "city", "rooms"'),
         ('columns = { age = "text", city = "text", rooms = "number" }', EACH,
