@@ -14,11 +14,10 @@ from PIL import Image
 from clients.base import Payload
 from clients.errors import BadPayload, ModelFailed
 from clients.families.base.dispatch_toml import COUNT, key, one_of
-from clients.families.base.family import show_spec
+from clients.families.base.picture_input import PictureInput
 from clients.families.base.resized_input import MaskFamily, MaskKeys, PicturePlan, Sizes
 from clients.images.drawing import as_base64, as_file
 from clients.images.pictures import Picture, room
-from clients.triton.server import Signature
 
 BYTES_PER_PIXEL = 12  # of an answer while it is made: three channels, its file and that as base64
 WITH_FLOATS = 36  # where the model's numbers are as many: these, their shares, and whole ones
@@ -51,15 +50,15 @@ class PictureToPicture(MaskFamily[PictureToPictureKeys]):
 
     keys_type = PictureToPictureKeys
 
-    def fit(self, signature: Signature) -> PicturePlan:
-        taken = self.read_input(signature)
-        output, channels = self.planes(signature, taken)
-        if channels not in (1, 3, -1):
-            raise self.misfit(f"{show_spec(output)} is no picture of three channels, or one")
-        size = ANY_SIZE
-        if self.keys.size is not None or (taken.height, taken.width) != ANY_SIZE:
-            size = taken.size(self, "size")
-        return PicturePlan(taken, size, size, output.name)
+    def check_channels(self, count: int, where: str) -> None:
+        if count not in (1, 3, -1):
+            raise self.misfit(f"{where} is no picture of three channels, or one")
+
+    def size_of(self, taken: PictureInput) -> Sizes:
+        """Return the size that pictures are squeezed to; `ANY_SIZE` if they keep their own."""
+        if self.keys.size is None and (taken.height, taken.width) == ANY_SIZE:
+            return ANY_SIZE
+        return super().size_of(taken)
 
     @property
     def max_batch_size(self) -> int:

@@ -14,8 +14,7 @@ from PIL import Image
 from clients.base import Environment, Parameter, Payload
 from clients.errors import ModelFailed
 from clients.families.base.dispatch_toml import key, labels_key, one_of
-from clients.families.base.family import show_spec
-from clients.families.base.resized_input import MaskFamily, MaskKeys, PicturePlan, Sizes
+from clients.families.base.resized_input import MaskFamily, MaskKeys, Sizes
 from clients.images.drawing import (
     as_base64,
     as_file,
@@ -25,7 +24,6 @@ from clients.images.drawing import (
     save_picture,
 )
 from clients.images.pictures import room
-from clients.triton.server import Signature
 
 MOST_CLASSES = 256  # that the pixels of a PNG with a palette can tell apart
 BYTES_PER_PIXEL = 16  # of a mask while it is made: floats of two classes, and the mask twice
@@ -69,15 +67,11 @@ class Segmentation(MaskFamily[SegmentationKeys]):
         super().__init__(environment)
         self.labels = self.read_labels(numbers=True)
 
-    def fit(self, signature: Signature) -> PicturePlan:
-        taken = self.read_input(signature)
-        output, classes = self.planes(signature, taken)
-        if classes > MOST_CLASSES:
-            raise self.misfit(f"{show_spec(output)} has more than {MOST_CLASSES} classes")
-        if classes > 1:
-            self.count_labels(self.labels, classes, show_spec(output))
-        size = taken.size(self, "size")
-        return PicturePlan(taken, size, size, output.name)
+    def check_channels(self, count: int, where: str) -> None:
+        if count > MOST_CLASSES:
+            raise self.misfit(f"{where} has more than {MOST_CLASSES} classes")
+        if count > 1:
+            self.count_labels(self.labels, count, where)
 
     def inference_batch(self, payloads: Sequence[Payload]) -> list[Any]:
         return [self.answer(output, size) for output, size in self.outputs(payloads)]
@@ -87,7 +81,7 @@ class Segmentation(MaskFamily[SegmentationKeys]):
         found: dict[str, Any] = {"width": size[1], "height": size[0]}
         with room.taken(size[0] * size[1], self._environment.max_pixels, BYTES_PER_PIXEL):
             if len(output) == 1 and output.dtype.kind == "f":
-                alpha = np.asarray(cv2.resize(self.opacities(output[0]), size[::-1]))
+                alpha = enlarged(self.opacities(output[0]), size)
                 found["share"] = round(float(alpha.mean()) / 255, 6)
                 mask = Image.fromarray(alpha)
             else:
@@ -122,15 +116,14 @@ class Segmentation(MaskFamily[SegmentationKeys]):
         Raises ModelFailed: one is no class.
         """
         least, greatest = output.min(), output.max()
-        if least < 0 or greatest >= (len(self.labels) or MOST_CLASSES):
+        if not 0 <= least <= greatest < (len(self.labels) or MOST_CLASSES):
             raise ModelFailed(
                 f"the mask has classes from {least} to {greatest}",
                 hint="give `labels` a line for each class, from that of class 0 on",
             )
-        near = cv2.resize(output[0].astype(np.uint8), size[::-1], interpolation=cv2.INTER_NEAREST)
-        return np.asarray(near, np.uint8)
+        return enlarged(output[0].astype(np.uint8), size, cv2.INTER_NEAREST)
 
-    def best(self, output: npt.NDArray[Any], size: Sizes) -> Mask:
+    def best(self, scores: npt.NDArray[Any], size: Sizes) -> Mask:
         """Return the class of each pixel, from their scores: [classes, height, width].
 
         The scores are enlarged before the best is taken, as in transformers and torchvision; only
@@ -138,20 +131,22 @@ class Segmentation(MaskFamily[SegmentationKeys]):
 
         Raises ModelFailed: a score is not a number.
         """
-        self.count_labels(self.labels, len(output), "the output")
-        if len(output) > MOST_CLASSES or np.isnan(output).any():
+        self.count_labels(self.labels, len(scores), "the output")
+        if len(scores) > MOST_CLASSES or np.isnan(scores).any():
             raise ModelFailed("the mask has scores that are no numbers, or too many classes")
         classes, most = np.zeros(size, np.uint8), np.full(size, -np.inf, np.float32)
-        for index in np.unique(output.argmax(0)).tolist():
+        for index in np.unique(scores.argmax(0)).tolist():
             self.request.time_left()
-            scores = np.asarray(cv2.resize(output[index].astype(np.float32), size[::-1]))
-            classes[scores > most] = index
-            np.maximum(most, scores, out=most)
+            its = enlarged(scores[index].astype(np.float32), size)
+            classes[its > most] = index
+            np.maximum(most, its, out=most)
         return classes
 
     def shares(self, classes: Mask) -> list[dict[str, Any]]:
         """Return the share of each class that is there, the largest first."""
-        counts = {int(index): np.count_nonzero(classes == index) for index in np.unique(classes)}
+        counts = {
+            index: np.count_nonzero(classes == index) for index in np.unique(classes).tolist()
+        }
         ranked = sorted(counts.items(), key=lambda one: -one[1])
         return [self.named(index, count / classes.size, field="share") for index, count in ranked]
 
@@ -162,3 +157,8 @@ class Segmentation(MaskFamily[SegmentationKeys]):
         with room.kept():
             whole = lay_over(self.picture(payload), from_base64(result["mask"]))
             return save_picture(whole, media_type)
+
+
+def enlarged(array: npt.NDArray[Any], size: Sizes, way: int = cv2.INTER_LINEAR) -> npt.NDArray[Any]:
+    """Return [height, width] in the size of the picture."""
+    return np.asarray(cv2.resize(array, size[::-1], interpolation=way))

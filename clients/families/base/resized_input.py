@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -23,7 +24,7 @@ from clients.families.base.picture_input import (
 )
 from clients.images.pictures import EXAMPLE, Picture
 from clients.images.resizing import FILTERS, planes, resized
-from clients.triton.server import Signature, TensorSpec
+from clients.triton.server import Signature
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,16 +140,23 @@ class MaskFamily(ResizingFamily[M]):
             what = f'is "{self.keys.fit}", but the answer is of the whole rectangle'
             raise self.mistake("fit", what, 'write "stretch", or leave it out')
 
-    def planes(self, signature: Signature, taken: PictureInput) -> tuple[TensorSpec, int]:
-        """Return the output, and how many numbers it has for each pixel; -1 for any number.
-
-        Raises ClientDisabled: it has none for each pixel.
-        """
-        output = self.tensor(signature.outputs, "output")
+    def fit(self, signature: Signature) -> PicturePlan:
+        taken, output = self.read_input(signature), self.tensor(signature.outputs, "output")
         sizes = taken.rest_of(output)
         if len(sizes) not in (2, 3):
             raise self.misfit(f"{show_spec(output)} has no number for each pixel")
-        return output, sizes[CHANNELS_AT[taken.layout]] if len(sizes) == 3 else 1
+        channels = sizes[CHANNELS_AT[taken.layout]] if len(sizes) == 3 else 1
+        self.check_channels(channels, show_spec(output))
+        size = self.size_of(taken)
+        return PicturePlan(taken, size, size, output.name)
+
+    @abstractmethod
+    def check_channels(self, count: int, where: str) -> None:
+        """Raise ClientDisabled for an output with so many numbers for each pixel; -1 is any."""
+
+    def size_of(self, taken: PictureInput) -> Sizes:
+        """Return the height and width that pictures are squeezed to."""
+        return taken.size(self, "size")
 
     def outputs(self, payloads: Sequence[Payload]) -> list[tuple[npt.NDArray[Any], Sizes]]:
         """Return each output as [channels, height, width]."""
