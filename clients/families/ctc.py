@@ -21,7 +21,6 @@ from clients.families.base.picture_input import (
     picture_input,
 )
 from clients.images.pictures import EXAMPLE_LINE, Picture
-from clients.images.resizing import line_width
 from clients.tensors.scores import softmax
 from clients.triton.server import Signature
 
@@ -135,10 +134,11 @@ class Ctc(Family[CtcKeys, RecogniserPlan]):
         proportion = picture.shape[1] / picture.shape[0]
         any_width = taken.width == -1
         size = plan.height, self.padded(proportion, plan.height) if any_width else taken.width
-        pixels = taken.scaled_planes(taken.fitted(picture, size).shades)
+        box = taken.fitted(picture, size)
+        pixels = taken.scaled_planes(box.shades)
         if self.prepared.fit == "line" and not self.keys.padding:
-            across = 2 if taken.layout == "NCHW" else 1
-            pixels.swapaxes(0, across)[line_width(picture, size) :] = 0
+            columns = pixels.swapaxes(0, 2 if taken.layout == "NCHW" else 1)
+            columns[round(box.width * box.scale * box.wider) :] = 0
         return pixels
 
     def padded(self, proportion: float, height: int) -> int:

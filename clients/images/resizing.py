@@ -96,12 +96,6 @@ def planes(picture: Picture) -> Picture:
     return whole
 
 
-def line_width(picture: Picture, size: tuple[int, int]) -> int:
-    """Return the width of a line of text at the left of a rectangle of height and width."""
-    height, width = picture.shape[:2]
-    return min(size[1], math.ceil(size[0] * (width / height)))
-
-
 @dataclass(frozen=True)
 class Letterbox:
     """A picture in the rectangle of a model, with the way back to its own pixels."""
@@ -145,7 +139,8 @@ class Letterbox:
         wide, high = (max(1, whole_pixels(side * scale)) for side in (width, height))
         wider = 1.0
         if fit == "line":
-            scale, high, wide = size[0] / height, size[0], line_width(picture, size)
+            scale, high = size[0] / height, size[0]
+            wide = min(size[1], math.ceil(size[0] * (width / height)))
             wider = wide / width / scale
         left, top = (size[1] - wide) // 2, (size[0] - high) // 2
         if fit != "centre":

@@ -63,8 +63,8 @@ def compare(kind: str, expected: Any, got: Any, *, confidence: float = 0.0) -> A
         return entities(expected, got)
     if kind in ("segmentation", "picture-to-picture"):
         return pictures(expected, got)
-    if kind == "ctc":  # one answer, no list
-        return classes([expected], [got])
+    if kind == "ctc":
+        return lines(expected, got)
     return classes(expected, got)
 
 
@@ -95,6 +95,13 @@ def classes(expected: Any, got: Any) -> Agreement:
     blanks = bool(expected) and isinstance(expected[0], list)
     sides = (expected, got) if blanks else ([expected], [got])
     return worst_of([same_first(*map(by_class, pair)) for pair in zip(*sides, strict=True)])
+
+
+def lines(expected: Mapping[str, Any], got: Mapping[str, Any]) -> Agreement:
+    """Compare the texts of a line: letter by letter, whatever their scores are."""
+    if expected["text"] != got["text"]:
+        return different(f"the text is {got['text']!r}, not {expected['text']!r}")
+    return classes([expected], [got])
 
 
 def by_class(result: Sequence[Any]) -> dict[Any, float]:

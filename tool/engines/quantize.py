@@ -53,7 +53,8 @@ WIDE = 10.0  # limits that the median sample is off by, from which on nothing is
 SHOWN = 5
 
 LIMITS = {
-    **dict.fromkeys((*FIRST, "ctc"), f"the same first, probabilities within {PROBABILITY}"),
+    **dict.fromkeys(FIRST, f"the same first, probabilities within {PROBABILITY}"),
+    "ctc": f"the same text, its score within {PROBABILITY}",
     "token-classification": f"the same names in the text, probabilities within {PROBABILITY}",
     "detection": f"the same objects, IoU at least {LEAST_IOU}, scores within {PROBABILITY}",
     **dict.fromkeys(("embedding", "picture-embedding"), f"cosine at least {LEAST_COSINE}"),

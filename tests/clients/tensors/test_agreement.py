@@ -82,6 +82,15 @@ def test_answers_agree_by_the_first_and_by_probability() -> None:
     assert not compare("question-answering", one, other).passes
 
 
+def test_texts_of_a_line_agree_by_their_letters_and_their_score() -> None:
+    one = {"text": "Total", "score": 0.9}
+    assert compare("ctc", one, {"text": "Total", "score": 0.88}).passes
+    assert not compare("ctc", one, {"text": "Total", "score": 0.86}).passes
+    found = compare("ctc", one, {"text": "Tota1", "score": 0.9})
+    assert (found.passes, found.difference) == (False, math.inf)
+    assert found.worst == "the text is 'Tota1', not 'Total'"
+
+
 def test_words_agree_in_every_blank() -> None:
     one = [{"token": "a dog", "score": 0.5}, {"token": "a cat", "score": 0.2}]
     near = [{"token": "a dog", "score": 0.48}, {"token": "a cat", "score": 0.2}]
