@@ -8,11 +8,11 @@ import math
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from flask import Blueprint, Response
 from prometheus_client import CollectorRegistry, generate_latest
@@ -42,6 +42,52 @@ OK = 200
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 
+HELP = {
+    "dispatcher_build": "The version that runs, and the commit that its image was built from.",
+    "dispatcher_ready": "Whether /ping is 200.",
+    "dispatcher_triton_up": "Whether Triton gave its own metrics; with TRITON_URL whether it listed"
+    " its models.",
+    "dispatcher_api_keys_ok": "Whether the file of API keys can be used; if not, the previous keys"
+    " stay valid.",
+    "dispatcher_canary_ok": "Whether a model answered its example when it was last probed.",
+    "dispatcher_canary_age_seconds": "Seconds since a model was last probed.",
+    "dispatcher_restarts": "How often `serve` has restarted a program.",
+    "dispatcher_proxy_refusals": "Requests that NGINX has answered by itself, or given up before"
+    " their answer.",
+    "dispatcher_worker_resident_bytes": "Memory of each web worker.",
+    "dispatcher_cpu_seconds": "CPU seconds of the processes of a program, or of one of its models.",
+    "dispatcher_memory_bytes": "Memory of those processes; what they share counts once.",
+    "dispatcher_batch_size": "Items in each run of a model, by Triton's count: those of all"
+    " requests in a batch.",
+    "dispatcher_cache_hits": "Requests to a model that Triton's response cache has answered.",
+    "dispatcher_cache_misses": "Requests to a model that were not in Triton's response cache.",
+    "dispatcher_model_engine": "Which engine runs a model, and in which precision.",
+    "dispatcher_model_speedup_ratio": "Speed of a model relative to ONNX Runtime in f32, as"
+    " measured at its first load.",
+    "dispatcher_cpus": "CPUs that the container may use: those of its affinity, or its control"
+    " group's quota.",
+    "dispatcher_memory_limit_bytes": "Memory that the container may use: its control group's"
+    " limit, or the machine's memory.",
+    "dispatcher_memory_available_bytes": "Memory that the container may still use; files that the"
+    " kernel can drop count as such.",
+    "dispatcher_run_dir_size_bytes": "Size of the file system of RUN_DIR.",
+    "dispatcher_run_dir_free_bytes": "Free space of the file system of RUN_DIR.",
+    "dispatcher_jobs_waiting": "Jobs that wait or run.",
+    "dispatcher_jobs_limit": "How many jobs may wait or run.",
+}
+
+M = TypeVar("M", bound=Metric)
+
+
+def family(kind: Callable[..., M], name: str, *labels: str) -> M:
+    """Return a family of metrics, by its labels."""
+    return kind(name, HELP[name], labels=labels)
+
+
+def gauge(name: str, value: float) -> Metric:
+    """Return a gauge without labels."""
+    return GaugeMetricFamily(name, HELP[name], value)
+
 
 @dataclass(eq=False)
 class CurrentState(Collector):
@@ -56,65 +102,31 @@ class CurrentState(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Yield the families of metrics."""
-        yield InfoMetricFamily(
-            "dispatcher_build",
-            "The version that runs, and the commit that its image was built from.",
-            {"version": VERSION, "revision": revision()},
-        )
-        yield GaugeMetricFamily(
-            "dispatcher_ready",
-            "Whether /ping is 200.",
-            float(not self.readiness.reasons()),
-        )
-        yield GaugeMetricFamily(
-            "dispatcher_triton_up",
-            "Whether Triton gave its own metrics; with TRITON_URL whether it listed its models.",
-            float(self.triton_up),
-        )
+        build = family(InfoMetricFamily, "dispatcher_build")
+        build.add_metric((), {"version": VERSION, "revision": revision()})
+        yield build
+        yield gauge("dispatcher_ready", float(not self.readiness.reasons()))
+        yield gauge("dispatcher_triton_up", float(self.triton_up))
         if self.keys:
-            yield GaugeMetricFamily(
-                "dispatcher_api_keys_ok",
-                "Whether the file of API keys can be used; if not, the previous keys stay valid.",
-                float(not self.keys.fault),
-            )
-        ok = GaugeMetricFamily(
-            "dispatcher_canary_ok",
-            "Whether a model answered its example when it was last probed.",
-            labels=("model",),
-        )
-        age = GaugeMetricFamily(
-            "dispatcher_canary_age_seconds",
-            "Seconds since a model was last probed.",
-            labels=("model",),
-        )
+            yield gauge("dispatcher_api_keys_ok", float(not self.keys.fault))
+        ok = family(GaugeMetricFamily, "dispatcher_canary_ok", "model")
+        age = family(GaugeMetricFamily, "dispatcher_canary_age_seconds", "model")
         for model in self.readiness.prober().results:
             report = self.readiness.report(model)
             if report and report["age_s"] is not None:
                 ok.add_metric((model,), float(bool(report["ok"])))
                 age.add_metric((model,), float(str(report["age_s"])))
         yield from (ok, age, *self.engines())
-        restarts = CounterMetricFamily(
-            "dispatcher_restarts",
-            "How often `serve` has restarted a program.",
-            labels=("program",),
-        )
+        restarts = family(CounterMetricFamily, "dispatcher_restarts", "program")
         for program, count in self.readiness.supervisor().restarts().items():
             restarts.add_metric((program.lower(),), count)
         yield restarts
         if refusals := self.readiness.supervisor().refusals:
-            refused = CounterMetricFamily(
-                "dispatcher_proxy_refusals",
-                "Requests that NGINX has answered by itself, or given up before their answer.",
-                labels=("status",),
-            )
+            refused = family(CounterMetricFamily, "dispatcher_proxy_refusals", "status")
             for status, number in refusals.items():
                 refused.add_metric((status,), number)
             yield refused
-        memory = GaugeMetricFamily(
-            "dispatcher_worker_resident_bytes",
-            "Memory of each web worker.",
-            labels=("pid",),
-        )
+        memory = family(GaugeMetricFamily, "dispatcher_worker_resident_bytes", "pid")
         for pid, size in worker_memory():
             memory.add_metric((pid,), size)
         yield from (memory, *limits(), *files_of(self.settings), *self.processes(), *self.runs())
@@ -122,16 +134,8 @@ class CurrentState(Collector):
     def processes(self) -> tuple[Metric, Metric]:
         """Return what the programs and the models use, by their living processes."""
         labels = ("program", "model")
-        cpu = CounterMetricFamily(
-            "dispatcher_cpu_seconds",
-            "CPU seconds of the processes of a program, or of one of its models.",
-            labels=labels,
-        )
-        memory = GaugeMetricFamily(
-            "dispatcher_memory_bytes",
-            "Memory of those processes; what they share counts once.",
-            labels=labels,
-        )
+        cpu = family(CounterMetricFamily, "dispatcher_cpu_seconds", *labels)
+        memory = family(GaugeMetricFamily, "dispatcher_memory_bytes", *labels)
         triton = self.readiness.supervisor().triton_pid
         # gunicorn's own process has the CPU seconds of the workers that ended.
         workers = [int(pid) for pid, _ in worker_memory()]
@@ -149,21 +153,9 @@ class CurrentState(Collector):
 
     def runs(self) -> Iterator[Metric]:
         """Yield how many items a model has run at a time, and what Triton's cache has answered."""
-        batches = HistogramMetricFamily(
-            "dispatcher_batch_size",
-            "Items in each run of a model, by Triton's count: those of all requests in a batch.",
-            labels=("model",),
-        )
-        hits = CounterMetricFamily(
-            "dispatcher_cache_hits",
-            "Requests to a model that Triton's response cache has answered.",
-            labels=("model",),
-        )
-        misses = CounterMetricFamily(
-            "dispatcher_cache_misses",
-            "Requests to a model that were not in Triton's response cache.",
-            labels=("model",),
-        )
+        batches = family(HistogramMetricFamily, "dispatcher_batch_size", "model")
+        hits = family(CounterMetricFamily, "dispatcher_cache_hits", "model")
+        misses = family(CounterMetricFamily, "dispatcher_cache_misses", "model")
         versions: dict[str, list[dict[str, Any]]] = {}
         for one in self.statistics:
             versions.setdefault(one["name"], []).append(one)
@@ -184,43 +176,24 @@ class CurrentState(Collector):
 
     def engines(self) -> tuple[Metric, Metric]:
         """Return the metrics about the engines of ready models."""
-        engine = InfoMetricFamily(
-            "dispatcher_model_engine",
-            "Which engine runs a model, and in which precision.",
-            labels=("model", "version"),
-        )
-        speedup = GaugeMetricFamily(
-            "dispatcher_model_speedup_ratio",
-            "Speed of a model relative to ONNX Runtime in f32, as measured at its first load.",
-            labels=("model", "version"),
-        )
+        labels = ("model", "version")
+        engine = family(InfoMetricFamily, "dispatcher_model_engine", *labels)
+        speedup = family(GaugeMetricFamily, "dispatcher_model_speedup_ratio", *labels)
         for state in self.readiness.prober().models:
             found = self.listing.engine(state.name, state.version) if state.ready else {}
             if found:
-                labels = (state.name, state.version)
-                engine.add_metric(labels, {key: found[key] for key in ("engine", "precision")})
+                of = (state.name, state.version)
+                engine.add_metric(of, {key: found[key] for key in ("engine", "precision")})
                 if "speedup" in found:
-                    speedup.add_metric(labels, found["speedup"])
+                    speedup.add_metric(of, found["speedup"])
         return engine, speedup
 
 
 def limits(machine: Path = MACHINE, group: Path = GROUP) -> Iterator[Metric]:
     """Yield what this container may use, and how much memory it still may."""
-    yield GaugeMetricFamily(
-        "dispatcher_cpus",
-        "CPUs that the container may use: those of its affinity, or its control group's quota.",
-        cpu_limit(group),
-    )
-    yield GaugeMetricFamily(
-        "dispatcher_memory_limit_bytes",
-        "Memory that the container may use: its control group's limit, or the machine's memory.",
-        total_memory(machine, group),
-    )
-    yield GaugeMetricFamily(
-        "dispatcher_memory_available_bytes",
-        "Memory that the container may still use; files that the kernel can drop count as such.",
-        free_memory(machine, group),
-    )
+    yield gauge("dispatcher_cpus", cpu_limit(group))
+    yield gauge("dispatcher_memory_limit_bytes", total_memory(machine, group))
+    yield gauge("dispatcher_memory_available_bytes", free_memory(machine, group))
 
 
 def files_of(settings: Settings) -> Iterator[Metric]:
@@ -229,20 +202,12 @@ def files_of(settings: Settings) -> Iterator[Metric]:
         return
     with suppress(OSError):
         room = shutil.disk_usage(settings.run_dir)
-        yield GaugeMetricFamily(
-            "dispatcher_run_dir_size_bytes", "Size of the file system of RUN_DIR.", room.total
-        )
-        yield GaugeMetricFamily(
-            "dispatcher_run_dir_free_bytes", "Free space of the file system of RUN_DIR.", room.free
-        )
+        yield gauge("dispatcher_run_dir_size_bytes", room.total)
+        yield gauge("dispatcher_run_dir_free_bytes", room.free)
     with suppress(OSError):  # there is no folder of jobs where none are taken
         waiting = (settings.jobs_dir or settings.run_dir / JOBS) / WAITING
-        yield GaugeMetricFamily(
-            "dispatcher_jobs_waiting", "Jobs that wait or run.", len([*waiting.iterdir()])
-        )
-        yield GaugeMetricFamily(
-            "dispatcher_jobs_limit", "How many jobs may wait or run.", settings.jobs_queue
-        )
+        yield gauge("dispatcher_jobs_waiting", len([*waiting.iterdir()]))
+        yield gauge("dispatcher_jobs_limit", settings.jobs_queue)
 
 
 def histogram(counts: Counter[int]) -> tuple[list[tuple[str, float]], float]:

@@ -56,50 +56,41 @@ class Metrics:
         self._models = set(models)
         self._registry = CollectorRegistry()
         self.registry = registry = None if folder else self._registry
-        self._requests = Counter(
+        counter = partial(Counter, registry=registry)
+        histogram = partial(Histogram, labelnames=("model", "status"), registry=registry)
+        gauge = partial(Gauge, multiprocess_mode="livesum", registry=registry)
+        self._requests = counter(
             "dispatcher_requests",
             "Requests that a web worker has answered.",
             ("method", "route", "model", "status"),
-            registry=registry,
         )
-        self._seconds = Histogram(
+        self._seconds = histogram(
             "dispatcher_request_seconds",
             "Seconds from when NGINX had a request that asks a model until its answer was sent.",
-            ("model", "status"),
             buckets=REQUEST_S,
-            registry=registry,
         )
-        self._queue = Histogram(
+        self._queue = histogram(
             "dispatcher_queue_seconds",
             "Seconds of those that a request waited in the queue.",
-            ("model", "status"),
             buckets=QUEUE_S,
-            registry=registry,
         )
-        self._s3 = Histogram(
+        self._s3 = histogram(
             "dispatcher_s3_seconds",
             "Seconds of those that a request waited for objects in S3, where it named some.",
-            ("model", "status"),
             buckets=REQUEST_S,
-            registry=registry,
         )
-        self._items = Counter(
+        self._items = counter(
             "dispatcher_items",
             "Results in responses that hold several: of lists, several models and JSON lines.",
             ("model", "status"),
-            registry=registry,
         )
-        self.in_flight = Gauge(
+        self.in_flight = gauge(
             "dispatcher_requests_in_flight",
             "Requests that the web workers are answering, including this one.",
-            multiprocess_mode="livesum",
-            registry=registry,
         )
-        self._saturation = Gauge(
+        self._saturation = gauge(
             "dispatcher_saturation_ratio",
             "Share of its slots that the busiest model uses, 0 to 1; the mean of all web workers.",
-            multiprocess_mode="livesum",
-            registry=registry,
         )
         # Cached: the library looks labels up for each call.
         self._child = cache(self._new_child)
