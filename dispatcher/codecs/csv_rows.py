@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from clients.tensors.scores import NotFinite
@@ -68,8 +68,8 @@ def cells(value: Any) -> Iterator[Any]:
                 "the answer is nested too deeply for a row of CSV", hint="accept application/json"
             )
         for one in nested[-1]:
-            if isinstance(one, Mapping | list | tuple):
-                nested.append(iter(one.values() if isinstance(one, Mapping) else one))
+            if isinstance(one, dict | list | tuple):
+                nested.append(iter(one.values() if isinstance(one, dict) else one))
                 break
             yield str(one).lower() if isinstance(one, bool) else one
         else:

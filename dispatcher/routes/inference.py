@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from flask import Blueprint, Response, g, request
 
@@ -220,9 +221,7 @@ class InferenceHandler:
                 if isinstance(result, TensorResult) and result.binary:
                     response = with_tensors(response, result.binary.values(), request)
             elif chosen == CSV:
-                response = csv_response(
-                    result.rows() if isinstance(result, TensorResult) else [result]
-                )
+                response = csv_response(split_rows(result))
             elif chosen == NPY and isinstance(result, TensorResult):
                 response = Response(result.npy(), mimetype=NPY)
             else:
@@ -379,6 +378,13 @@ class InferenceHandler:
         stream = stream or OF_JOB in request.environ  # nobody waits for a job
         each = min(self.client_timeout, metadata.timeout)
         return TimeLimit(g.record.since + (self.settings.stream_timeout if stream else each), each)
+
+
+def split_rows(result: Any) -> Iterator[Any]:
+    """Yield the rows in the result of one payload: those of tensors, else all of it."""
+    several = isinstance(result, list) and bool(result) and isinstance(result[0], TensorResult)
+    for part in result if several else [result]:  # several of a decoupled model
+        yield from part.rows() if isinstance(part, TensorResult) else [part]
 
 
 def refuse_to_keep(asked: ModelRequest, form: str) -> None:

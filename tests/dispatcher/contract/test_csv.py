@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,13 +13,14 @@ from flask.testing import FlaskClient
 
 from clients.base import Environment
 from clients.plugins.registry import Registry
+from clients.request import SentRows
 from clients.triton.server import Signature, TensorSpec
 from dispatcher.codecs import csv_rows, json_request
 from dispatcher.settings import read_settings
 from tests.support.application import serve_built_in
-from tests.support.asking import stand_in, tensor
+from tests.support.asking import ADD, stand_in, tensor
 from tests.support.fake_triton import FakeTriton
-from tests.support.stand_ins import assert_error
+from tests.support.stand_ins import Double, assert_error
 
 CSV = "text/csv"
 OF_THE_BODY = ("is no CSV", "has no row", "UTF-16", "UTF-8")
@@ -94,6 +97,18 @@ def test_texts_come_as_rows_with_commas_quotes_and_line_breaks(
     assert_error(response, 400, "bad_payload", "row[0]: the row has 2 cells, not 1", "quotes")
 
 
+def test_a_pair_of_texts_is_two_cells(tmp_path: Path) -> None:
+    class Pairs(Double):
+        media = {"text": "text"}
+        pair_fields = ("text", "text_pair")
+
+    pairs = Pairs(Environment(FakeTriton(), tmp_path))
+    expected = [{"text": "a", "text_pair": "b"}]
+    assert pairs.payloads_of_rows(SentRows([["a", "b"]])) == expected
+    assert pairs.payloads_of_rows(SentRows([["text_pair", "text"], ["b", "a"]])) == expected
+    assert pairs.payloads_of_rows(SentRows([["a"]])) == [{"text": "a"}]
+
+
 def test_a_model_of_cubes_takes_no_rows(client: FlaskClient, server: FakeTriton) -> None:
     cubes = TensorSpec("IN", "FP32", (-1, 2, 2))
     server.signatures["cubes"], server.models_run["cubes"] = Signature(4, (cubes,)), dict
@@ -140,7 +155,7 @@ def test_rows_of_json_are_answered_alike(client: FlaskClient, body: Any) -> None
     )
 
 
-def test_any_answer_can_be_a_row(client: FlaskClient) -> None:
+def test_any_answer_can_be_a_row(client: FlaskClient, server: FakeTriton) -> None:
     """Its values in their order, a list's results each on a line."""
     accepts = {"Accept": CSV}
     two = [{"text": "a [MASK]"}, {"text": 'b, "[MASK]"'}]
@@ -150,6 +165,9 @@ def test_any_answer_can_be_a_row(client: FlaskClient) -> None:
     tensors = client.post("/infer/add", json={"inputs": [tensor(shape=(2, 3), data=(1, 2, 3) * 2)]},
                           headers=accepts)  # fmt: skip
     assert tensors.text == "1.0,2.0,3.0\n1.0,2.0,3.0\n"
+    server.signatures["add"] = replace(ADD, decoupled=True)
+    asked = {"inputs": [tensor()]}
+    assert client.post("/infer/add", json=asked, headers=accepts).text == "1.0,2.0,3.0\n"
     assert client.post("/invocations", json={"modelname": "noted", "payload": {}},
                        headers=accepts).text == ",,1.5\n"  # fmt: skip
 
