@@ -132,11 +132,12 @@ class Table(RowClient, Family[RowKeys, AnswerPlan]):
         names = [*self.keys.columns]
         plan = plan.for_width(len(names))
         inputs = {one.name: one for one in plan.columns}
-        if len({*names}) != len(inputs) or (plan.is_named and inputs.keys() != {*names}):
+        are_inputs = plan.is_named and len(inputs) > 1  # a single one has any name
+        if len({*names}) != len(inputs) or (are_inputs and inputs.keys() != {*names}):
             there = ", ".join(f'"{name}"' for name in inputs)
-            fix = f"the inputs are {there}" if plan.is_named else f"the model takes {len(inputs)}"
+            fix = f"the inputs are {there}" if are_inputs else f"the model takes {len(inputs)}"
             raise self.mistake("columns", f"has {len(names)}: {', '.join(names)}", fix)
-        if plan.is_named:  # in the author's order
+        if are_inputs:  # in the author's order
             by_name = {one.name: one for one in plan.inputs}
             plan = replace(plan, inputs=[by_name[name] for name in names])
             columns = [inputs[name] for name in names]

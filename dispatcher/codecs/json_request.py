@@ -58,7 +58,7 @@ PARSED_SHARE = 1 / 4
 
 # JSON lines: 25 MiB have this many of 262 bytes each. As many as fit, of two bytes each, would keep
 # a core busy for minutes.
-MAX_BATCH = 1000  # payloads in one request
+MAX_BATCH = 1000  # payloads in one request, which are not rows
 MAX_LINES = 100_000
 MAX_IN_MEMORY = 2**20  # bytes of a decompressed or streamed body that are kept in memory
 CHUNK = 2**16
@@ -246,8 +246,9 @@ def read_payloads(payload: Any) -> tuple[list[Any], bool]:
     check_type(payload, "payload", dict | list, "an object, or a list of objects")
     if isinstance(payload, dict):
         return [payload], False
-    check_length(payload, "payload", MAX_BATCH)
-    if are_rows(payload):
+    is_table = are_rows(payload)
+    check_length(payload, "payload", MAX_LINES if is_table else MAX_BATCH)
+    if is_table:
         return [SentRows(payload, header=False, of_csv=False)], True
     for position, one in enumerate(payload):
         check_type(one, f"payload[{position}]", dict, "an object")

@@ -70,6 +70,16 @@ def test_categories_are_sent_as_their_numbers(bench: Bench, seen: list[Tensors])
     assert caught.value.hint == "expected one of rent, own"
 
 
+def test_a_single_input_has_the_name_that_its_author_gives(
+    bench: Bench, seen: list[Tensors]
+) -> None:
+    columns = 'columns = { review = "text" }'
+    bench.set_up(f'family = "table"\n{columns}', table({"input": ("BYTES", (-1, 1))}))
+    bench.ask({"review": "good"})
+    assert seen[0]["input"].tolist() == [[b"good"]]
+    assert bench.client().media == {"text": "review"}
+
+
 @pytest.mark.parametrize(
     ("payload", "words"),
     [

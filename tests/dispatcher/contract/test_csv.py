@@ -150,6 +150,8 @@ def test_rows_of_json_are_answered_alike(client: FlaskClient, body: Any) -> None
     """A container before this one in a pipeline sends lists alone."""
     response = client.post("/invocations?modelname=add", json=body)
     assert (response.json or {})["result"] == [[1, 2, 3], [4, None, 6]]
+    many = client.post("/infer/add", json=[[1, 2, 3]] * 1001).json or {}
+    assert many["result"] == [[1, 2, 3]] * 1001
     assert_error(
         client.post("/infer/add", json=[[1, 2, "3"]]), 400, "bad_payload", "row[0]: `A_2` is '3'"
     )
