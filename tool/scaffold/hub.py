@@ -50,6 +50,7 @@ FAMILIES: Mapping[str, str] = {
     "ForQuestionAnswering": "question-answering",
     "ForImageClassification": "classification",
     "ForSemanticSegmentation": "segmentation",
+    "ForDepthEstimation": "picture-to-picture",
 }
 """The family of an architecture, by the end of its name."""
 # Those whose tasks optimum has other names for; it infers none of a folder.
@@ -57,6 +58,7 @@ TASKS: Mapping[str, str] = {
     "zero-shot-classification": "text-classification",
     "classification": "image-classification",
     "segmentation": "semantic-segmentation",
+    "picture-to-picture": "depth-estimation",
     **dict.fromkeys(("", "embedding", "picture-embedding", "tensors"), "feature-extraction"),
 }
 VECTORS = ("Model", "WithProjection")  # of texts or pictures, as the model's file shows
@@ -158,7 +160,8 @@ class HubFolder:
             known = {"softmax": False} if activation.endswith("Identity") else {}
             known |= {"multi_label": True} if several else {}
         elif not plan.tokens and (self.folder / PICTURES).is_file():
-            known = dict(self.preparation("size" if plan.family == "segmentation" else "crop"))
+            whole = plan.family in ("segmentation", "picture-to-picture")
+            known = dict(self.preparation("size" if whole else "crop"))
             known |= {"softmax": True} if plan.family == "classification" and not several else {}
         return plan.and_known(known)
 

@@ -248,6 +248,15 @@ def test_vectors_and_masks_of_pictures_are_prepared_so_too(write: Write, tmp_pat
     assert "its example reaches the model as by transformers\n" in write(folder)
     assert settings()["size"] == [SIDE, SIDE]
     assert "small bird" in (MINE / "new" / "labels.txt").read_text()
+    shutil.rmtree(MINE)
+    parts = {"image_processor_type": "DPTImageProcessor", "size": WHOLE, "resample": 2}
+    config = config_of("DPTForDepthEstimation")
+    folder = write_json(tmp_path / "c", config=config, preprocessor_config=parts)
+    depth = helper.make_node("ReduceMax", ["x"], ["predicted_depth"], axes=[1], keepdims=0)
+    made = [("predicted_depth", FLOAT, ["n", SIDE, SIDE])]
+    save(folder / "model.onnx", [depth], given, made)
+    assert "its example reaches the model as by transformers\n" in write(folder)
+    assert (settings()["family"], settings()["range"]) == ("picture-to-picture", "relative")
 
 
 @pytest.mark.slow
