@@ -35,11 +35,6 @@ class Column:
     def is_text(self) -> bool:
         return self.datatype == "BYTES" or bool(self.categories)
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether a value is given to the model as it is, and a missing one as NaN."""
-        return self.datatype in FLOATS and not self.categories and self.missing is None
-
     def read(self, cell: str) -> Any:
         """Return the value of a cell of CSV, `None` for a missing one.
 
@@ -114,15 +109,11 @@ class RowPlan:
 
         Raises BadPayload: a value does not suit its column.
         """
-        special = [(at, one) for at, one in enumerate(self.columns) if not one.is_plain]
-        changed = [list(row) for row in rows] if special else rows
-        for row in changed if special else ():
-            for at, column in special:
-                row[at] = column.value(row[at])  # type: ignore[index]
+        filled = [[*map(Column.value, self.columns, row)] for row in rows]
         found: dict[str, Array] = {}
         at = 0
         for spec, width in zip(self.inputs, self.widths, strict=True):
-            flat = [value for row in changed for value in row[at : at + width]]
+            flat = [value for row in filled for value in row[at : at + width]]
             shape = (len(rows), width) if len(spec.shape) == 2 else (len(rows),)
             found[spec.name] = convert(flat, spec.datatype, spec.name).reshape(shape)
             at += width
