@@ -20,6 +20,7 @@ RATES = (1_000, 192_000)  # samples a second
 MOST_CHANNELS = 8
 BLOCK = 2**16  # frames that are decoded at a time: a file may have more of them than memory has
 UNKNOWN = 2**62  # frames of a FLAC that was written to a pipe, and does not say how many it has
+WHOLE = 0.9  # of the frames that a header has: that of an MP3 may be a guess
 LOUDEST = 8.0  # of numbers in a list: those of integers are in the thousands
 
 FILES = "a WAV, FLAC, OGG or MP3 file"
@@ -69,6 +70,9 @@ def decode_sound(data: bytes, name: str, rate: int, longest: float) -> Samples:
                 pieces.append(resampled.resample_chunk(mono) if resampled else mono)
         except soundfile.LibsndfileError as error:
             raise no_sound(name, f"is a damaged {sound.format} file: {error}") from error
+        if frames < WHOLE * sound.frames < UNKNOWN:
+            what = f"ends after {frames / sound.samplerate:.1f} s of its {seconds_of(sound):.1f}"
+            raise no_sound(name, f"is a damaged {sound.format} file: it {what}")
     if resampled:
         pieces.append(resampled.resample_chunk(np.empty(0, np.float32), last=True))
     samples = np.concatenate(pieces) if pieces else np.empty(0, np.float32)
@@ -84,9 +88,12 @@ def check_header(sound: Any, name: str, longest: float) -> None:
             f"`{name}` has {sound.samplerate} samples a second in {sound.channels} channels",
             hint=f"expected {RATES[0]} to {RATES[1]}, in at most {MOST_CHANNELS} channels",
         )
-    seconds = sound.frames / sound.samplerate
-    if seconds > longest and sound.frames < UNKNOWN:
-        raise too_long(name, f"{seconds:.1f}", longest)
+    if longest < seconds_of(sound) and sound.frames < UNKNOWN:
+        raise too_long(name, f"{seconds_of(sound):.1f}", longest)
+
+
+def seconds_of(sound: Any) -> float:
+    return float(sound.frames / sound.samplerate)
 
 
 def read_samples(samples: Samples, name: str, rate: int, longest: float) -> Samples:

@@ -95,6 +95,14 @@ def hours_without_a_length() -> bytes:
     return bytes(data)
 
 
+def broken_mp3() -> bytes:
+    """Its decoder gives up after a part, without a word."""
+    random = np.random.default_rng(0)
+    data = np.frombuffer(file(random.normal(0, 0.1, 2 * RATE), RATE, "MP3"), np.uint8).copy()
+    data[500::50] = random.integers(0, 256, len(data[500::50]))
+    return data.tobytes()
+
+
 @pytest.mark.parametrize(
     ("value", "words"),
     [
@@ -105,6 +113,7 @@ def hours_without_a_length() -> bytes:
         (file(np.zeros((9, 9)), RATE, "WAV"), ["9 channels", "at most 8"]),
         (file(tone(RATE), RATE, "AIFF"), ["AIFF", "WAV, FLAC, OGG or MP3"]),
         (file(tone(RATE), RATE, "FLAC")[:9000], ["damaged FLAC"]),
+        (broken_mp3(), ["damaged MP3", "of its 2.0"]),
         (file(np.full(9, np.nan), RATE, "WAV", "FLOAT"), ["no numbers"]),
         (file(np.zeros(0), RATE, "WAV"), ["no samples"]),
         (b"RIFF\0\0\0\0WAVEfmt ", ["is no sound: 16 bytes", "WAV, FLAC, OGG or MP3"]),
