@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import cv2
 import numpy as np
 
 from clients.base import FORMAT, Environment, Parameter, Payload
@@ -45,9 +44,6 @@ from clients.triton.server import Hints, Signature
 
 # What the authors of classes import from here.
 __all__ = ["Detection", "Letterbox", "best_objects", "yolov5_candidates", "yolov8_candidates"]
-
-# One thread of the web worker answers a request; the cores are for the models.
-cv2.setNumThreads(1)
 
 SIDES = ("x1", "y1", "x2", "y2")
 PIXEL = 1.0  # the error of a box's side in half precision

@@ -18,6 +18,9 @@ from cykooz_resizer import Resizer as Resampler
 
 from clients.images.pictures import Picture
 
+# One thread of the web worker answers a request; the cores are for the models.
+cv2.setNumThreads(1)
+
 FILTERS: Mapping[str, ResizeAlg] = {
     "nearest": ResizeAlg.nearest(),
     "bilinear": ResizeAlg.convolution(FilterType.bilinear),

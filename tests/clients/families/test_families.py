@@ -129,6 +129,16 @@ def test_a_picture_may_lie_beside_its_padding(bench: Bench) -> None:
     assert given[0, :, 7, 7].tolist() == pytest.approx([0, 0.2, 1])
 
 
+def test_a_line_is_as_high_as_the_rectangle(bench: Bench) -> None:
+    """Height and width of a picture, and how many of the 8 columns it fills, at most all."""
+    toml = 'fit = "line"\npadding = [0, 51, 255]'
+    for (height, width), filled in {(8, 16): 8, (8, 2): 2, (1, 32): 8, (16, 3): 2}.items():
+        given = sent(bench, toml, PICTURES, plain(height, width, [255, 255, 255]))
+        assert (given[0, :, :, :filled] == 1).all()
+        beside = given[0, :, :, filled:].reshape(3, -1).T
+        assert beside == pytest.approx(np.broadcast_to([0, 0.2, 1], beside.shape))
+
+
 def test_scores_are_logits_or_probabilities(bench: Bench) -> None:
     bench.answers(lambda inputs: {"y": np.log(np.array([[1, 6, 3]], np.float32))})
     bench.set_up('family = "classification"\n[parameters]\ntop_k = 2', PICTURES)

@@ -310,7 +310,6 @@ def pages() -> dict[str, Image.Image]:
     face = ImageFont.load_default(44)
     ImageDraw.Draw(coffee).text((40, 20), "Cafe Central 1920", fill="white", font=face)
     return {
-        "note": drawn((900, 400), *lines),
         "turned": drawn((900, 400), *lines, turn=12),
         "down": drawn((700, 300), (60, 40, 36, "Upside down text"), turn=180),
         "strip": drawn(
