@@ -75,7 +75,7 @@ class TextClassification(TextFamily[TextClassificationKeys]):
         return [self.named(index, score, digits, labels=labels) for index, score in found]
 
     def ranks(self) -> bool:
-        return len(self.labels) <= 1
+        return super().ranks() and len(self.labels) <= 1
 
     def pair_score(self, result: Any) -> float:
         if max(len(self.labels), len(result)) > 1:

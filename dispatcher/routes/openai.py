@@ -19,6 +19,7 @@ from clients.errors import UnknownModel
 from clients.tensors.quoting import brief
 from dispatcher.codecs.content_types import decompress_body
 from dispatcher.codecs.error_responses import error_response
+from dispatcher.codecs.json_request import parse_version
 from dispatcher.codecs.openai import NAME, Task, read_embeddings, read_ranking
 from dispatcher.codecs.responses import json_response
 from dispatcher.errors import ROUTING, BadBody
@@ -107,7 +108,7 @@ def ask(inference: InferenceHandler, read: Callable[[bytes, float], Task]) -> Re
             [{}],  # in whose place are the client's own, once there is a slot
             is_list=True,
             parameters=task.parameters,
-            modelversion=metadata.modelversion,
+            modelversion=parse_version(metadata.modelversion or None),
             place=task.place,
         )
 

@@ -267,6 +267,9 @@ def test_models_are_listed_with_the_routes_that_ask_them(client: FlaskClient) ->
     assert words["created"] > 0
     gone = client.get("/v1/models/gpt")
     assert_refused(gone, 404, "unknown_model", "there is no model 'gpt'")
+    body = {"model": "words", "input": "the"}
+    version = client.post("/v1/embeddings?modelversion=x", json=body)
+    assert_refused(version, 400, "bad_body", "expected a whole number from 1")
     asked = embed(client, "the", model="gpt")
     assert_refused(asked, 404, "unknown_model", "served models are: ")
 
