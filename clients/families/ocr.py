@@ -155,6 +155,7 @@ class Ocr(Family[OcrKeys, TextDetectorPlan]):
         """
         high, wide = page.picture.shape[:2]
         least = self.keys.min_side
+        # A tall picture has no bars: what it is enlarged to is limited as a flat one is.
         ratio = min(max(1, least / min(wide, high)), FLATTEST * least / max(wide, high))
         taken, (width, height) = plan.input, in_strides((wide, high), ratio)
         size = (
