@@ -480,7 +480,8 @@ class Client(ABC):
             numbers = value if isinstance(value, np.ndarray) else self.numbers(payload, name)
             return read_samples(numbers, name, rate, longest)
         with self.request.timings.decoding():
-            return decode_sound(self.file(payload, name), name, rate, longest)
+            data = self.file(payload, name)
+            return decode_sound(data, name, rate, longest, self.request.time_left)
 
     def numbers(self, payload: Payload, name: str) -> npt.NDArray[np.float32]:
         """Return a field with numbers in a list, or in nested lists, as a float32 array.

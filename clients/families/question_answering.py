@@ -19,6 +19,7 @@ from clients.tensors.scores import best, softmax
 from clients.triton.server import TensorSpec
 
 MOST_WINDOWS = 64
+MOST_CHARACTERS = 500_000  # of a context: their tokens take seconds and 100 MB, before a model runs
 SEVERAL = "send it in several parts, and take the best answer"
 SPARE = 10  # candidates besides twice the wanted ones, since some are in the same words
 
@@ -87,12 +88,12 @@ class QuestionAnswering(TextFamily[QuestionAnsweringKeys]):
         """Return the encodings of the question with each part of the context."""
         question = self.encoded(self.text(payload, "question"), longest, what="`question`")
         context = self.text(payload, "context")
-        if len(context) > MOST_WINDOWS * longest * LONGEST_TOKEN:
+        if len(context) > min(MOST_CHARACTERS, MOST_WINDOWS * longest * LONGEST_TOKEN):
             raise BadPayload(f"`context` has {len(context)} characters", hint=SEVERAL)
         backend = self.tokenizer.backend
-        asked, read = (
-            backend.encode(one, add_special_tokens=False) for one in (payload["question"], context)
-        )
+        # Not `encode`, for which all other threads wait: seconds, of a long context.
+        both = [payload["question"], context]
+        asked, read = backend.encode_batch(both, add_special_tokens=False)
         if not read.ids:
             raise BadPayload("`context` has no tokens", hint="send a text with words in it")
         room = longest - backend.num_special_tokens_to_add(is_pair=True) - len(asked.ids)
@@ -142,16 +143,20 @@ class QuestionAnswering(TextFamily[QuestionAnsweringKeys]):
         none = float(shares[:, 0].prod())
         if math.isnan(none):  # a fault of the model, which the answer shows
             return {"": {"answer": "", "score": none, "start": 0, "end": 0}}, none
-        within = np.tril(np.triu(np.outer(inside, inside)), longest - 1)
-        pairs = np.where(within, np.outer(*shares), 0)
+        # Of each first token, with those that may be the last: not with all, which are 67 million
+        # of a model for 8192 tokens.
+        starts, ends = np.where(inside, shares, 0)
+        longest = min(longest, len(inside))
+        behind = np.lib.stride_tricks.sliding_window_view(np.pad(ends, (0, longest - 1)), longest)
+        pairs = starts[:, None] * behind
         answers: dict[str, dict[str, Any]] = {}
         for place, score in best(pairs.ravel(), 2 * top_k + SPARE):
             if score <= 0:
                 break
-            first, last = divmod(place, len(inside))
-            begin, behind = word_span(encoding, first)[0], word_span(encoding, last)[1]
-            text, begin, behind = cut_words(context, begin, behind)
-            one = {"answer": text, "score": 0.0, "start": begin, "end": behind}
+            first, more = divmod(place, longest)
+            begin, end = word_span(encoding, first)[0], word_span(encoding, first + more)[1]
+            text, begin, end = cut_words(context, begin, end)
+            one = {"answer": text, "score": 0.0, "start": begin, "end": end}
             answers.setdefault(text.lower(), one)["score"] += score
         return answers, none
 

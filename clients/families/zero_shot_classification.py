@@ -16,8 +16,10 @@ from clients.tensors.quoting import brief
 
 MOST_LABELS = 100
 
+# Once, as transformers takes it: a long label in many places would be any number of gigabytes.
 TEMPLATE = Kind(
-    'a text with "{}" for the label', lambda value: is_text(value) and "{}" in str(value)
+    'a text with "{}" once, for the label',
+    lambda value: is_text(value) and str(value).count("{}") == 1,
 )
 TEXTS = Kind("a list of texts", lambda value: is_list(value, is_text))
 

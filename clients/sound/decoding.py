@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import wave
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -39,10 +40,13 @@ def make_tone(rate: int = 8_000, seconds: float = 0.25) -> str:
 EXAMPLE = make_tone()
 
 
-def decode_sound(data: bytes, name: str, rate: int, longest: float) -> Samples:
+def decode_sound(
+    data: bytes, name: str, rate: int, longest: float, look: Callable[[], object]
+) -> Samples:
     """Return the samples of a file: float32 [samples], mono, -1 to 1, `rate` a second.
 
-    Channels are averaged. No more is decoded than `longest` seconds. `name` is for errors.
+    Channels are averaged. No more is decoded than `longest` seconds. `name` is for errors; `look`
+    raises where the time is used up: a file of 1 MB may take ten seconds.
 
     Raises BadPayload: it is no such file, is damaged, empty or too long.
     """
@@ -61,12 +65,14 @@ def decode_sound(data: bytes, name: str, rate: int, longest: float) -> Samples:
             soxr.ResampleStream(sound.samplerate, rate, 1) if (sound.samplerate != rate) else None
         )
         pieces, frames = [], 0
+        weights = np.full(sound.channels, 1 / sound.channels, np.float32)
         try:
             while len(block := sound.read(BLOCK, "float32", always_2d=True)):
+                look()
                 frames += len(block)
                 if frames > longest * sound.samplerate:
                     raise too_long(name, f"more than {longest:g}", longest)
-                mono = block[:, 0] if sound.channels == 1 else block.mean(1, dtype=np.float32)
+                mono = block @ weights  # the mean, which NumPy's own takes 20 times as long for
                 pieces.append(resampled.resample_chunk(mono) if resampled else mono)
         except soundfile.LibsndfileError as error:
             raise no_sound(name, f"is a damaged {sound.format} file: {error}") from error

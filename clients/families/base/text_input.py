@@ -27,6 +27,8 @@ from clients.triton.server import (
 # A text with more characters per token than this has too many tokens in any language. It is refused
 # before time is spent on counting them.
 LONGEST_TOKEN = 50
+LONG_TEXT = 10_000
+"""Characters from which a text takes long to be tokenized: other threads go on meanwhile."""
 
 # The attribute of a tokenizer's encoding for each name of an input.
 MASK, TYPES = "attention_mask", "token_type_ids"
@@ -196,7 +198,11 @@ class TextFamily(Family[K, TextPlan]):
         characters = len(text) + len(second or "")
         if characters > longest * LONGEST_TOKEN:
             raise BadPayload(f"{what} has {characters} characters", hint=hint)
-        encoding = self.tokenizer.backend.encode(text, second)
+        backend = self.tokenizer.backend
+        if characters > LONG_TEXT:
+            (encoding,) = backend.encode_batch([text if second is None else (text, second)])
+        else:
+            encoding = backend.encode(text, second)
         if not encoding.ids:
             raise BadPayload(f"{what} has no tokens", hint="send a text with words in it")
         if len(encoding.ids) > longest:

@@ -6,6 +6,7 @@ import json
 import math
 import re
 import subprocess
+import tracemalloc
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -228,6 +229,26 @@ def test_answers_are_those_of_transformers_pipeline(
             assert payload["context"][ours["start"] : ours["end"]] == ours["answer"]
 
 
+def test_a_long_window_takes_no_memory_for_answers_that_are_too_long(bench: Bench) -> None:
+    """All pairs of 4096 tokens would be 134 MB."""
+    outputs = {"start_logits": (-1,), "end_logits": (-1,)}
+    bench.set_up('family = "question-answering"\nmax_tokens = 4100', tensors(outputs))
+    tokenizer_at(bench.folder / "tokenizer")
+    bench.answers(lambda inputs: dict.fromkeys(outputs, (inputs["input_ids"] == 4).astype("f")))
+    client = bench.client()
+    with Request(parameters=client.read_parameters({})).active():
+        with pytest.raises(BadPayload, match="`context` has 500001 characters"):
+            client.inference({"question": "the", "context": "c" * 500_001})
+        tracemalloc.start()
+        try:
+            (found,) = client.inference({"question": "the", "context": "sat " * 4090 + "cat"})
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert (found["answer"], found["start"]) == ("cat", 4 * 4090)
+    assert most < 30 * 2**20
+
+
 def test_long_contexts_are_read_in_windows_that_overlap(bench: Bench) -> None:
     """By hand: words are tokens here, no token stands before a text, and "cat" is the answer."""
     outputs = {"start_logits": (-1,), "end_logits": (-1,)}
@@ -327,6 +348,7 @@ def test_texts_with_their_labels_are_as_many_rows_as_the_model_takes(bench: Benc
         for field, value in [
             ("candidate_labels", []), ("candidate_labels", ["a", " "]), ("candidate_labels", 7),
             ("candidate_labels", ["a"] * 101), ("hypothesis_template", "It is."),
+            ("hypothesis_template", "{} or {}"),
             ("multi_label", 1), ("labels", ["a"]), ("candidate_labels", ["\ud800"]),
         ]:  # fmt: skip
             with pytest.raises(BadPayload, match=field):

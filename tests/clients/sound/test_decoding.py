@@ -13,7 +13,7 @@ import pytest
 import soundfile
 
 from clients.base import Client, Environment
-from clients.errors import BadPayload
+from clients.errors import BadPayload, DeadlineExceeded
 from clients.request import Request
 from clients.sound.decoding import EXAMPLE
 from tests.support.fake_triton import FakeTriton
@@ -42,6 +42,12 @@ def file(samples: Any, rate: int, form: str, subtype: str | None = None) -> byte
     out = io.BytesIO()
     soundfile.write(out, samples, rate, format=form, subtype=subtype)
     return out.getvalue()
+
+
+def test_a_sound_is_decoded_no_longer_than_there_is_time() -> None:
+    client = Listens(Environment(FakeTriton(), Path()))
+    with Request(deadline=time.monotonic()).active(), pytest.raises(DeadlineExceeded):
+        client.inference({"audio": EXAMPLE})
 
 
 @pytest.mark.parametrize(
