@@ -106,6 +106,16 @@ def test_what_ends_the_process_at_its_import_is_left_out_by_workers_that_start(
     assert first.ask("fatal") == later.ask("fatal") == "mended"
 
 
+@pytest.mark.slow
+def test_a_worker_that_starts_waits_longer_for_imports_than_a_request_may_take(
+    folder: Path,
+) -> None:
+    tried = "'sandbox' in str(__import__('sys').orig_argv)"
+    slow = f"'mine'\n    x = {tried} and __import__('time').sleep(3)"
+    write(folder / "clients", "mine", slow)
+    assert Worker(folder, try_at_start, MODEL_SERVER_TIMEOUT="2").ask("mine") == "mine"
+
+
 WRITES = """
 from pathlib import Path
 from random import random
