@@ -145,6 +145,8 @@ def read_other(request: Request, metadata: Metadata) -> InferenceRequest:
             if lost_its_line_ends(body)
             else "set the header Content-Type to its type",
         )
+        if not metadata.modelname(None):  # rather JSON that is not whole, which names it
+            raise refusal
     else:
         expected = f"expected {', '.join(READERS)}, image/*, {', '.join(sorted(LINE_TYPES))}"
         refusal = UnsupportedType(

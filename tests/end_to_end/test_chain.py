@@ -21,7 +21,6 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from bench.servers.processes import kilobytes
 from tests.conftest import (
     PICTURES,
     PROJECT,
@@ -37,6 +36,7 @@ from tests.support import readme
 from tests.support.front import sagemaker_runtime
 from tests.support.models import onnx_models
 from tests.support.models.onnx_repository import ONE, parameter, rows
+from tests.support.programs import kilobytes
 from tests.support.telemetry import Samples, difference, scraped, settled, value
 from tool.__main__ import main
 

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from bench.servers.processes import kilobytes
 from clients.base import Client, Environment
 from clients.plugins.registry import Registry
 from dispatcher.settings import read_settings
@@ -29,6 +28,7 @@ from tests.conftest import PROJECT, Endpoint, alive, descendants, wait_for
 from tests.support.application import make_app
 from tests.support.fake_triton import FakeTriton
 from tests.support.probing import triton
+from tests.support.programs import kilobytes
 from tests.support.telemetry import difference, parse_page, scraped, settled, value
 
 

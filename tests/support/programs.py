@@ -1,7 +1,8 @@
-"""Programs for tests: shell scripts in the place of others, and Pythons of other versions."""
+"""Programs for tests: shell scripts in the place of others, Pythons, and what a process needs."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -26,3 +27,10 @@ def find_python(version: str) -> str:
     if found is None:
         pytest.skip(f"there is no Python {version} on this machine")
     return found
+
+
+def kilobytes(pid: int, file: str, label: str) -> int:
+    """Return a size of a process from a file of /proc/PID."""
+    found = re.search(rf"^{label}:\s+(\d+)", Path(f"/proc/{pid}/{file}").read_text(), re.MULTILINE)
+    assert found
+    return int(found[1])
