@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from clients.base import FORMAT, Environment, Parameter, Payload
+from clients.base import FORMAT, Parameter, Payload
 from clients.families.base.dispatch_toml import FLAG, key, labels_key
 from clients.families.base.family import show_spec
 from clients.families.base.resized_input import (
@@ -41,23 +41,18 @@ class Classification(ResizingFamily[ClassificationKeys]):
         "format": FORMAT,
     }
 
-    def __init__(self, environment: Environment) -> None:
-        super().__init__(environment)
-        self.labels = self.read_labels(numbers=True)
-
     def fit(self, signature: Signature) -> PicturePlan:
         taken = self.read_input(signature)
         output = self.tensor(signature.outputs, "output")
         plan, sizes = cut_plan(self, taken, output.name), taken.rest_of(output)
         if sum(size not in (1, -1) for size in sizes) > 1:
             raise self.misfit(f"{show_spec(output)} has no score per class")
-        if max(sizes, default=-1) > 0:
-            self.count_labels(self.labels, max(sizes), show_spec(output))
+        self.count_labels(max(sizes, default=-1), show_spec(output))
         return plan
 
     def inference_batch(self, payloads: Sequence[Payload]) -> list[Any]:
         rows = [output.ravel() for output, _ in self.outputs(payloads)]
-        self.count_labels(self.labels, len(rows[0]), f"`{self.fitted().output}`")
+        self.count_labels(len(rows[0]), f"`{self.fitted().output}`")
         return [self.answer(row) for row in rows]
 
     def answer(self, scores: npt.NDArray[Any]) -> list[Any]:

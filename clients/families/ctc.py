@@ -12,13 +12,12 @@ import numpy.typing as npt
 
 from clients.base import Environment, Parameter, Payload
 from clients.families.base.dispatch_toml import COUNT, FLAG, INSIDE, TENSOR, key, one_of
-from clients.families.base.family import Family, show_spec
+from clients.families.base.family import show_spec
 from clients.families.base.picture_input import (
+    PictureFamily,
     PictureInput,
     PictureKeys,
-    complete_keys,
     in_grey,
-    picture_input,
 )
 from clients.images.pictures import EXAMPLE_LINE, Picture
 from clients.tensors.scores import softmax
@@ -54,7 +53,7 @@ class RecogniserPlan:
     output: str  # the tensor with a score for each letter, of each step
 
 
-class Ctc(Family[CtcKeys, RecogniserPlan]):
+class Ctc(PictureFamily[CtcKeys, RecogniserPlan]):
     """Answers the text of a line, and the mean of its letters' scores.
 
     CTC is connectionist temporal classification: of neighbouring steps with the same class one
@@ -63,7 +62,8 @@ class Ctc(Family[CtcKeys, RecogniserPlan]):
 
     keys_type = CtcKeys
     example = {"img": EXAMPLE_LINE}
-    media = {"picture": "img"}
+    taken = (3, 1)
+    usual = {"fit": "line"}
     parameters = {
         "proportion": Parameter(
             0.0, 0, 1000, "a line is padded until it is so many times as wide as high"
@@ -72,12 +72,10 @@ class Ctc(Family[CtcKeys, RecogniserPlan]):
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
-        self.labels = self.lines("labels", self.keys.labels)
         self.blank = 0 if self.keys.blank == "first" else -1
-        self.prepared = complete_keys(self, {"fit": "line"})
 
     def fit(self, signature: Signature) -> RecogniserPlan:
-        taken = picture_input(self, signature, self.prepared, (3, 1))
+        taken = self.read_input(signature)
         output = self.tensor(signature.outputs, "output")
         if output.datatype not in ("FP32", "FP16", "FP64"):
             raise self.misfit(f"{show_spec(output)} has no scores")

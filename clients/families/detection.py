@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,21 +22,21 @@ from clients.families.base.dispatch_toml import (
     labels_key,
     one_of,
 )
-from clients.families.base.family import Family
-from clients.families.base.picture_input import PictureKeys, complete_keys, picture_input
+from clients.families.base.picture_input import PictureFamily, PictureKeys
 from clients.images.boxes import (
     LAYOUTS,
     MOST_SHARE,
     NOT_THIS_HEAD,
     Array,
     Candidates,
+    OutputLayout,
     as_points,
     not_this_head,
     yolov5_candidates,
     yolov8_candidates,
 )
 from clients.images.drawing import draw_objects
-from clients.images.pictures import EXAMPLE, room
+from clients.images.pictures import room
 from clients.images.resizing import Letterbox
 from clients.images.shapes import POLYGONS, RUN_LENGTHS, find_corners, find_keypoints, find_masks
 from clients.images.suppression import FoundObjects, best_objects, find_objects
@@ -81,7 +81,7 @@ class DetectionKeys(PictureKeys):
     )
 
 
-class Detection(Family[DetectionKeys, DetectorPlan]):
+class Detection(PictureFamily[DetectionKeys, DetectorPlan]):
     """Answers `[class_id, score, x1, x2, y1, y2, width, height]` per object.
 
     The best comes first. Coordinates are pixels of the picture that was sent, and width and height
@@ -90,7 +90,7 @@ class Detection(Family[DetectionKeys, DetectorPlan]):
     """
 
     keys_type = DetectionKeys
-    example = {"img": EXAMPLE}
+    needs_labels = True
     parameters = {
         "confidence": Parameter(0.5, 0, 1, "objects with a lower score are left out"),
         "iou": Parameter(0.45, 0, 1, "of two boxes that overlap by more, the better one is kept"),
@@ -101,13 +101,9 @@ class Detection(Family[DetectionKeys, DetectorPlan]):
             meaning="how masks are written, of models that have them, in the format objects",
         ),
     }
-    media = {"picture": "img"}
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
-        self.labels = self.read_labels()
-        self.layout = LAYOUTS[self.keys.output_layout]
-        self.prepared = complete_keys(self, self.layout.usual)
         behind = [name for name in BEHIND if getattr(self.keys, name)]
         if behind and (len(behind) > 1 or self.layout.parts):
             beside = f"`{behind[0]}`" if behind[1:] else f'"{self.keys.output_layout}"'
@@ -115,9 +111,16 @@ class Detection(Family[DetectionKeys, DetectorPlan]):
         if self.keys.extra_columns == 1:
             raise self.mistake("extra_columns", "is 1, as for an angle", "write `rotated = true`")
 
+    @property
+    def layout(self) -> OutputLayout:
+        return LAYOUTS[self.keys.output_layout]
+
+    @property
+    def usual(self) -> Mapping[str, Any]:
+        return self.layout.usual
+
     def fit(self, signature: Signature) -> DetectorPlan:
-        taken = picture_input(self, signature, self.prepared)
-        return fit_detector(self, signature, taken, self.layout)
+        return fit_detector(self, signature, self.read_input(signature), self.layout)
 
     def inference_batch(self, payloads: Sequence[Payload]) -> list[Any]:
         plan = self.fitted()

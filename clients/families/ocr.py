@@ -12,12 +12,11 @@ import numpy.typing as npt
 
 from clients.base import Environment, Parameter, Payload
 from clients.families.base.dispatch_toml import COUNT, MODEL, TENSOR, key
-from clients.families.base.family import Family, show_spec
+from clients.families.base.family import show_spec
 from clients.families.base.picture_input import (
+    PictureFamily,
     PictureInput,
     PictureKeys,
-    complete_keys,
-    picture_input,
 )
 from clients.images.boxes import not_this_head
 from clients.images.drawing import draw_objects
@@ -100,7 +99,7 @@ def in_strides(size: tuple[int, int], ratio: float) -> tuple[int, int]:
     return wide, high
 
 
-class Ocr(Family[OcrKeys, TextDetectorPlan]):
+class Ocr(PictureFamily[OcrKeys, TextDetectorPlan]):
     """Answers the lines of text in reading order, each with its score and four corners.
 
     The model itself finds the lines (DB); two others that `dispatch.toml` names read them. Corners
@@ -109,7 +108,6 @@ class Ocr(Family[OcrKeys, TextDetectorPlan]):
 
     keys_type = OcrKeys
     example = {"img": EXAMPLE_PAGE}
-    media = {"picture": "img"}
     parameters = {
         "confidence": Parameter(0.5, 0, 1, "lines with a lower score are left out"),
         "box_confidence": Parameter(0.5, 0, 1, "boxes with a lower score are not read"),
@@ -118,14 +116,13 @@ class Ocr(Family[OcrKeys, TextDetectorPlan]):
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
-        self.prepared = complete_keys(self)
         if self.keys.fit:
             raise self.mistake(
                 "fit", "is set, but pictures fill what the detector sees", "leave it out"
             )
 
     def fit(self, signature: Signature) -> TextDetectorPlan:
-        taken = picture_input(self, signature, self.prepared)
+        taken = self.read_input(signature)
         output = self.tensor(signature.outputs, "output")
         sizes = taken.rest_of(output)
         if len(sizes) != 3 or sizes[0] not in (1, -1):

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from clients.base import Environment, Parameter, Payload
+from clients.base import Parameter, Payload
 from clients.errors import ModelFailed
 from clients.families.base.dispatch_toml import key, labels_key, one_of
 from clients.families.base.resized_input import MaskFamily, MaskKeys, Sizes
@@ -63,15 +63,11 @@ class Segmentation(MaskFamily[SegmentationKeys]):
         )
     }
 
-    def __init__(self, environment: Environment) -> None:
-        super().__init__(environment)
-        self.labels = self.read_labels(numbers=True)
-
     def check_channels(self, count: int, where: str) -> None:
         if count > MOST_CLASSES:
             raise self.misfit(f"{where} has more than {MOST_CLASSES} classes")
         if count > 1:
-            self.count_labels(self.labels, count, where)
+            self.count_labels(count, where)
 
     def inference_batch(self, payloads: Sequence[Payload]) -> list[Any]:
         return [self.answer(output, size) for output, size in self.outputs(payloads)]
@@ -131,7 +127,7 @@ class Segmentation(MaskFamily[SegmentationKeys]):
 
         Raises ModelFailed: a score is not a number.
         """
-        self.count_labels(self.labels, len(scores), "the output")
+        self.count_labels(len(scores), "the output")
         if len(scores) > MOST_CLASSES or np.isnan(scores).any():
             raise ModelFailed("the mask has scores that are no numbers, or too many classes")
         classes, most = np.zeros(size, np.uint8), np.full(size, -np.inf, np.float32)

@@ -97,7 +97,6 @@ class Sound(Family[SoundKeys, SoundPlan]):
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
-        self.labels = self.read_labels(numbers=True)
         self.state = dict(self.keys.state or {})
 
     def fit(self, signature: Signature) -> SoundPlan:
@@ -213,7 +212,7 @@ class Sound(Family[SoundKeys, SoundPlan]):
         asked, rate = self.request.parameters, self.keys.rate
         answer: dict[str, Any] = {"seconds": round(length / rate, 3)}
         if not self.keys.vectors:
-            self.count_labels(self.labels, numbers.shape[1], f"`{plan.output}`")
+            self.count_labels(numbers.shape[1], f"`{plan.output}`")
         if asked["answer"] == "windows":
             begins = range(0, plan.hop * len(numbers), plan.hop)
             ends = range(plan.window - (self.keys.before or 0), 2**62, plan.hop)

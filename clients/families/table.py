@@ -88,7 +88,6 @@ class Table(RowClient, Family[RowKeys, AnswerPlan]):
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
-        self.labels = self.read_labels(numbers=True)
         if len(set(self.labels)) < len(self.labels):
             raise self.mistake("labels", "names a file with a label twice", "write each once")
         columns = self.keys.columns
@@ -121,8 +120,7 @@ class Table(RowClient, Family[RowKeys, AnswerPlan]):
         found = [one for one in outputs if one.datatype in FLOATS and is_row(one)]
         if not found or not (label or self.labels or self.keys.softmax):
             return AnswerPlan(plan, label, "", "")
-        if found[0].shape[1] != -1:
-            self.count_labels(self.labels, found[0].shape[1], show_spec(found[0]))
+        self.count_labels(found[0].shape[1], show_spec(found[0]))
         sure = not label or self.keys.softmax or "prob" in found[0].name.lower()
         name = "probabilities" if sure else found[0].name
         return AnswerPlan(plan, label, found[0].name, name)
@@ -177,7 +175,7 @@ class Table(RowClient, Family[RowKeys, AnswerPlan]):
         best: Sequence[Any] = columns.get(plan.label, ())
         if plan.scores:
             scores = outputs[plan.scores]
-            self.count_labels(self.labels, scores.shape[1], f"`{plan.scores}`")
+            self.count_labels(scores.shape[1], f"`{plan.scores}`")
             best = np.argmax(scores, axis=1).tolist()
             del columns[plan.scores]
             scores = probabilities_of(scores) if self.keys.softmax else scores

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy.typing as npt
 
-from clients.base import FORMAT, Environment, Parameter, Payload
+from clients.base import FORMAT, Parameter, Payload
 from clients.errors import BadPayload
 from clients.families.base.dispatch_toml import FLAG, key, labels_key
 from clients.families.base.family import show_spec
@@ -47,19 +47,14 @@ class TextClassification(TextFamily[TextClassificationKeys]):
         "format": FORMAT,  # both are the same here: the fields have names already
     }
 
-    def __init__(self, environment: Environment) -> None:
-        super().__init__(environment)
-        self.labels = self.read_labels(numbers=True)
-
     def check_output(self, spec: TensorSpec, sizes: tuple[int, ...]) -> None:
         if len(sizes) != 1:
             raise self.misfit(f"{show_spec(spec)} has no score per class")
-        if sizes[0] != -1:
-            self.count_labels(self.labels, sizes[0], show_spec(spec))
+        self.count_labels(sizes[0], show_spec(spec))
 
     def inference_batch(self, payloads: Sequence[Payload]) -> list[Any]:
         scores = self.outputs(self.texts(payloads))
-        self.count_labels(self.labels, len(scores[0]), "the output")
+        self.count_labels(len(scores[0]), "the output")
         return [self.answer(row, self.labels, self.keys.multi_label) for row in scores]
 
     def answer(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from clients.base import Environment, Parameter, Payload
+from clients.base import Parameter, Payload
 from clients.families.base.dispatch_toml import NAMES, key, labels_key
 from clients.families.base.family import show_spec
 from clients.families.base.text_input import TextFamily, TextKeys, cut_words
@@ -39,6 +39,7 @@ class TokenClassification(TextFamily[TokenClassificationKeys]):
     """
 
     keys_type = TokenClassificationKeys
+    needs_labels = True
     parameters = {
         "aggregation": Parameter(
             "simple",
@@ -48,15 +49,10 @@ class TokenClassification(TextFamily[TokenClassificationKeys]):
         )
     }
 
-    def __init__(self, environment: Environment) -> None:
-        super().__init__(environment)
-        self.labels = self.read_labels()
-
     def check_output(self, spec: TensorSpec, sizes: tuple[int, ...]) -> None:
         if len(sizes) != 2:
             raise self.misfit(f"{show_spec(spec)} has no score per token and class")
-        if sizes[1] != -1:
-            self.count_labels(self.labels, sizes[1], show_spec(spec))
+        self.count_labels(sizes[1], show_spec(spec))
 
     def inference_batch(self, payloads: Sequence[Payload]) -> list[Any]:
         encodings = self.texts(payloads)
@@ -64,7 +60,7 @@ class TokenClassification(TextFamily[TokenClassificationKeys]):
         for payload, encoding, output in zip(
             payloads, encodings, self.outputs(encodings), strict=True
         ):
-            self.count_labels(self.labels, output.shape[-1], "the output")
+            self.count_labels(output.shape[-1], "the output")
             scores = output[self.begin(encoding, len(output)) :][: len(encoding.ids)]
             answers.append(self.entities(payload["text"], encoding, softmax(scores)))
         return answers

@@ -69,7 +69,7 @@ class ZeroShotClassification(TextClassification):
         answers = []
         for payload, (labels, _) in zip(payloads, read, strict=True):
             scores = np.array([next(rows) for _ in labels])  # [labels, classes]
-            self.count_labels(self.labels, scores.shape[1], "the output")
+            self.count_labels(scores.shape[1], "the output")
             follows, multi_label = scores[:, self.entailment], self.setting(payload, "multi_label")
             if multi_label or len(labels) == 1:  # by a softmax of these two classes
                 follows = follows - scores[:, self.contradiction]

@@ -54,6 +54,7 @@ class Family(Client, Generic[K, P]):
     keys: K
     toml: Path
     labels: Sequence[str] = ()
+    needs_labels = False  # where a class has no other name
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
@@ -61,6 +62,8 @@ class Family(Client, Generic[K, P]):
             self.example = self.keys.example
         if self.keys.examples:
             self.examples = [self.example_of(one) for one in self.keys.examples]
+        if hasattr(self.keys, "labels"):
+            self.labels = self.read_labels()
         self._fitted: tuple[Signature, P] | None = None
 
     @abstractmethod
@@ -160,10 +163,10 @@ class Family(Client, Generic[K, P]):
         there = ", ".join(f'"{spec.name}"' for spec in specs) or "none"
         raise self.mistake(name, what, f"the model has {there}: write one of them")
 
-    def read_labels(self, *, numbers: bool = False) -> list[str]:
+    def read_labels(self) -> list[str]:
         """Return the class names: of the key `labels`, of config.pbtxt, or of labels.txt.
 
-        None where the classes have `numbers` for names, and no file is named or there.
+        None where the family can do without, and no file is named or there.
         """
         if not (file := getattr(self.keys, "labels", "")):
             output = getattr(self.keys, "output", "")
@@ -176,7 +179,7 @@ class Family(Client, Generic[K, P]):
             if not INSIDE.fits(file):
                 what = f'is "{file}", the `label_filename` of {CONFIG}'
                 raise self.mistake("labels", what, f"write {INSIDE.expected}")
-            if numbers and not found and not (self.folder / file).exists():
+            if not (self.needs_labels or found) and not (self.folder / file).exists():
                 return []
         return self.lines("labels", file)
 
@@ -211,9 +214,10 @@ class Family(Client, Generic[K, P]):
             what = f"is {path.name}, which cannot be read ({type(error).__name__})"
             raise self.mistake(name, what, PUT_LINES) from error
 
-    def count_labels(self, labels: Sequence[str], classes: int, where: str) -> None:
-        """Raise ClientDisabled unless there is one label for each class of the model, or none."""
-        if labels and len(labels) != classes:
+    def count_labels(self, classes: int, where: str) -> None:
+        """Raise ClientDisabled unless there is one label for each class, or none; -1 is any."""
+        labels = self.labels
+        if labels and len(labels) != classes > 0:
             fix = f"give it {classes} lines, one for each class"
             if classes - len(labels) == 1:
                 fix += ', in the model\'s order: one that lacks is often "background", the first'

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from clients.base import Environment
 from clients.families.base.dispatch_toml import (
     COLOUR,
     SHADES,
@@ -20,7 +21,7 @@ from clients.families.base.dispatch_toml import (
     one_of,
 )
 from clients.families.base.family import Family, show_spec
-from clients.images.pictures import Picture
+from clients.images.pictures import EXAMPLE, Picture
 from clients.images.resizing import FITS, Letterbox
 from clients.triton.server import Signature, TensorSpec
 
@@ -52,6 +53,10 @@ class PictureKeys(Keys):
     channels: str | None = key(one_of("RGB", "BGR"), "their order; else RGB", None)
     layout: str = key(one_of(*CHANNELS_AT), "the axes of the model's input", "NCHW")
     input: str = key(TENSOR, "the input, where there are several", "")
+
+
+Q = TypeVar("Q", bound=PictureKeys)
+P = TypeVar("P")
 
 
 @dataclass(frozen=True)
@@ -136,93 +141,6 @@ class PictureInput:
         return {self.name: array.astype(self.dtype, copy=False)}
 
 
-def complete_keys(family: Family[Any, Any], usual: Mapping[str, Any] | None = None) -> PictureKeys:
-    """Return the keys of a family that takes pictures, with what is `usual` for those left out.
-
-    Raises ClientDisabled: they contradict each other.
-    """
-    own: PictureKeys = family.keys
-    unset = {name: one for name, one in (usual or {}).items() if getattr(own, name) is None}
-    keys = replace(own, **unset)
-    if keys.padding and keys.fit in (None, "stretch"):
-        what = "is set, but pictures fill the model's rectangle, with nothing beside them"
-        raise family.mistake("padding", what, 'write `fit = "centre"`, or leave it out')
-    if keys.pixels != "0-255" and max(keys.mean or (0,)) > 1:
-        what = f"is {list(keys.mean or ())}, but `pixels` is 0-1"
-        raise family.mistake("mean", what, 'write "0-255" there')
-    return keys
-
-
-def picture_input(
-    family: Family[Any, Any], signature: Signature, keys: PictureKeys, taken: Sequence[int] = (3,)
-) -> PictureInput:
-    """Read a model's input from its signature.
-
-    Args:
-        family: the one that serves it.
-        signature: the model's.
-        keys: how pictures are prepared, by `complete_keys`.
-        taken: the counts of channels that the family can send.
-
-    Raises ClientDisabled: it takes no pictures, not in this layout, or not prepared so.
-
-    """
-    # Old files list their weights as inputs that may be left out.
-    specs = [one for one in signature.inputs if not one.optional]
-    spec, layout = family.tensor(specs, "input"), keys.layout
-    if spec.datatype not in DTYPES or not 3 <= len(spec.shape) <= 4:
-        raise family.misfit(f"{show_spec(spec)} takes no pictures")
-    if signature.max_batch_size == 0 and len(spec.shape) == 4 and spec.shape[0] not in (1, -1):
-        raise family.misfit(f"{show_spec(spec)} takes {spec.shape[0]} pictures, never one")
-    sizes = spec.shape[-3:]
-    channels = sizes[CHANNELS_AT[layout]]
-    if len(spec.shape) == 3 and (signature.max_batch_size or channels == -1):
-        raise family.misfit(f"{show_spec(spec)} has no axis for the channels")
-    if channels not in (*taken, -1):
-        other = next((one for one, at in CHANNELS_AT.items() if sizes[at] in taken), "")
-        if other:
-            raise family.mistake(
-                "layout", f'is "{layout}", but it is {show_spec(spec)}', f'write "{other}"'
-            )
-        wanted = " or ".join("three channels" if one == 3 else "one" for one in taken)
-        raise family.misfit(f"{show_spec(spec)} has not {wanted}, in the layout {layout}")
-    height, width = sizes[1:] if layout == "NCHW" else sizes[:2]
-    found = PictureInput(
-        spec.name,
-        height,
-        width,
-        DTYPES[spec.datatype],
-        layout,
-        taken[0] if channels == -1 else channels,
-        single=len(spec.shape) == 3,
-        keys=keys,
-    )
-    check_colours(family, found)
-    return found
-
-
-def check_colours(family: Family[Any, Any], taken: PictureInput) -> None:
-    """Raise ClientDisabled where the keys for colours contradict the model."""
-    keys: PictureKeys = family.keys  # what is usual is left out for a model of bytes
-    for name in ("mean", "std"):
-        came = len(getattr(keys, name) or ()) or taken.channels
-        if came != taken.channels:
-            raise family.mistake(
-                name,
-                f"has {came} numbers, but `{taken.name}` takes pictures of {taken.channels} "
-                "channels",
-                f"write {taken.channels}",
-            )
-    named = {"pixels": keys.pixels == "0-1", "mean": keys.mean, "std": keys.std}
-    changing = next((name for name, is_set in named.items() if is_set), "")
-    if taken.dtype == np.uint8 and changing:
-        raise family.mistake(
-            changing,
-            f"is set, but `{taken.name}` takes UINT8, 0 to 255, which the model scales itself",
-            "leave it out, or export the model with an input of floats",
-        )
-
-
 def in_grey(picture: Picture) -> Picture:
     """Return a picture in grey, as Pillow makes it, in three equal channels."""
     grey = np.asarray(Image.fromarray(picture).convert("L"))
@@ -232,3 +150,87 @@ def in_grey(picture: Picture) -> Picture:
 def both(size: int | tuple[int, int] | None) -> tuple[int, int] | None:
     """Return height and width of a size; one number means a square."""
     return (size, size) if isinstance(size, int) else size
+
+
+class PictureFamily(Family[Q, P]):
+    """Serves a model that takes pictures."""
+
+    example = {"img": EXAMPLE}
+    media = {"picture": "img"}
+    taken: tuple[int, ...] = (3,)  # the counts of channels that the family can send
+
+    def __init__(self, environment: Environment) -> None:
+        super().__init__(environment)
+        own = self.keys
+        unset = {name: one for name, one in self.usual.items() if getattr(own, name) is None}
+        self.prepared = keys = replace(own, **unset)
+        if keys.padding and keys.fit in (None, "stretch"):
+            what = "is set, but pictures fill the model's rectangle, with nothing beside them"
+            raise self.mistake("padding", what, 'write `fit = "centre"`, or leave it out')
+        if keys.pixels != "0-255" and max(keys.mean or (0,)) > 1:
+            what = f"is {list(keys.mean or ())}, but `pixels` is 0-1"
+            raise self.mistake("mean", what, 'write "0-255" there')
+
+    @property
+    def usual(self) -> Mapping[str, Any]:
+        """The keys for how pictures are prepared, where the file leaves them out."""
+        return {}
+
+    def read_input(self, signature: Signature) -> PictureInput:
+        """Read the model's input.
+
+        Raises ClientDisabled: it takes no pictures, not in this layout, or not prepared so.
+        """
+        # Old files list their weights as inputs that may be left out.
+        specs = [one for one in signature.inputs if not one.optional]
+        spec, layout, taken = self.tensor(specs, "input"), self.keys.layout, self.taken
+        if spec.datatype not in DTYPES or not 3 <= len(spec.shape) <= 4:
+            raise self.misfit(f"{show_spec(spec)} takes no pictures")
+        if signature.max_batch_size == 0 and len(spec.shape) == 4 and spec.shape[0] not in (1, -1):
+            raise self.misfit(f"{show_spec(spec)} takes {spec.shape[0]} pictures, never one")
+        sizes = spec.shape[-3:]
+        channels = sizes[CHANNELS_AT[layout]]
+        if len(spec.shape) == 3 and (signature.max_batch_size or channels == -1):
+            raise self.misfit(f"{show_spec(spec)} has no axis for the channels")
+        if channels not in (*taken, -1):
+            other = next((one for one, at in CHANNELS_AT.items() if sizes[at] in taken), "")
+            if other:
+                raise self.mistake(
+                    "layout", f'is "{layout}", but it is {show_spec(spec)}', f'write "{other}"'
+                )
+            wanted = " or ".join("three channels" if one == 3 else "one" for one in taken)
+            raise self.misfit(f"{show_spec(spec)} has not {wanted}, in the layout {layout}")
+        height, width = sizes[1:] if layout == "NCHW" else sizes[:2]
+        found = PictureInput(
+            spec.name,
+            height,
+            width,
+            DTYPES[spec.datatype],
+            layout,
+            taken[0] if channels == -1 else channels,
+            single=len(spec.shape) == 3,
+            keys=self.prepared,
+        )
+        self.check_colours(found)
+        return found
+
+    def check_colours(self, taken: PictureInput) -> None:
+        """Raise ClientDisabled where the keys for colours contradict the model."""
+        keys = self.keys  # what is usual is left out for a model of bytes
+        for name in ("mean", "std"):
+            came = len(getattr(keys, name) or ()) or taken.channels
+            if came != taken.channels:
+                raise self.mistake(
+                    name,
+                    f"has {came} numbers, but `{taken.name}` takes pictures of {taken.channels} "
+                    "channels",
+                    f"write {taken.channels}",
+                )
+        named = {"pixels": keys.pixels == "0-1", "mean": keys.mean, "std": keys.std}
+        changing = next((name for name, is_set in named.items() if is_set), "")
+        if taken.dtype == np.uint8 and changing:
+            raise self.mistake(
+                changing,
+                f"is set, but `{taken.name}` takes UINT8, 0 to 255, which the model scales itself",
+                "leave it out, or export the model with an input of floats",
+            )

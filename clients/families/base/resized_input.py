@@ -12,17 +12,16 @@ import numpy.typing as npt
 
 from clients.base import Environment, Payload
 from clients.families.base.dispatch_toml import SIZE, TENSOR, key, one_of
-from clients.families.base.family import Family, show_spec
+from clients.families.base.family import show_spec
 from clients.families.base.picture_input import (
     CHANNELS_AT,
+    PictureFamily,
     PictureInput,
     PictureKeys,
     both,
-    complete_keys,
     in_grey,
-    picture_input,
 )
-from clients.images.pictures import EXAMPLE, Picture
+from clients.images.pictures import Picture
 from clients.images.resizing import FILTERS, planes, resized
 from clients.triton.server import Signature
 
@@ -74,19 +73,10 @@ class PicturePlan:
     output: str  # the tensor that is read
 
 
-class ResizingFamily(Family[R, PicturePlan]):
+class ResizingFamily(PictureFamily[R, PicturePlan]):
     """Serves a model that takes resized pictures, in colour or in grey."""
 
-    example = {"img": EXAMPLE}
-    media = {"picture": "img"}
-
-    def __init__(self, environment: Environment) -> None:
-        super().__init__(environment)
-        self.prepared = complete_keys(self)
-
-    def read_input(self, signature: Signature) -> PictureInput:
-        """Read the model's input; raise ClientDisabled as `picture_input` does."""
-        return picture_input(self, signature, self.prepared, (3, 1))
+    taken = (3, 1)
 
     def outputs(self, payloads: Sequence[Payload]) -> list[tuple[npt.NDArray[Any], Sizes]]:
         """Return the model's output for each picture, and the picture's height and width."""
