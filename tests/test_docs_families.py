@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Iterator
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,8 +17,6 @@ from clients.errors import ClientDisabled
 from clients.families.base import family
 from clients.families.base.dispatch_toml import Keys
 from clients.families.base.picture_input import PictureKeys
-from clients.families.base.resized_input import CutKeys, MaskKeys
-from clients.families.base.text_input import TextKeys
 from clients.plugins.registry import load_clients
 from clients.request import Request
 from clients.testing import OnnxModels, answer, clients_in
@@ -29,6 +27,8 @@ from tests.support.fake_triton import FakeTriton
 PAGE = "".join(
     (PROJECT / "docs" / f"{name}.md").read_text() for name in ("adding-a-model", "families")
 )
+ROW = re.compile(r"^\| `\w+` \| (?:`.*?`|nothing|must be there) \| .* \|$", re.MULTILINE)
+OTHERS = re.compile("keys of `([a-z-]+)`")
 TASKS = "".join(page.read_text() for page in sorted(PROJECT.glob("docs/tasks/*.md")))
 # A block whose first line is a comment with the path of the file that it is.
 FILES = re.findall(r"(?ms)^```\w*\n# (\S+/\S+)\n(.*?)^```$", PAGE + TASKS)
@@ -86,38 +86,27 @@ def test_a_mistake_is_one_sentence_with_the_file_the_key_and_the_fix(tmp_path: P
     )
 
 
-def rows_of(keys: type[Keys], but: type[Keys] | None) -> list[str]:
-    known = {one.name for one in fields(but)} if but else set()
-    rows = []
+def rows_of(keys: type[Keys]) -> Iterator[str]:
     for one in fields(keys):
-        if one.name not in known:
-            default = (
-                "nothing"
-                if one.default in ((), None, "")
-                else f"`{json.dumps(one.default, default=str)}`"
-            )
-            if one.default is MISSING:
-                default = "must be there"
-            meaning, kind = one.metadata["meaning"], one.metadata["kind"]
-            rows.append(f"| `{one.name}` | {default} | {meaning} | {kind.expected} |")
-    return rows
+        default = f"`{json.dumps(one.default, default=str)}`"
+        if one.default is MISSING or one.default in ((), None, ""):
+            default = "must be there" if one.default is MISSING else "nothing"
+        meaning, kind = one.metadata["meaning"], one.metadata["kind"]
+        yield f"| `{one.name}` | {default} | {meaning} | {kind.expected} |"
 
 
 def test_every_key_of_every_family_is_on_the_page() -> None:
-    shared = (CutKeys, MaskKeys, PictureKeys, TextKeys)
-    table: dict[str, Any] = {
-        "any": (Keys, None),
-        "pictures": (PictureKeys, Keys),
-        "fill-mask": (TextKeys, Keys),
-        # The first of those that have keys in common
-        "classification": (family.family("classification", Path()).keys_type, PictureKeys),
-        "segmentation": (family.family("segmentation", Path()).keys_type, PictureKeys),
-    }
+    """Once; what a family shares with others is named where the family is."""
+    rows = set(rows_of(Keys))
     for name in family.names():
-        assert f"`{name}`" in PAGE or name == "tensors"
         kind = family.family(name, Path()).keys_type
-        table.setdefault(name, (kind, next((one for one in shared if issubclass(kind, one)), Keys)))
-    written = re.findall(
-        r"^\| `\w+` \| (?:`.*?`|nothing|must be there) \| .* \|$", PAGE, re.MULTILINE
-    )
-    assert sorted(written) == sorted(row for pair in table.values() for row in rows_of(*pair))
+        rows |= {*rows_of(kind)}
+        section = re.search(rf"(?ms)^## [^\n]*`{name}`.*?(?=^## |\Z)", PAGE)
+        assert section or name == "tensors"
+        text = section[0] if section else ""
+        others = [family.family(one, Path()).keys_type for one in OTHERS.findall(text)]
+        shared: list[type[Keys]] = [Keys, PictureKeys, *others]
+        known = {one.name for keys in shared for one in fields(keys)}
+        own = [one.name for one in fields(kind) if one.name not in known]
+        assert [one for one in own if f"`{one}`" not in text] == [], name
+    assert sorted(re.findall(ROW, PAGE)) == sorted(rows)
