@@ -46,6 +46,8 @@ def sound(source: ModelSource) -> Iterator[FamilyPlan]:
     lines += ["window = 512"] * (-1 in (taken[0].shape[1:] or taken[0].shape))
     pairs = ", ".join(f"{quote(name)} = {quote(other)}" for name, other in state.items())
     lines += [f"state = {{ {pairs} }}"] * bool(state)
+    if state and taken[0].shape[:1] == (-1,):
+        lines.append("# windows = 512  # of a run, where the first axis is time")
     numbers = ", ".join(f"{quote(one.name)} = 16000" for one in free if one != taken[0])
     lines += [f"{CHECK}other inputs", f"constants = {{ {numbers} }}"] * bool(numbers)
     lines += [f"input = {quote(taken[0].name)}", f"output = {quote(outputs[0].name)}"]

@@ -240,6 +240,21 @@ def test_a_name_that_is_no_folder_s_is_refused(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_model_of_sound_is_written_where_its_author_says_so(
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodes = [onnx.helper.make_node("Add", ["x", "h"], ["y"])]
+    nodes.append(onnx.helper.make_node("Identity", ["h"], ["hn"]))
+    shapes = {"x": ["n", 8], "h": [1, 1], "y": ["n", 8], "hn": [1, 1]}
+    x, h, y, following = ((name, FLOAT, shape) for name, shape in shapes.items())
+    save(tmp_path / "a.onnx", nodes, [x, h], [y, following])
+    assert "how many samples a second" in write(tmp_path / "a.onnx", "--family", "sound")
+    written = {"rate": 16_000, "state": {"h": "hn"}, "input": "x", "output": "y"}
+    assert settings() == {"family": "sound", **written}
+    assert main(["check", "mine"]) == 0
+    assert "0 errors, 0 warnings" in capsys.readouterr().out
+
+
 def test_every_family_can_be_written_asked_and_compared() -> None:
     assert set(KINDS) == set(FAMILIES) == set(ASK) == set(LIMITS) == set(names())
     assert set(CHECKED) == set(names()) - {"tensors"}
