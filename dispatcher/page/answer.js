@@ -11,7 +11,7 @@ const colourOf = (index) => COLOURS[Math.abs(Math.trunc(index ?? 0)) % COLOURS.l
 // As the server paints a mask: class 0 is black, and neighbours have distant hues.
 const paintOf = (index) => (index ? `hsl(${(index * 0.618034 % 1) * 360} 82% 47%)` : "#000");
 const nameOf = (row) => row.label ?? row.token;
-const scoreOf = ({ score }) => (score === null ? "not finite" : score.toFixed(3));
+const scoreOf = ({ score, share }) => (share !== undefined ? `${(100 * share).toFixed(1)} %` : score === null ? "not finite" : score.toFixed(3));
 
 const isPng = (value) => typeof value === "string" && value.startsWith("iVBORw0KGgo");
 const shorten = (_, value) => (isPng(value) ? `${value.slice(0, 40)}…` : value);
@@ -26,21 +26,15 @@ export function showAnswer(place, { body, timing }, picture, seconds) {
   place.replaceChildren(
     el("p", { class: "note" }, `${(1000 * seconds).toFixed(0)} ms`, timing && `, of them in the server: ${timing.replaceAll(";dur=", " ")} ms`),
     ...(areRows(result) ? [picture && result.some((one) => one.box) && drawBoxes(result, picture), listRows(result)] : []).filter(Boolean),
-    ...(mask || made ? [showMade(mask, made, result.classes, picture), result.classes && listClasses(result.classes)] : []).filter(Boolean),
+    ...(mask || made ? [showMade(mask, made, result.classes, picture), result.classes && listRows(result.classes, paintOf)] : []).filter(Boolean),
     el("details", areRows(result) || mask || made ? {} : { open: "" }, el("summary", {}, "The answer as JSON"),
       el("pre", { tabindex: "0" }, json.length > LONGEST ? `${json.slice(0, LONGEST)}…` : json)));
 }
 
-function listRows(rows) {
+function listRows(rows, paint = colourOf) {
   return el("ol", { class: "rows", tabindex: "0", "aria-label": "Best first" }, rows.slice(0, MOST).map((row) =>
-    el("li", {}, row.box && el("i", { style: { backgroundColor: colourOf(row.index) } }), nameOf(row),
+    el("li", {}, (row.box || row.share) && el("i", { style: { backgroundColor: paint(row.index) } }), nameOf(row) ?? `class ${row.index}`,
       el("span", { class: "note" }, scoreOf(row)))));
-}
-
-function listClasses(classes) {
-  return el("ol", { class: "rows", tabindex: "0", "aria-label": "Largest first" }, classes.slice(0, MOST).map(({ label, index, share }) =>
-    el("li", {}, el("i", { style: { backgroundColor: paintOf(index) } }), label ?? `class ${index}`,
-      el("span", { class: "note" }, `${(100 * share).toFixed(1)} %`))));
 }
 
 // The picture that is the answer; or the one that was sent, with a mask of classes over it, or cut out by opacities.
