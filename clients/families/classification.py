@@ -11,7 +11,7 @@ import numpy.typing as npt
 from clients.base import FORMAT, Parameter, Payload
 from clients.families.base.dispatch_toml import FLAG, key, labels_key
 from clients.families.base.family import show_spec
-from clients.families.base.resized_input import (
+from clients.families.base.picture_input import (
     CutKeys,
     PicturePlan,
     ResizingFamily,

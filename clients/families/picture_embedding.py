@@ -12,7 +12,7 @@ import numpy.typing as npt
 from clients.base import Payload
 from clients.families.base.dispatch_toml import FLAG, key, one_of
 from clients.families.base.family import show_spec
-from clients.families.base.resized_input import (
+from clients.families.base.picture_input import (
     CutKeys,
     PicturePlan,
     ResizingFamily,

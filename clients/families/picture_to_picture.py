@@ -14,8 +14,8 @@ from PIL import Image
 from clients.base import Payload
 from clients.errors import BadPayload, ModelFailed
 from clients.families.base.dispatch_toml import COUNT, key, one_of
-from clients.families.base.picture_input import PictureInput
-from clients.families.base.resized_input import MaskFamily, MaskKeys, PicturePlan, Sizes
+from clients.families.base.mask_output import MaskFamily, MaskKeys
+from clients.families.base.picture_input import PictureInput, PicturePlan, Sizes
 from clients.images.drawing import as_base64, as_file
 from clients.images.pictures import Picture, room
 

@@ -14,7 +14,8 @@ from PIL import Image
 from clients.base import Parameter, Payload
 from clients.errors import ModelFailed
 from clients.families.base.dispatch_toml import key, labels_key, one_of
-from clients.families.base.resized_input import MaskFamily, MaskKeys, Sizes
+from clients.families.base.mask_output import MaskFamily, MaskKeys
+from clients.families.base.picture_input import Sizes
 from clients.images.drawing import (
     as_base64,
     as_file,

@@ -1,4 +1,4 @@
-"""How pictures become the input tensor of a model: the keys for it, and their pixels."""
+"""The base of the families for pictures: the keys for their pixels, and the input tensor."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from clients.base import Environment
+from clients.base import Environment, Payload
 from clients.families.base.dispatch_toml import (
     COLOUR,
     SHADES,
+    SIZE,
     SPREAD,
     TENSOR,
     Keys,
@@ -22,7 +23,7 @@ from clients.families.base.dispatch_toml import (
 )
 from clients.families.base.family import Family, show_spec
 from clients.images.pictures import EXAMPLE, Picture
-from clients.images.resizing import FITS, Letterbox
+from clients.images.resizing import FILTERS, FITS, Letterbox, planes, resized
 from clients.triton.server import Signature, TensorSpec
 
 Colour = tuple[float, ...]
@@ -55,6 +56,31 @@ class PictureKeys(Keys):
     input: str = key(TENSOR, "the input, where there are several", "")
 
 
+@dataclass(frozen=True, kw_only=True)
+class ResizedKeys(PictureKeys):
+    """The keys of the families that resize pictures, and read one output."""
+
+    interpolation: str = key(
+        one_of(*FILTERS), "the filter, as in Pillow, with antialiasing", "bicubic"
+    )
+    output: str = key(TENSOR, "the output, where there are several", "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CutKeys(ResizedKeys):
+    """The keys of those that take a picture's middle, as in ImageNet's tests."""
+
+    resize: int | tuple[int, int] | None = key(
+        SIZE, "the new shorter side, or the whole size; else the crop's", None
+    )
+    crop: int | tuple[int, int] | None = key(
+        SIZE, "the middle part that the model gets; else its input's size", None
+    )
+
+
+Sizes = tuple[int, int]  # height and width, in pixels
+R = TypeVar("R", bound=ResizedKeys)
+C = TypeVar("C", bound=CutKeys)
 Q = TypeVar("Q", bound=PictureKeys)
 P = TypeVar("P")
 
@@ -234,3 +260,59 @@ class PictureFamily(Family[Q, P]):
                 f"is set, but `{taken.name}` takes UINT8, 0 to 255, which the model scales itself",
                 "leave it out, or export the model with an input of floats",
             )
+
+
+@dataclass(frozen=True)
+class PicturePlan:
+    """How a model takes pictures; the sizes are those of `resized`."""
+
+    input: PictureInput  # the input tensor
+    resize: int | tuple[int, int]
+    crop: tuple[int, int]  # height and width, in pixels
+    output: str  # the tensor that is read
+
+
+class ResizingFamily(PictureFamily[R, PicturePlan]):
+    """Serves a model that takes resized pictures, in colour or in grey."""
+
+    taken = (3, 1)
+
+    def outputs(self, payloads: Sequence[Payload]) -> list[tuple[npt.NDArray[Any], Sizes]]:
+        """Return the model's output for each picture, and the picture's height and width."""
+        plan = self.fitted()
+
+        def read(payload: Payload) -> tuple[npt.NDArray[Any], Sizes]:
+            picture = self.picture(payload)
+            return self.pixels(picture, plan), (picture.shape[0], picture.shape[1])
+
+        pixels, sizes = zip(*self.each(payloads, read), strict=True)
+        answer = self.infer(plan.input.tensor(pixels), outputs=[plan.output])[plan.output]
+        return list(zip(answer[None] if plan.input.single else answer, sizes, strict=True))
+
+    def pixels(self, picture: Picture, plan: PicturePlan) -> npt.NDArray[Any]:
+        """Return a picture as the model takes it, without the batch axis."""
+        taken = plan.input
+        if taken.channels == 1:  # before it is resized, as in training on grey pictures
+            picture = in_grey(picture)
+        if taken.keys.fit:
+            return taken.scaled_planes(taken.fitted(picture, plan.crop).shades)
+        small = resized(picture, plan.resize, plan.crop, self.keys.interpolation)
+        # Channels one after the other if the model takes them so: with interleaved channels NumPy
+        # takes several times as long to subtract a mean of three numbers.
+        return taken.scaled(planes(small) if taken.layout == "NCHW" else small)
+
+
+def cut_plan(family: ResizingFamily[C], taken: PictureInput, output: str) -> PicturePlan:
+    """Return the plan for pictures that are resized and cropped as the keys say.
+
+    Raises ClientDisabled: they contradict each other, or the model.
+    """
+    keys, crop = family.keys, taken.size(family, "crop")
+    if keys.fit and keys.resize is not None:
+        raise family.mistake("resize", "is there beside `fit`", "write one of the two")
+    resize = crop if keys.resize is None else keys.resize
+    if any(one < cut for one, cut in zip(both(resize) or (), crop, strict=True)):
+        raise family.mistake(
+            "resize", f"is {resize}, less than the crop of {crop}", "write a larger one"
+        )
+    return PicturePlan(taken, resize, crop, output)
