@@ -205,7 +205,7 @@ def find_taken_ports(settings: Settings) -> Iterator[str]:
         settings.port: "SAGEMAKER_BIND_TO_PORT",
         settings.public_grpc_port: "TRITON_PUBLIC_GRPC_PORT",
     }
-    inner = () if settings.triton_url else settings.triton_ports
+    inner = () if settings.triton_url else settings.triton_ports.values()
     for number in (*filter(None, public), *inner):
         try:
             if number in public:

@@ -105,6 +105,7 @@ def triton(place: Place) -> Contender:
     lay_out_ensemble(folder / "models", place.repository, modelname, place.cpus)
     port = free_port(3)
     classes: dict[str, Any] = {"name": "result"}
+    text = {"name": "payload", "shape": [1, 1], "datatype": "BYTES"}
     if modelname == "resnet":
         classes["parameters"] = {"classification": 3}
     return Contender(
@@ -116,7 +117,10 @@ def triton(place: Place) -> Contender:
         ],
         port,
         "/v2/models/ensemble/infer",
-        lambda payload: {"inputs": [text_tensor("payload", payload, [1, 1])], "outputs": [classes]},
+        lambda payload: {
+            "inputs": [{**text, "data": list(payload.values())}],
+            "outputs": [classes],
+        },
         (lambda answer: answer["outputs"][0]["data"])
         if modelname == "resnet"
         else lambda answer: json.loads(answer["outputs"][0]["data"][0]),
@@ -129,11 +133,6 @@ def triton(place: Place) -> Contender:
         },
         folder,
     )
-
-
-def text_tensor(name: str, payload: Any, shape: list[int]) -> dict[str, Any]:
-    """Return a payload, its one text, as a tensor of the Open Inference Protocol."""
-    return {"name": name, "shape": shape, "datatype": "BYTES", "data": list(payload.values())}
 
 
 PIXELS = ""  # what `pixel_type` says

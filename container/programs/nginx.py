@@ -120,7 +120,7 @@ def nginx_program(settings: Settings, run_dir: Path, executable: str) -> Program
             auth="" if asks_first else "# ",
             grpc="" if settings.public_grpc_port else "# ",
             public_grpc_port=listen_address(settings.public_grpc_port),
-            triton_grpc_port=settings.triton_grpc_port,
+            triton_grpc_port=settings.triton_ports["grpc"],
             files=files,
             max_body_mb=settings.max_body // 2**20,
             **cors(settings.cors_origins),

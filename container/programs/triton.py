@@ -48,12 +48,7 @@ def triton_program(
     loads: ModelLoads,
 ) -> Program:
     """Return Triton, on loopback only; it loads every wanted model it can load."""
-    wanted = run_dir / WANTED
-    ports = {
-        "http": settings.triton_http_port,
-        "grpc": settings.triton_grpc_port,
-        "metrics": settings.triton_metrics_port,
-    }
+    wanted, ports = run_dir / WANTED, settings.triton_ports
     command = [
         str(triton.executable),
         f"--model-repository={settings.model_repository}",
@@ -76,7 +71,7 @@ def triton_program(
     restart = StatusReader(run_dir / READINESS, itemgetter("at", "restart"), (0.0, ""))
 
     def fault() -> str:
-        if ask(over_tcp(settings.triton_http_port), "/v2/health/ready").status != 200:
+        if ask(over_tcp(settings.triton_ports["http"]), "/v2/health/ready").status != 200:
             loading = loads.in_words()
             return f"it is loading {loading}" if loading else "it does not answer"
         at, reason = restart()  # of the web worker that probes the models

@@ -50,13 +50,12 @@ def write_rows(results: Iterable[Any]) -> tuple[str, int]:
         lost = [isinstance(one, float) and not math.isfinite(one) for one in row]
         if any(lost):
             non_finite += sum(lost)
-            row = [write_lost(one) if gone else one for one, gone in zip(row, lost, strict=True)]
+            row = [
+                (one.text if isinstance(one, NotFinite) else "") if gone else one
+                for one, gone in zip(row, lost, strict=True)
+            ]
         writer.writerow(row)
     return out.getvalue(), non_finite
-
-
-def write_lost(number: float) -> str:
-    return number.text if isinstance(number, NotFinite) else ""
 
 
 def cells(value: Any) -> Iterator[Any]:

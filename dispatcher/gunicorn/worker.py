@@ -137,9 +137,6 @@ class WorkerRequest:
         kept = self.headers.get("CONNECTION", "").lower()
         self.must_close = kept == "close" or (self.version == (1, 0) and kept != "keep-alive")
 
-    def force_close(self) -> None:
-        self.must_close = True
-
     def should_close(self) -> bool:
         return self.must_close
 

@@ -62,7 +62,7 @@ def environment_of(
     if settings.triton_url:
         server = Triton(address_of(settings), shared_bytes, repository)
     else:
-        address = f"127.0.0.1:{settings.triton_grpc_port}"
+        address = f"127.0.0.1:{settings.triton_ports['grpc']}"
         aside = settings.run_dir and settings.run_dir / ASIDE
         repair = partial(keep_listable, repository, aside) if aside else lambda: None
         server = Triton(address, shared_bytes, repository, scarce=scarce, repair=repair)

@@ -247,8 +247,8 @@ def metrics_routes(
     def show() -> Response:
         """Show all metrics in Prometheus' text format."""
         # Those of a Triton elsewhere are scraped there.
-        triton = b"" if settings.triton_url else read(settings.triton_metrics_port, "/metrics")
-        statistics = triton and read(settings.triton_http_port, "/v2/models/stats")
+        triton = b"" if settings.triton_url else read(settings.triton_ports["metrics"], "/metrics")
+        statistics = triton and read(settings.triton_ports["http"], "/v2/models/stats")
         versions = json.loads(statistics)["model_stats"] if statistics else []
         up = not readiness.prober().fault if settings.triton_url else bool(triton)
         registry = CollectorRegistry()

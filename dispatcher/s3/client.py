@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from clients.errors import DeadlineExceeded, InferenceError
 from dispatcher.errors import ObjectTooLarge, StorageUnavailable
-from dispatcher.settings import S3_AT_A_TIME
+from dispatcher.settings import S3_AT_A_TIME, S3_SHARE
 from dispatcher.settings.readers import S3_URI
 
 if TYPE_CHECKING:  # the import takes half a second
@@ -89,7 +89,7 @@ class S3:
             settings.s3_endpoint_url,
             # boto3 reads AWS_DEFAULT_REGION alone; ECS, Lambda and others set this one.
             os.environ.get("AWS_REGION", "").strip(),
-            settings.s3_timeout,
+            settings.timeout * S3_SHARE,
             S3_AT_A_TIME,
         )
 

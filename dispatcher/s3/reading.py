@@ -38,7 +38,7 @@ class Objects:
 
     def __init__(self, settings: Settings, bodies: LargeBodies) -> None:
         self.s3, self.web = S3.of(settings), WebPictures(settings.image_url_hosts)
-        self.most = settings.s3_max_object
+        self.most = settings.max_body_mb * 2**20
         self.at_a_time, self.bodies = S3_AT_A_TIME, bodies
         self._waiting = threading.BoundedSemaphore(settings.queue + self.at_a_time)
         self._pools = {

@@ -11,7 +11,6 @@ import math
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +45,7 @@ ASIDE = "aside"
 S3_AT_A_TIME = 8  # objects that a worker reads
 
 USUAL_PORTS = range(8000, 8010)
-TRITON_PORTS = 3
+TRITON_PORTS = ("http", "grpc", "metrics")
 
 MODEL_DIR = "/opt/ml/model"  # where the platform unpacks a model.tar.gz
 
@@ -233,11 +232,6 @@ class Settings:
         return (*self.pinned_models, *self.required_models)
 
     @property
-    def s3_is_used(self) -> bool:
-        """Whether requests may name objects in S3."""
-        return bool(self.s3_bucket or self.s3_allowed_inputs)
-
-    @property
     def traces_url(self) -> str:
         """Where traces are sent; empty where there are none."""
         if standard("OTEL_SDK_DISABLED").lower() == "true":
@@ -246,26 +240,11 @@ class Settings:
         return standard("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or (base and f"{base}/v1/traces")
 
     @property
-    def triton_ports(self) -> list[int]:
-        """Triton's ports for HTTP, gRPC and metrics: the first of the range that are free here."""
+    def triton_ports(self) -> dict[str, int]:
+        """Triton's ports on loopback by their use: the first of the range that are free here."""
         taken = (self.port, self.public_grpc_port)
         free = (number for number in self.safe_ports or USUAL_PORTS if number not in taken)
-        return list(islice(free, TRITON_PORTS))
-
-    @property
-    def triton_http_port(self) -> int:
-        """Triton's port for HTTP, on loopback."""
-        return self.triton_ports[0]
-
-    @property
-    def triton_grpc_port(self) -> int:
-        """Triton's port for gRPC, on loopback."""
-        return self.triton_ports[1]
-
-    @property
-    def triton_metrics_port(self) -> int:
-        """Triton's port for metrics, on loopback."""
-        return self.triton_ports[2]
+        return dict(zip(TRITON_PORTS, free, strict=False))
 
     @property
     def mounted(self) -> Path | None:
@@ -294,17 +273,7 @@ class Settings:
     @property
     def objects_are_read(self) -> bool:
         """Whether requests may name objects, in S3 or by a URL, which are read for them."""
-        return self.s3_is_used or bool(self.image_url_hosts)
-
-    @property
-    def s3_max_object(self) -> int:
-        """Bytes of the largest object that a request may have read."""
-        return self.max_body_mb * 2**20
-
-    @property
-    def s3_timeout(self) -> float:
-        """Seconds that reading or writing one object may take."""
-        return self.timeout * S3_SHARE
+        return bool(self.s3_bucket or self.s3_allowed_inputs or self.image_url_hosts)
 
     @property
     def shows_page(self) -> bool:
@@ -451,8 +420,8 @@ def check_together(settings: Settings) -> None:
             f"TRITON_PUBLIC_GRPC_PORT is {settings.port}, which is also SAGEMAKER_BIND_TO_PORT; "
             "expected: different ports"
         )
-    if not settings.triton_url and len(settings.triton_ports) < TRITON_PORTS:
+    if not settings.triton_url and len(settings.triton_ports) < len(TRITON_PORTS):
         raise SettingError(
             f"SAGEMAKER_SAFE_PORT_RANGE is {write_value(settings.safe_ports)!r}; expected: at "
-            f"least {TRITON_PORTS} ports besides SAGEMAKER_BIND_TO_PORT and TRITON_PUBLIC_GRPC_PORT"
+            "least 3 ports besides SAGEMAKER_BIND_TO_PORT and TRITON_PUBLIC_GRPC_PORT"
         )

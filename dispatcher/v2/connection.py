@@ -80,7 +80,7 @@ class TritonHttp:
                     "Triton is elsewhere, and its HTTP port is not known here",
                     hint="set TRITON_HTTP_URL, or use POST /infer/{model}, which goes over gRPC",
                 )
-            port = self.settings.triton_http_port
+            port = self.settings.triton_ports["http"]
             return http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
         host = urlsplit(url).netloc
         if self.tls is None:

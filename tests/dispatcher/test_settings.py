@@ -91,8 +91,7 @@ def test_triton_s_ports_lie_in_the_safe_range_and_make_way_for_the_public_ones(
     environment: dict[str, str], ports: list[int]
 ) -> None:
     settings = read_settings(environment)
-    inner = [settings.triton_http_port, settings.triton_grpc_port, settings.triton_metrics_port]
-    assert inner == settings.triton_ports == ports
+    assert settings.triton_ports == dict(zip(("http", "grpc", "metrics"), ports, strict=True))
 
 
 ELSEWHERE = {"TRITON_URL": "triton:8001"}

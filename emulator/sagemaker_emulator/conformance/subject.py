@@ -58,7 +58,7 @@ class Subject:
     @cached_property
     def labels(self) -> dict[str, str]:
         """The labels of the image; empty for a folder or a URL."""
-        if not self.is_image:
+        if "://" in self.what or Path(self.what).is_dir():
             return {}
         if not docker("image", "inspect", "--format", "{{.Id}}", self.what, may_fail=True):
             docker("pull", self.what, seconds=None)
@@ -68,10 +68,6 @@ class Subject:
     @property
     def is_started_here(self) -> bool:
         return not isinstance(self.container, Remote)
-
-    @cached_property
-    def is_image(self) -> bool:
-        return "://" not in self.what and not Path(self.what).is_dir()
 
     def labelled(self, capability: str) -> bool:
         return self.labels.get(CAPABILITIES + capability) == "true"
@@ -114,9 +110,7 @@ class Subject:
                 return
             self.not_ready = self.ping_fault()
             self.ready_s = time.monotonic() - begin
-            if not self.not_ready:
-                return
-            if self.ready_s > limit:
+            if not self.not_ready or self.ready_s > limit:
                 return
             time.sleep(AGAIN_S)
 
