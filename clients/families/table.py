@@ -32,7 +32,7 @@ from clients.families.base.row_input import (
     read_plan,
 )
 from clients.tensors.elements import join_columns, row_values
-from clients.tensors.scores import probabilities_of
+from clients.tensors.scores import floats, softmax
 from clients.tensors.signature import Array
 from clients.triton.server import Signature
 
@@ -178,7 +178,8 @@ class Table(RowClient, Family[RowKeys, AnswerPlan]):
             self.count_labels(scores.shape[1], f"`{plan.scores}`")
             best = np.argmax(scores, axis=1).tolist()
             del columns[plan.scores]
-            scores = probabilities_of(scores) if self.keys.softmax else scores
+            if self.keys.softmax:
+                scores = softmax(scores).astype(floats(scores).dtype)
             columns = {plan.name: [*map(self.by_label, row_values(scores))], **columns}
         if plan.label or plan.scores:
             own = columns.pop(plan.label, best)

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from clients.tensors.scores import sigmoid
+from clients.tensors.scores import sigmoid, softmax
 
 PROBABILITY = 0.03  # the largest difference of a probability, or of an object's score
 LEAST_IOU = 0.95  # of an object's two boxes
@@ -140,8 +140,7 @@ def same_first(expected: Mapping[Any, float], got: Mapping[Any, float]) -> Agree
         scores = np.array([side.get(name, least) for name in names])
         inside = min(least, *side.values()) >= 0 and max(side.values()) <= 1
         if not inside:  # logits
-            shares = np.exp(scores - scores.max())
-            scores = shares / shares.sum() if len(names) > 1 else sigmoid(scores)
+            scores = softmax(scores) if len(names) > 1 else sigmoid(scores)
         sides.append(scores)
     gaps = np.abs(sides[0] - sides[1])
     at, gap = int(gaps.argmax()), float(gaps.max())

@@ -82,15 +82,6 @@ def softmax(logits: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         return np.asarray(shares / shares.sum(axis=-1, keepdims=True))
 
 
-def probabilities_of(logits: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the softmax of each row of [rows, classes]."""
-    logits = floats(logits)
-    with np.errstate(invalid="ignore"):  # infinity less infinity is not a number
-        shares: npt.NDArray[Any] = np.exp(logits - logits.max(1, keepdims=True))
-        shares /= shares.sum(1, keepdims=True)
-        return shares
-
-
 def floats(numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return numbers in single precision, or in double if single would round some."""
     return numbers.astype(np.result_type(numbers, np.float32), copy=False)
