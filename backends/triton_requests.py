@@ -170,12 +170,12 @@ class RequestHandler:
             by_rows=self._session.by_rows,
         )
         for (index, item), result in zip(items.items(), came, strict=True):
-            self._states.end(asked[index].sequence, result)
             needed = _size(item.inputs) + _size(result)
-            if not self._share.has_room(needed):
-                results[index] = self._share.refusal(needed)
-            elif isinstance(result, Exception):
-                results[index] = result
+            has_room = self._share.has_room(needed)
+            answer = result if has_room else self._share.refusal(needed)
+            self._states.end(asked[index].sequence, answer)
+            if isinstance(answer, Exception):
+                results[index] = answer
             else:
                 if self.keeps_item and self.item is None:
                     own = {name: array.copy() for name, array in item.inputs.items()}
@@ -183,7 +183,7 @@ class RequestHandler:
                 # a scalar has the dimensions that are configured
                 results[index] = {
                     name: array if array.ndim else array.reshape([1] * self._dims.get(name, 0))
-                    for name, array in result.items()
+                    for name, array in answer.items()
                     if name in asked[index].outputs
                 }
         return results

@@ -183,8 +183,9 @@ class RowClient(Client):
         known = [one.name for one in plan.columns]
         if table.header is None:
             table = replace(table, header=has_header(table.rows[0], plan.columns))
-        if table.header and not plan.is_named:  # the names in the header are as good as any
-            known = [str(one).strip() for one in as_wide(table.rows[0], known)]
+        if table.header and not plan.is_named:
+            first = [str(one).strip() for one in as_wide(table.rows[0], known)]
+            known = known if {*first} == {*known} else first  # other names are as good as any
         names, rows = table.by_name(known)
         places = {name: at for at, name in enumerate(names if table.header else known)}
         if lacking := [name for name in known if name not in places]:
@@ -215,7 +216,7 @@ class RowClient(Client):
         return self.inference_batch([payload])[0]
 
     def inference_batch(self, payloads: Sequence[Payload]) -> list[Any]:
-        plan = self.row_plan().for_width(len(payloads[0]))
+        plan = self.row_plan().for_width(max(1, len(payloads[0])))
         rows = self.each(payloads, lambda payload: self.row(payload, plan.columns))
         try:
             tensors = plan.tensors(rows)

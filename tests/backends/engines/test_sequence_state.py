@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from backends.batching.item import RequestError
-from backends.model_config import ModelConfigError
+from backends.batching.item import NONE, RequestError
+from backends.machine.shared_memory import Share, TooLarge
+from backends.model_config import FileSignature, FileTensor, ModelConfigError
 from backends.sequence_state import PartOfSequence, SequenceStates
+from tests.backends.conftest import Process
 
 ZERO = {"name": "zero", "data_type": "TYPE_FP32", "dims": ["2"], "zero_data": True}
 
@@ -47,6 +51,25 @@ def test_a_state_lasts_from_the_start_to_the_end_of_its_sequence(tmp_path: Path)
     kept.end(part(7), RequestError("so it was not run"))
     with pytest.raises(RequestError, match="begin it again"):
         kept.begin(part(7))
+
+
+def test_a_caller_whose_answer_has_no_room_may_send_the_same_again(
+    tmp_path: Path, process: Process
+) -> None:
+    """Two states and an answer have 24 bytes."""
+    requests = process.module.triton_requests
+    config = {"name": "m", "max_batch_size": 0, "output": [{"name": "y", "dims": ["2"]}]}
+    signature = FileSignature((FileTensor("s", "TYPE_FP32", (2,)),), ())
+    session = SimpleNamespace(on_cpu=True, by_rows=None)
+    session.run = lambda inputs, _: {"t": inputs["s"] + 1, "y": inputs["s"]}
+    for room, state in ((23, [0, 0]), (24, [1, 1])):
+        kept = states(tmp_path)
+        handler = requests.RequestHandler(config, signature, session, Share(tensors=room), kept)
+        sequence = part(7, start=True)
+        asked = requests.TritonRequest({}, {}, NONE, math.inf, ("y",), None, sequence)
+        (answer,) = handler.results([asked])
+        assert isinstance(answer, TooLarge) == (room == 23)
+        assert state_of(kept, part(7)) == state
 
 
 def test_a_sequence_that_begins_again_has_nothing_of_the_old_one(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ def rows(client: FlaskClient, model: str, body: str | bytes, said: str = CSV, **
         (CSV, "age,income,debt\n1,2,3\n\n4,5.5,60\n"),
         ("text/csv; header=present", "1,2,3\n1,2,3\n4,5.5,60\n"),
         (CSV, '\ufeff 1 , 2,"3"\n4,5.5,60\n'),
+        (CSV, "A_2,A_0,A_1\n3,1,2\n60,4,5.5\n"),
     ],
 )
 def test_rows_are_the_model_s_columns_with_or_without_a_header(
