@@ -155,7 +155,11 @@ def run_batch(
     return first + run_batch(client, request, payloads[half:], start + half)
 
 
-def join_results(result: Any) -> Any:
+def join_results(
+    result: Any,
+    refusal: type[InferenceError] = AskFailed,
+    hint: str = "ask it for less, by its parameters",
+) -> Any:
     """Return a result; all results of a client that gives any number, in a list."""
     if not isinstance(result, Iterator):
         return result
@@ -165,10 +169,7 @@ def join_results(result: Any) -> Any:
         if close := getattr(result, "close", None):
             close()
     if len(found) > MOST_RESULTS:
-        raise AskFailed(
-            f"it gave more than {MOST_RESULTS} results to one payload",
-            hint="ask it for less, by its parameters",
-        )
+        raise refusal(f"the model gave more than {MOST_RESULTS} results to one payload", hint=hint)
     return found
 
 

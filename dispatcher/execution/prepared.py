@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import itertools
 import operator
 import time
 from collections.abc import Iterator, Mapping
@@ -12,6 +11,7 @@ from contextvars import copy_context
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
+from clients.asking import join_results
 from clients.base import Client, Payload
 from clients.errors import (
     BadParameter,
@@ -60,7 +60,7 @@ class ClientErrors(AbstractContextManager[None]):
 client_errors = ClientErrors()
 
 END = object()  # of an iterator
-MOST_RESULTS = 1000  # of one payload, where they are not sent one by one
+ONE_BY_ONE = "take them one by one: Accept: application/jsonlines or text/event-stream"
 # Where `Client.picture` and `Client.text` look, in a class that declares no fields of its own.
 USUAL_FIELDS: Final[Mapping[str, str]] = {"picture": "img", "text": "text"}
 
@@ -138,8 +138,8 @@ class PreparedRequest:
                         result: Any = self.client.run(self.payloads[0])
                     else:
                         result = self.client.inference(self.payloads[0])
-                    if isinstance(result, Iterator) and not stream:
-                        result = collect(result)
+                    if not stream:
+                        result = join_results(result, BadRequest, ONE_BY_ONE)
                 except (BadPayload, UnsupportedMedia) as error:
                     raise self.named(error, 0) from error
                 finally:
@@ -197,7 +197,7 @@ class PreparedRequest:
             try:
                 with client_errors:
                     results = check_results(self.client.inference_batch(given), len(batch))
-                    return [collect(r) if isinstance(r, Iterator) else r for r in results]
+                    return [join_results(one, BadRequest, ONE_BY_ONE) for one in results]
             except TooLargeAtOnce:
                 raise
             except InferenceError as error:
@@ -397,21 +397,6 @@ def refuse_unread(asked: ModelRequest, client: Client) -> None:
             "the request names an object in S3, but the container has no bucket",
             hint="set S3_BUCKET_NAME, or S3_ALLOWED_INPUTS for s3_uri; else send the file itself",
         )
-
-
-def collect(results: Iterator[Any]) -> list[Any]:
-    """Return all results of a client's iterator."""
-    try:
-        found = list(itertools.islice(results, MOST_RESULTS + 1))
-    finally:
-        if close := getattr(results, "close", None):
-            close()
-    if len(found) > MOST_RESULTS:
-        raise BadRequest(
-            f"the model gave more than {MOST_RESULTS} results to one payload",
-            hint="take them one by one: Accept: application/jsonlines or text/event-stream",
-        )
-    return found
 
 
 def keep_known_fields(payload: T, client: Client) -> T | Payload:
