@@ -220,7 +220,7 @@ def test_a_sound_is_chosen_or_recorded(visitor: Visitor) -> None:
     )
     expect(page.locator("#answer pre")).to_contain_text('"seconds": 0.5')
     page.get_by_role("button", name="Record").click()
-    expect(page.locator("#file-note")).to_contain_text("Recording, 0 s")
+    expect(page.locator("#file-note")).to_contain_text("Recording, 1 s")  # with a beep in it
     page.get_by_role("button", name="Stop").click()
     expect(page.locator("#file-note")).to_have_text("recording.wav")
     expect(page.locator("#answer pre")).to_contain_text('"silent": false')
