@@ -108,4 +108,5 @@ def post_fork(server: Any, worker: Any) -> None:
 
 def child_exit(server: Any, worker: Any) -> None:  # noqa: ARG001  gunicorn's signature
     """Remove a dead worker's gauges; keep its counts."""
-    multiprocess.remove_gauges(Path(os.environ[DIR_VARIABLE]), worker.seat)
+    gauges = Path(os.environ[DIR_VARIABLE], multiprocess.GAUGES.format(worker.seat))
+    gauges.unlink(missing_ok=True)

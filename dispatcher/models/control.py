@@ -99,7 +99,10 @@ class ModelControl:
                 hint="put the model into Triton's own repository, then POST /load_model/NAME",
             )
         registry = self.reloader.registry
-        self.forget_lost_models(registry.name(name))
+        # Names and aliases of those that failed to load, or were unloaded late, are free again.
+        for lost in {registry.name(name), *self.loader.unwanted()}:
+            self.loader.was_lost(lost)
+            self.forget_client(lost)
         if (owner := registry.name(name)) != name:
             raise AlreadyLoaded(
                 f"{name!r} is an alias of the model {owner!r}", hint="choose another name"
@@ -130,15 +133,6 @@ class ModelControl:
         """Unload a model; where its folder is removed, remove its client too."""
         self.loader.unload(name)
         self.forget_client(name)
-
-    def forget_lost_models(self, name: str) -> None:
-        """Remove the clients of models that failed to load or were unloaded late.
-
-        Their names and aliases are free again.
-        """
-        for lost in {name, *self.loader.unwanted()}:
-            self.loader.was_lost(lost)
-            self.forget_client(lost)
 
     def forget_client(self, name: str) -> None:
         """Remove the client of a model whose folder is gone."""

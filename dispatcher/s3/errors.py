@@ -133,8 +133,10 @@ def explain_refusal(
     """Return the error for an answer of S3 that is not 2xx."""
     answer: Mapping[str, Any] = error.response
     code = str(answer.get("Error", {}).get("Code", ""))
-    status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    home = region_of(answer)
+    about = answer.get("ResponseMetadata", {})
+    status, headers = about.get("HTTPStatusCode", 0), about.get("HTTPHeaders", {})
+    # The bucket's own, where the answer names it
+    home = str(answer.get("Error", {}).get("Region") or headers.get(REGION_HEADER, ""))
     if home not in {"", region} and status != HTTPStatus.FORBIDDEN:
         return StorageFailed(
             f"the bucket {location.bucket!r} is in the region {home}; the container asks in "
@@ -175,9 +177,3 @@ def forbidden(operation: str, code: str, location: Location, text: str) -> Objec
         f"S3 does not permit {action} for {location} ({code})" + (f": {text}" if text else ""),
         hint=hint,
     )
-
-
-def region_of(answer: Mapping[str, Any]) -> str:
-    """Return the region of the bucket where an answer names it, else nothing."""
-    headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
-    return str(answer.get("Error", {}).get("Region") or headers.get(REGION_HEADER, ""))

@@ -68,8 +68,3 @@ def extend(folder: Path, seat: int) -> None:
             (used,) = struct.unpack("i", file.read(4))
             if used + ROOM > (size := path.stat().st_size):
                 os.posix_fallocate(file.fileno(), 0, 2 * size)
-
-
-def remove_gauges(folder: Path, seat: int) -> None:
-    """Remove what a dead worker's seat says of the present; its counts stay."""
-    (folder / GAUGES.format(seat)).unlink(missing_ok=True)
