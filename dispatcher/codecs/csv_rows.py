@@ -14,6 +14,7 @@ from dispatcher.errors import BadBody, NotAcceptable
 
 # Bytes that a cell and a row take while they are read and answered, at least their true size.
 CELL, ROW = 100, 1000
+MOST_COMMAS = 10**6  # of a line: all other threads wait while it is read
 MOST_NESTED = 20
 
 
@@ -25,7 +26,7 @@ def parse_rows(text: str) -> list[list[str]]:
     """
     lines = max(text.count("\n"), text.count("\r"))
     check_memory(2 * len(text) + (text.count(",") + lines) * CELL + lines * ROW)
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    reader = csv.reader(lines_of(text), strict=True)
     rows: list[list[str]] = []
     try:
         rows.extend(row for row in reader if row)  # `list` would keep other threads waiting
@@ -38,6 +39,17 @@ def parse_rows(text: str) -> list[list[str]]:
     if not rows:
         raise BadBody("the body has no row", hint="expected a row of CSV on each line")
     return rows
+
+
+def lines_of(text: str) -> Iterator[str]:
+    """Yield the lines of a text; raise BadBody for one with too many cells."""
+    for number, line in enumerate(io.StringIO(text, newline=""), 1):
+        if line.count(",") > MOST_COMMAS:
+            raise BadBody(
+                f"line {number} of the body has more than {MOST_COMMAS:,} cells",
+                hint="expected the cells of one row on each line",
+            )
+        yield line
 
 
 def write_rows(results: Iterable[Any]) -> tuple[str, int]:
