@@ -18,12 +18,12 @@ from tests.test_architecture import CODE, EMULATOR, PROJECT, circles, files
 
 # Folders of the rooms, and the most lines that the files of each may have together.
 ROOMS = {
-    "dispatcher": (("dispatcher",), 14_800),
-    "clients": (("clients",), 11_500),
+    "dispatcher": (("dispatcher",), 14_900),
+    "clients": (("clients",), 12_700),
     "container": (("container",), 3_560),
     "backends": (("backends",), 4_850),
     "weights": (("weights", "container/image"), 1_870),
-    "tool": (("tool",), 4_500),
+    "tool": (("tool",), 4_800),
     "emulator": (("emulator",), 2_900),
     "bench": (("bench",), 2_550),
 }
@@ -94,9 +94,9 @@ def counts() -> dict[str, tuple[Callable[[], int], int]]:
 
     return {
         **{f"lines of {name}": (of_room(name), most) for name, (_, most) in ROOMS.items()},
-        "lines of all rooms": (lambda: lines(production()), 45_600),
-        "lines of tests": (lambda: lines(below("tests", "emulator", tests=True)), 45_000),
-        "words of pages": (words_of_pages, 35_500),
+        "lines of all rooms": (lambda: lines(production()), 47_500),
+        "lines of tests": (lambda: lines(below("tests", "emulator", tests=True)), 47_000),
+        "words of pages": (words_of_pages, 38_800),
         "circles of imports": (lambda: len(circles()), 0),
         "settings": (lambda: len(list(rows())), 58),
         "noqa": (lambda: matches(r"# noqa"), 70),

@@ -115,7 +115,8 @@ def build() -> Flask:
 
     def readiness(registry: Registry) -> Readiness:
         found = probed(Prober(("double",), registry, server, 8, 8), everything=False)
-        return replace(found, clock=float)  # at 0: what was probed once stays true
+        now = time.monotonic()
+        return replace(found, clock=lambda: now)  # what was probed once stays true
 
     return serve_clients(server, clients, readiness)
 
