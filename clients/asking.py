@@ -192,7 +192,8 @@ def blame(
     place = "" if position is None else f"payload[{position}]: "
     return AskFailed(
         f"{by!r:.100} asked {asked!r:.100}, which refuses the {what} that the class made",
-        hint=f"change the class, not the request: {place}{error}",
+        hint="change the class, or the model that dispatch.toml names, not the request: "
+        f"{place}{error}",
     )
 
 

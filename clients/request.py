@@ -62,7 +62,7 @@ class SentRows:
             what = f"{brief(min(unknown))}, which no column is" if unknown else "a name twice"
             raise BadPayload(f"the header has {what}", hint=f"columns: {', '.join(known)}")
         if len(self.rows) == 1:
-            raise BadPayload("there is no row below the header")
+            raise BadPayload("there is no row below the header", hint="send one at least")
         return first, self.rows[1:]
 
 

@@ -140,10 +140,10 @@ def read_other(request: Request, metadata: Metadata) -> InferenceRequest:
         return media_request(Media(kind, body), metadata)
     if media_type in UNSPECIFIED_TYPES:
         refusal = UnsupportedType(
-            f"the body is neither JSON nor a picture: it begins with {body[:32]!r}",
+            f"the body is neither JSON, a picture nor a sound: it begins with {body[:32]!r}",
             hint=LINE_ENDS_TAKEN_OUT
             if lost_its_line_ends(body)
-            else "set the header Content-Type to its type",
+            else "set the header Content-Type to its type, such as text/csv",
         )
         if not metadata.modelname(None):  # rather JSON that is not whole, which names it
             raise refusal

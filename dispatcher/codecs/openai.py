@@ -118,7 +118,10 @@ def read_embeddings(body: bytes, deadline: float) -> Task:
 
     def payloads(client: Client) -> list[Payload]:
         if not client.embeds:
-            raise BadBody("`model` is one that answers no vectors", hint=OTHERS_HINT)
+            raise BadBody(
+                f"{client.modelname or client.triton_model()!r} answers no vectors",
+                hint=OTHERS_HINT,
+            )
         return [{"text" if isinstance(one, str) else "token_ids": one} for one in inputs]
 
     def answer(_: Client, vectors: Sequence[Any]) -> Any:
@@ -147,14 +150,17 @@ def read_ranking(body: bytes, deadline: float) -> Task:
     name, other = ("texts", "documents") if of_tei else ("documents", "texts")
     if (name in fields) == (other in fields):
         what = "is there beside `documents`" if of_tei else "is missing"
-        raise BadBody(f"`{name}` {what}", hint=f"expected {TEXTS.expected}, in one of the two")
+        raise BadBody(f"`{name}` {what}", hint=f"expected {TEXTS.expected}")
     documents = fields[name]
     check_items(documents, name, lambda one: is_text(text_of(one)), 'a text, or {"text": …}')
     returned = fields.get("return_text") or fields.get("return_documents")
 
     def payloads(client: Client) -> list[Payload]:
         if not client.ranks():
-            raise BadBody("`model` is one that ranks no documents", hint=OTHERS_HINT)
+            raise BadBody(
+                f"{client.modelname or client.triton_model()!r} ranks no documents",
+                hint=OTHERS_HINT,
+            )
         return client.rank_payloads(fields["query"], list(map(text_of, documents)))
 
     def place(position: int) -> str:

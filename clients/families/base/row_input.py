@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from clients.base import Client, Environment, Payload, as_wide
+from clients.base import RAW, Client, Environment, Payload, as_wide
 from clients.errors import BadPayload, ModelFailed, UnsupportedMedia
-from clients.request import SentRows
+from clients.request import Media, SentRows
 from clients.tensors.elements import INFINITIES, convert, rows_of
 from clients.tensors.quoting import brief
 from clients.tensors.signature import DTYPES, Array
@@ -178,6 +178,12 @@ class RowClient(Client):
             hint = "the model takes tensors: in JSON, or one as application/x-npy"
             raise UnsupportedMedia(f"rows of a table came, but {error}", hint=hint) from error
 
+    def payload_of(self, media: Media) -> Payload:
+        if self.media:
+            return super().payload_of(media)
+        hint = "the model takes JSON, or CSV as text/csv"
+        raise UnsupportedMedia(f"{RAW[media.kind]} came", hint=hint)
+
     def payloads_of_rows(self, table: SentRows) -> list[Any]:
         plan = self.row_plan().for_width(max(1, len(table.rows[0])))
         known = [one.name for one in plan.columns]
@@ -189,7 +195,9 @@ class RowClient(Client):
         names, rows = table.by_name(known)
         places = {name: at for at, name in enumerate(names if table.header else known)}
         if lacking := [name for name in known if name not in places]:
-            raise BadPayload(f"the header lacks {brief(lacking[0])}", hint="name every column")
+            raise BadPayload(
+                f"the header lacks {brief(lacking[0])}", hint=f"columns: {', '.join(known)}"
+            )
         order = [(places[name], one) for name, one in zip(known, plan.columns, strict=True)]
 
         def read(row: Sequence[Any]) -> list[Any]:
@@ -234,8 +242,13 @@ class RowClient(Client):
 
 
 def has_header(first: Sequence[str], columns: Sequence[Column]) -> bool:
-    """Whether a row of CSV has the names of columns, or no number where all are numbers."""
-    if {cell.strip() for cell in first} <= {one.name for one in columns}:
+    """Whether a row of CSV has the names of columns, or no number where all are numbers.
+
+    Most of them are enough, in any case: the others are the caller's mistakes, and named as such.
+    """
+    fold = str.lower if len(first) > 1 else str  # one cell may be a text of the caller's
+    names = {fold(one.name) for one in columns}
+    if 2 * sum(fold(cell.strip()) in names for cell in first) > len(first):
         return True
     return not any(one.is_text for one in columns) and not any(map(is_value, first))
 

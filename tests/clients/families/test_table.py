@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from clients.errors import BadPayload, ClientDisabled
+from clients.request import Request, SentRows
 from clients.triton.server import Signature, Tensors, TensorSpec
 from tests.support.family_bench import Bench, bench
 
@@ -100,6 +101,21 @@ def test_what_does_not_suit_a_column_is_refused_by_its_name(
     with pytest.raises(BadPayload, match=words):
         bench.ask(payload)
     assert seen == []
+
+
+@pytest.mark.parametrize(
+    ("header", "name"),
+    [("age,town,rooms", "town"), ("Rooms,age,city", "Rooms"), ("age,city,rooms,more", "more")],
+)
+def test_a_header_with_a_wrong_name_is_no_row(bench: Bench, header: str, name: str) -> None:
+    bench.set_up('family = "table"', EACH)
+    sent = SentRows([header.split(","), ["1", "a", "2"]])
+    with (
+        Request().active(),
+        pytest.raises(BadPayload, match=f"'{name}', which no column is") as caught,
+    ):
+        bench.client().payloads_of_rows(sent)
+    assert caught.value.hint == "columns: age, city, rooms"
 
 
 @pytest.mark.parametrize(

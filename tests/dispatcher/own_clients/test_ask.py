@@ -256,7 +256,7 @@ PAYLOAD, PARAMETERS = (
     f"'chain' asked 'double', which refuses the {what} that the class made"
     for what in ("payload", "parameters")
 )
-CHANGE = "change the class, not the request: `numbers` is 'text'"
+CHANGE = "the model that dispatch.toml names, not the request: `numbers` is 'text'"
 UNKNOWN = "'doubel', which 'chain' asks: there is no model 'doubel'"
 LACKS = {"made": [{"numbers": [1]}, {"numbrs": [1]}]}
 FACTOR = {"numbers": [1], "parameters": {"factor": 11}}
