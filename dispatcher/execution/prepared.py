@@ -138,7 +138,7 @@ class PreparedRequest:
                         result: Any = self.client.run(self.payloads[0])
                     else:
                         result = self.client.inference(self.payloads[0])
-                    if not stream:
+                    if isinstance(result, Iterator) and not stream:
                         result = join_results(result, BadRequest, ONE_BY_ONE)
                 except (BadPayload, UnsupportedMedia) as error:
                     raise self.named(error, 0) from error
@@ -197,7 +197,12 @@ class PreparedRequest:
             try:
                 with client_errors:
                     results = check_results(self.client.inference_batch(given), len(batch))
-                    return [join_results(one, BadRequest, ONE_BY_ONE) for one in results]
+                    return [
+                        join_results(one, BadRequest, ONE_BY_ONE)
+                        if isinstance(one, Iterator)
+                        else one
+                        for one in results
+                    ]
             except TooLargeAtOnce:
                 raise
             except InferenceError as error:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -29,6 +29,7 @@ STOP_S = 30.0
 KEY = "DISPATCHER_API_KEY"
 OWN = ("/ping", "/reload", "/load_model/", "/models/")  # of which this program says more itself
 PROGRAMS = ("gunicorn", "triton")  # which run code of authors
+FRAME = re.compile(r' +File "([^"]+)", line \d+')  # of a traceback
 STARTED = re.compile("ready after|NOT ready")  # what `serve` says then
 SHOWN = {"warning", "error", "critical"}
 DEFAULTS = {
@@ -40,11 +41,32 @@ DEFAULTS = {
 """Settings for an author's day, where the environment has none."""
 
 
+class Frames:
+    """Leaves out of tracebacks what is in the folders of others, not the author's."""
+
+    def __init__(self, others: Sequence[str]) -> None:
+        self.others = others
+        self.hidden = False
+
+    def without_others(self, lines: Sequence[str]) -> list[str]:
+        """Return lines without the frames of others; a frame may go on in the next call."""
+        kept = []
+        for line in lines:
+            if frame := FRAME.match(line):
+                self.hidden = frame[1].startswith(("<frozen ", *self.others))
+            elif not line.startswith("    "):
+                self.hidden = False
+            if not self.hidden:
+                kept.append(line)
+        return kept
+
+
 class Server:
     """`./serve` with one folder of models; `say` writes a line for the author."""
 
     def __init__(self, project: Path, folder: Path, port: int, say: Callable[[str], None]) -> None:
         self.say = say
+        self.frames = Frames([f"{project}/", f"{sys.prefix}/"])
         self.has_started = False  # all programs run, and Triton has tried to load every model
         settings = {name: value for name, value in DEFAULTS.items() if name not in os.environ}
         settings |= {BIND_TO_PORT: str(port), "LOG_FORMAT": "json", "MODEL_DIR": str(folder)}
@@ -118,7 +140,8 @@ class Server:
         wrong = entry.get("level") in SHOWN
         if program == "triton" and printed != self.has_started:
             return  # its tables at the start; later on the answer to a load has what it says of it
-        for line in text.split("\n") if (printed or wrong) and not is_said(entry) else ():
+        lines = self.frames.without_others(text.split("\n")) if printed or wrong else []
+        for line in lines if not is_said(entry) else []:
             self.say(f"{program}: {line}")
 
     def show_request(self, entry: Mapping[str, object]) -> None:

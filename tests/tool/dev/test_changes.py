@@ -15,7 +15,7 @@ from tests.conftest import PROJECT
 from tool.__main__ import main
 from tool.commands.new_client import contents
 from tool.dev.changes import Changes, changes, look
-from tool.dev.server import Server, read_error
+from tool.dev.server import Frames, Server, read_error
 
 CLASSES = Path("code", "clients")
 
@@ -149,6 +149,27 @@ def test_requests_that_failed_are_shown_but_not_those_of_the_program(
         {**common, "route": "/reload", "status": 400, "code": "bad_client", "message": "it …"},
         {**common, "path": "/nowhere", "route": "", "status": 404, "code": "not_found"},
     ) == ["POST /invocations x 400 bad_payload", "POST /nowhere 404 not_found"]
+
+
+def test_tracebacks_have_the_author_s_frames_alone() -> None:
+    frames = Frames(["/project/"])
+    assert frames.without_others(
+        [
+            "Traceback (most recent call last):",
+            '  File "/project/clients/a.py", line 1, in ask',
+            "    return client.inference()",
+            "           ^^^^^^^^^^^^^^^^^^",
+            '  File "/mine/a.py", line 2, in inference',
+            "    1 / 0",
+        ]
+    ) == [
+        "Traceback (most recent call last):",
+        '  File "/mine/a.py", line 2, in inference',
+        "    1 / 0",
+    ]
+    assert frames.without_others(['  File "<frozen importlib>", line 1, in f']) == []
+    assert frames.without_others(["    of a frame before"]) == []
+    assert frames.without_others(["ZeroDivisionError: division by zero"]) != []
 
 
 def test_an_error_is_said_as_the_server_says_it() -> None:
