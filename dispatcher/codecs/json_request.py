@@ -251,7 +251,7 @@ def read_payloads(payload: Any) -> tuple[list[Any], bool]:
     if is_table:
         return [SentRows(payload, header=False, of_csv=False)], True
     for position, one in enumerate(payload):
-        check_type(one, f"payload[{position}]", dict, "an object; rows of a table are lists in it")
+        check_type(one, f"payload[{position}]", dict, "an object, or a list as a row: [[1, 2]]")
     return payload, True
 
 
