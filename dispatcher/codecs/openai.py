@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
-import struct
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -140,7 +140,8 @@ def read_embeddings(body: bytes, deadline: float) -> Task:
 
 def pack(vector: Sequence[float]) -> str:
     """Return base64 of a vector's float32, the lowest byte first."""
-    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
+    # What is too large for float32 becomes infinite. Triton runs on no machine of another order.
+    return base64.b64encode(array("f", vector).tobytes()).decode()
 
 
 def read_ranking(body: bytes, deadline: float) -> Task:

@@ -63,8 +63,9 @@ def modules_with(requirement: str, **others: str) -> Path:
 
 
 def run(what: object, *command: object) -> None:
-    done = subprocess.run(
-        [str(one) for one in command], check=False, capture_output=True, text=True, timeout=280
-    )
-    if done.returncode:
-        pytest.skip(f"{what} cannot be had here: {done.stderr[-300:]}")
+    words = [str(one) for one in command]
+    try:
+        subprocess.run(words, check=True, capture_output=True, text=True, timeout=280)
+    except (OSError, subprocess.SubprocessError) as error:
+        said = getattr(error, "stderr", None) or error
+        pytest.skip(f"{what} cannot be had here: {str(said)[-300:]}")
