@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,14 +21,13 @@ from clients.errors import (
     TooLargeAtOnce,
     place_error,
 )
-from clients.request import Request
+from clients.request import Request, join_results
 from clients.tensors.nested import copy_deeply
 
 if TYPE_CHECKING:
     from clients.base import Client, Others, Payload
 
 DEEPEST = 5  # models in a chain, the caller's own included
-MOST_RESULTS = 1000  # of one payload, from a client that gives any number of them
 
 log = logging.getLogger(__name__)
 
@@ -153,24 +152,6 @@ def run_batch(
     half = (len(payloads) + 1) // 2
     first = run_batch(client, request, payloads[:half], start)
     return first + run_batch(client, request, payloads[half:], start + half)
-
-
-def join_results(
-    result: Any,
-    refusal: type[InferenceError] = AskFailed,
-    hint: str = "ask it for less, by its parameters",
-) -> Any:
-    """Return a result; all results of a client that gives any number, in a list."""
-    if not isinstance(result, Iterator):
-        return result
-    try:
-        found = list(itertools.islice(result, MOST_RESULTS + 1))
-    finally:
-        if close := getattr(result, "close", None):
-            close()
-    if len(found) > MOST_RESULTS:
-        raise refusal(f"the model gave more than {MOST_RESULTS} results to one payload", hint=hint)
-    return found
 
 
 def blame(

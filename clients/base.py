@@ -202,11 +202,13 @@ class Client(ABC):
 
         """
         if media.kind not in self.media:
-            takes = " or ".join(RAW[kind] for kind in self.media)
-            raise UnsupportedMedia(
-                f"{RAW[media.kind]} came", hint=f"the model takes {takes or 'JSON alone'}"
-            )
+            raise self._not_taken(RAW[media.kind])
         return {self.media[media.kind]: media.content}
+
+    def _not_taken(self, what: str) -> UnsupportedMedia:
+        """Return the error for what was sent raw, but is none of `media`."""
+        takes = " or ".join(RAW[kind] for kind in self.media)
+        return UnsupportedMedia(f"{what} came", hint=f"the model takes {takes or 'JSON alone'}")
 
     def pair_score(self, result: Any) -> float:
         """Return how well a pair's second text answers its first; higher is better.
@@ -235,10 +237,7 @@ class Client(ABC):
         if "file" in self.media and table.file:
             return [{self.media["file"]: table.file}]
         if not self.row_fields:
-            takes = " or ".join(RAW[kind] for kind in self.media)
-            raise UnsupportedMedia(
-                "rows of a table came", hint=f"the model takes {takes or 'JSON alone'}"
-            )
+            raise self._not_taken("rows of a table")
         names, rows = table.by_name(self.row_fields)
         return self.each(rows, lambda row: dict(zip(names, as_wide(row, names), strict=True)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 import time
@@ -12,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from clients.errors import BadParameter, BadPayload, DeadlineExceeded
+from clients.errors import AskFailed, BadParameter, BadPayload, DeadlineExceeded, InferenceError
 from clients.tensors.quoting import brief
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+MOST_RESULTS = 1000  # of one payload, from a client that gives any number of them
 SEQUENCE_NAMES = ("sequence_id", "sequence_start", "sequence_end")  # as in Triton's protocol
 
 
@@ -339,3 +341,21 @@ def time_to_wait() -> float:
     """
     request = current.get(None)
     return min(request.time_left(), threading.TIMEOUT_MAX) if request else threading.TIMEOUT_MAX
+
+
+def join_results(
+    result: Any,
+    refusal: type[InferenceError] = AskFailed,
+    hint: str = "ask it for less, by its parameters",
+) -> Any:
+    """Return a result; all results of a client that gives any number, in a list."""
+    if not isinstance(result, Iterator):
+        return result
+    try:
+        found = list(itertools.islice(result, MOST_RESULTS + 1))
+    finally:
+        if close := getattr(result, "close", None):
+            close()
+    if len(found) > MOST_RESULTS:
+        raise refusal(f"the model gave more than {MOST_RESULTS} results to one payload", hint=hint)
+    return found

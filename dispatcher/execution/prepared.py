@@ -11,7 +11,6 @@ from contextvars import copy_context
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
-from clients.asking import join_results
 from clients.base import Client, Payload
 from clients.errors import (
     BadParameter,
@@ -33,6 +32,7 @@ from clients.request import (
     SequencePart,
     Timings,
     current,
+    join_results,
 )
 from clients.tensors.client import TensorClient, TensorResult
 from clients.tensors.nested import copy_deeply
@@ -138,7 +138,7 @@ class PreparedRequest:
                         result: Any = self.client.run(self.payloads[0])
                     else:
                         result = self.client.inference(self.payloads[0])
-                    if isinstance(result, Iterator) and not stream:
+                    if not stream:
                         result = join_results(result, BadRequest, ONE_BY_ONE)
                 except (BadPayload, UnsupportedMedia) as error:
                     raise self.named(error, 0) from error
@@ -197,12 +197,7 @@ class PreparedRequest:
             try:
                 with client_errors:
                     results = check_results(self.client.inference_batch(given), len(batch))
-                    return [
-                        join_results(one, BadRequest, ONE_BY_ONE)
-                        if isinstance(one, Iterator)
-                        else one
-                        for one in results
-                    ]
+                    return [join_results(one, BadRequest, ONE_BY_ONE) for one in results]
             except TooLargeAtOnce:
                 raise
             except InferenceError as error:
