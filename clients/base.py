@@ -122,6 +122,8 @@ class Client(ABC):
     drawn_as: ClassVar[Sequence[str]] = ("image/jpeg", "image/png")
     """The types that `draw` can return; the first is what `Accept: image/*` gets."""
 
+    _without: ClassVar[str] = "JSON alone"  # what a client without `media` takes, in words
+
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
         self.folder = environment.model_repository / self.triton_model()
@@ -208,7 +210,7 @@ class Client(ABC):
     def _not_taken(self, what: str) -> UnsupportedMedia:
         """Return the error for what was sent raw, but is none of `media`."""
         takes = " or ".join(RAW[kind] for kind in self.media)
-        return UnsupportedMedia(f"{what} came", hint=f"the model takes {takes or 'JSON alone'}")
+        return UnsupportedMedia(f"{what} came", hint=f"the model takes {takes or self._without}")
 
     def pair_score(self, result: Any) -> float:
         """Return how well a pair's second text answers its first; higher is better.

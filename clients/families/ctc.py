@@ -121,7 +121,10 @@ class Ctc(PictureFamily[CtcKeys, RecogniserPlan]):
             answer = self.infer(inputs, outputs=[plan.output])[plan.output]
             # [steps, 1, classes] of a model that takes one line
             rows = answer.reshape(len(places), -1, answer.shape[-1])
-            found.update(zip(places, map(self.read, rows), strict=True))
+            letters = self.letters(answer.shape[-1])
+            found.update(
+                (at, self.read(row, letters)) for at, row in zip(places, rows, strict=True)
+            )
         return [found[at] for at in range(len(lines))]
 
     def line(self, picture: Picture, plan: RecogniserPlan) -> npt.NDArray[Any]:
@@ -145,9 +148,8 @@ class Ctc(PictureFamily[CtcKeys, RecogniserPlan]):
         width = max(keys.width, int(height * max(proportion, least)))
         return min(-(-width // keys.step) * keys.step, keys.max_width)
 
-    def read(self, steps: npt.NDArray[Any]) -> dict[str, Any]:
-        """Return the text of [steps, classes], and its score."""
-        letters = self.letters(steps.shape[1])
+    def read(self, steps: npt.NDArray[Any], letters: Sequence[str]) -> dict[str, Any]:
+        """Return the text of [steps, classes], with what each class adds to it, and its score."""
         steps = softmax(steps) if self.keys.softmax else steps
         classes, scores = steps.argmax(1), steps.max(1)
         kept = (classes != self.blank % len(letters)) & (np.diff(classes, prepend=-1) != 0)

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from clients.base import RAW, Client, Environment, Payload, as_wide
+from clients.base import Client, Environment, Payload, as_wide
 from clients.errors import BadPayload, ModelFailed, UnsupportedMedia
-from clients.request import Media, SentRows
+from clients.request import SentRows
 from clients.tensors.elements import INFINITIES, convert, rows_of
 from clients.tensors.quoting import brief
 from clients.tensors.signature import DTYPES, Array
@@ -155,6 +155,7 @@ class RowClient(Client):
     modelname = ""
     needs_example = False
     example = {}
+    _without = "JSON, or CSV as text/csv"
 
     def __init__(self, environment: Environment, model: str = "") -> None:
         self._model = model or self.modelname
@@ -177,12 +178,6 @@ class RowClient(Client):
         except ValueError as error:
             hint = "the model takes tensors: in JSON, or one as application/x-npy"
             raise UnsupportedMedia(f"rows of a table came, but {error}", hint=hint) from error
-
-    def payload_of(self, media: Media) -> Payload:
-        if self.media:
-            return super().payload_of(media)
-        hint = "the model takes JSON, or CSV as text/csv"
-        raise UnsupportedMedia(f"{RAW[media.kind]} came", hint=hint)
 
     def payloads_of_rows(self, table: SentRows) -> list[Any]:
         plan = self.row_plan().for_width(max(1, len(table.rows[0])))
