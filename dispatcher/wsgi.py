@@ -84,7 +84,7 @@ MAX_LARGE_BODIES = 8  # of the largest size, in a web worker
 # Of the memory, and of what is free of it, for large pictures while they are decoded.
 PICTURES_SHARE = 3 / 4
 # How long a probed model may take before /ping is 503, unless it answers other requests.
-CANARY_TIMEOUT_S = 8.0
+PROBE_TIMEOUT_S = 8.0
 # Soon after its load a model with a class or an example is asked that: it would be unloaded while
 # it is tested.
 MODEL_KEEP_S = 5.0
@@ -119,8 +119,8 @@ def build() -> Flask:
         settings.required_models,
         registry,
         server,
-        settings.canary_interval,
-        CANARY_TIMEOUT_S,
+        settings.probe_interval,
+        PROBE_TIMEOUT_S,
         supervisor,
         run_dir=settings.run_dir,
         load_timeout=settings.load_timeout,

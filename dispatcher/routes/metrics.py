@@ -49,8 +49,8 @@ HELP = {
     " its models.",
     "dispatcher_api_keys_ok": "Whether the file of API keys can be used; if not, the previous keys"
     " stay valid.",
-    "dispatcher_canary_ok": "Whether a model answered its example when it was last probed.",
-    "dispatcher_canary_age_seconds": "Seconds since a model was last probed.",
+    "dispatcher_probe_ok": "Whether a model answered its example when it was last probed.",
+    "dispatcher_probe_age_seconds": "Seconds since a model was last probed.",
     "dispatcher_restarts": "How often `serve` has restarted a program.",
     "dispatcher_proxy_refusals": "Requests that NGINX has answered by itself, or given up before"
     " their answer.",
@@ -109,8 +109,8 @@ class CurrentState(Collector):
         yield gauge("dispatcher_triton_up", float(self.triton_up))
         if self.keys:
             yield gauge("dispatcher_api_keys_ok", float(not self.keys.fault))
-        ok = family(GaugeMetricFamily, "dispatcher_canary_ok", "model")
-        age = family(GaugeMetricFamily, "dispatcher_canary_age_seconds", "model")
+        ok = family(GaugeMetricFamily, "dispatcher_probe_ok", "model")
+        age = family(GaugeMetricFamily, "dispatcher_probe_age_seconds", "model")
         for model in self.readiness.prober().results:
             report = self.readiness.report(model)
             if report and report["age_s"] is not None:

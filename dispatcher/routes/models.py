@@ -162,7 +162,7 @@ def describe_health(
                 "state": state.state or "NOT LOADED",
                 "reason": state.why,
                 "required": state.name in status.required,
-                "canary": readiness.report(state.name),
+                "probe": readiness.report(state.name),
             }
             for state in status.models
         ],

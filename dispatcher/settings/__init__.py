@@ -107,7 +107,7 @@ class Settings:
         read.or_nothing(read.file), "certificate and key (PEM) that are shown to it")
     triton_metadata: str = setting("TRITON_METADATA", "", remote.metadata,
         "sent to it with every call, such as `authorization: Bearer …`", secret=True)
-    canary_interval: float = setting("CANARY_INTERVAL", "8", read.seconds(0.1, 3600),
+    probe_interval: float = setting("PROBE_INTERVAL", "8", read.seconds(0.1, 3600),
         "how often each required model is probed with its example")
     model_dir: Path = setting("MODEL_DIR", MODEL_DIR, read.place,
         "folder with your own models, where the platform unpacks them")
@@ -357,12 +357,12 @@ def rows() -> Iterator[SettingRow]:
 
 
 GONE = (
-    *("CANARY_TIMEOUT", "CLIENTS_WATCH", "GPU_CONFIGS", "JOBS_AT_A_TIME", "MODEL_KEEP"),
-    *("MODEL_SERVER_MAX_BATCH", "MODEL_SERVER_STREAM_TIMEOUT", "OTEL_EXPORTER_OTLP_PROTOCOL"),
-    *("S3_MAX_CONCURRENCY", "S3_MAX_OBJECT_MB", "S3_TIMEOUT", "SERVE_RESTART_WINDOW"),
-    *("SHARED_MEMORY_MB", "TENSORRT_ENGINES", "TENSORS_SHARED_MEMORY_MB", "TRITON_BACKEND_CONFIG"),
-    *("TRITON_CACHE_MB", "TRITON_GRPC_PORT", "TRITON_HOME", "TRITON_HTTP_PORT"),
-    *("TRITON_LOG_VERBOSE", "TRITON_METRICS_PORT", "TRITON_PUBLIC_HTTP_PORT"),
+    *("CANARY_INTERVAL", "CANARY_TIMEOUT", "CLIENTS_WATCH", "GPU_CONFIGS", "JOBS_AT_A_TIME"),
+    *("MODEL_KEEP", "MODEL_SERVER_MAX_BATCH", "MODEL_SERVER_STREAM_TIMEOUT"),
+    *("OTEL_EXPORTER_OTLP_PROTOCOL", "S3_MAX_CONCURRENCY", "S3_MAX_OBJECT_MB", "S3_TIMEOUT"),
+    *("SERVE_RESTART_WINDOW", "SHARED_MEMORY_MB", "TENSORRT_ENGINES", "TENSORS_SHARED_MEMORY_MB"),
+    *("TRITON_BACKEND_CONFIG", "TRITON_CACHE_MB", "TRITON_GRPC_PORT", "TRITON_HOME"),
+    *("TRITON_HTTP_PORT", "TRITON_LOG_VERBOSE", "TRITON_METRICS_PORT", "TRITON_PUBLIC_HTTP_PORT"),
     *("TRITON_PUBLIC_METRICS_PORT", "TRITON_RATE_LIMIT", "TRITON_RATE_LIMIT_RESOURCES"),
     "WARM_MODELS",
 )

@@ -71,7 +71,7 @@ def test_a_large_number_is_written_as_the_server_reads_it(render: Render) -> Non
     assert environment["MODEL_CACHE_MB"] == "1048576"
     assert environment["LOAD_ON_DEMAND"] == "true"
     assert read_settings(environment).model_cache_mb == 2**20
-    assert render("keda", "settings.CANARY_INTERVAL=0.5").environment()["CANARY_INTERVAL"] == "0.5"
+    assert render("keda", "settings.PROBE_INTERVAL=0.5").environment()["PROBE_INTERVAL"] == "0.5"
 
 
 def test_the_defaults_that_the_chart_knows_are_the_server_s() -> None:

@@ -415,7 +415,7 @@ def test_triton_s_own_metrics_stand_beside_those_of_batches_and_requests(
     now = settled(endpoint)
     assert value(now, "dispatcher_triton_up") == 1
     assert value(now, "dispatcher_ready") == 1
-    assert value(now, "dispatcher_canary_ok") == 3
+    assert value(now, "dispatcher_probe_ok") == 3
     requests = ("dispatcher_requests_total", "dispatcher_request_seconds_sum")
     count, seconds = of_bert(difference(now, before), *requests, status="200")
     assert count == 3

@@ -34,7 +34,7 @@ def chaos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
     """A container with a model that is required and one that is not; stopping it leaves nothing."""
     folder = tmp_path_factory.mktemp("chaos")
     settings = lay_out(folder, "steady", "frail")
-    settings |= {"REQUIRED_MODELS": "steady", "SERVE_RESTARTS": "100", "CANARY_INTERVAL": "2"}
+    settings |= {"REQUIRED_MODELS": "steady", "SERVE_RESTARTS": "100", "PROBE_INTERVAL": "2"}
     with running(folder, **settings) as endpoint:
         yield endpoint
 

@@ -110,8 +110,8 @@ def test_the_answers_inside_of_an_answer_are_counted(seen: Endpoint) -> None:
 
 def test_what_is_known_at_the_moment(seen: Endpoint) -> None:
     now = scraped(seen)
-    assert value(now, "dispatcher_canary_ok", model="double") == 1
-    assert 0 <= value(now, "dispatcher_canary_age_seconds", model="double") < 600
+    assert value(now, "dispatcher_probe_ok", model="double") == 1
+    assert 0 <= value(now, "dispatcher_probe_age_seconds", model="double") < 600
     assert value(now, "dispatcher_build_info", version=VERSION, revision="unknown") == 1
     assert value(now, "dispatcher_ready") == 1
     assert value(now, "dispatcher_triton_up") == 0, "there is none behind this one"

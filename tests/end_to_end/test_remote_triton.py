@@ -125,7 +125,7 @@ def house(folder: Path, two: tuple[Triton, Triton]) -> Iterator[Endpoint]:
         TRITON_URL=f"ipv4:{a},{b}",
         TRITON_METADATA=f"@{folder / 'metadata'}",
         MODEL_REPOSITORY=str(folder / "local"),
-        CANARY_INTERVAL="0.5",
+        PROBE_INTERVAL="0.5",
     ) as endpoint:
         yield endpoint
 

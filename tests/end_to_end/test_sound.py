@@ -78,7 +78,7 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
         (models / name / "config.pbtxt").write_text('backend: "onnxruntime"\nmax_batch_size: 0\n')
     config = block("sequences", "# vad_chunks/config.pbtxt\n")
     (models / "vad_chunks/config.pbtxt").write_text(config)
-    with running(folder, MODEL_REPOSITORY=str(models), CANARY_INTERVAL="60") as endpoint:
+    with running(folder, MODEL_REPOSITORY=str(models), PROBE_INTERVAL="60") as endpoint:
         yield endpoint
 
 

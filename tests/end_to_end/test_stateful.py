@@ -85,7 +85,7 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
         CLIENTS_PATH=str(folder / "clients"),
         API_KEYS_FILE=str(folder / "keys"),
         MODEL_SERVER_WORKERS="2",
-        CANARY_INTERVAL="60",
+        PROBE_INTERVAL="60",
     ) as endpoint:
         assert endpoint.call("/ping").status == 200
         # Behind the probes of the start.

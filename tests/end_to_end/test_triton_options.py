@@ -32,7 +32,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
         folder,
         MODEL_REPOSITORY=str(folder / "models"),
         REQUIRED_MODELS="plus,sized",
-        CANARY_INTERVAL="3600",
+        PROBE_INTERVAL="3600",
         TRITON_PUBLIC_GRPC_PORT=str(free_ports(1)[0]),
         TRITON_OPTIONS="--id=house --model-load-thread-count=2 --log-verbose=1"
         " --cache-config=local,size=1048576 --backend-config=python,shm-default-byte-size=2097152"

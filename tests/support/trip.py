@@ -77,7 +77,7 @@ def traced(folder: Path) -> Trip:
     calls.mkdir()
     settings = {
         "MODEL_REPOSITORY": str(repository),
-        "CANARY_INTERVAL": "3600",
+        "PROBE_INTERVAL": "3600",
         "TRIP_FOLDER": str(calls),
         "TRIP_TRACING": str(TRACING),
         "PYTHONPATH": os.pathsep.join(

@@ -36,7 +36,7 @@ DEFAULTS = {
     "MODEL_DIR_USE": "instead",
     "MODEL_SERVER_WORKERS": "1",
     "MODEL_SERVER_ACCESS_LOG": "errors",
-    "CANARY_INTERVAL": "1",
+    "PROBE_INTERVAL": "1",
 }
 """Settings for an author's day, where the environment has none."""
 

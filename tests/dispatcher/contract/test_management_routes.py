@@ -174,7 +174,7 @@ def test_health_says_what_ping_says(client: FlaskClient, server: FakeTriton) -> 
     assert health.status_code == 200
     assert (health.json or {})["ready"] is True
     one = next(m for m in (health.json or {})["models"] if m["model"] == "resnet")
-    well = {"version": "1", "state": "READY", "reason": "", "required": True, "canary": None}
+    well = {"version": "1", "state": "READY", "reason": "", "required": True, "probe": None}
     assert one == {"model": "resnet", **well}
     server.unloaded.add("resnet")
     assert client.get("/health").status_code == client.get("/ping").status_code == 503
