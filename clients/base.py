@@ -119,6 +119,11 @@ class Client(ABC):
     """Whether the result for `{"text": …}`, and for `{"token_ids": […]}` if it takes that, is a
     vector as a list of numbers: `/v1/embeddings` asks such clients."""
 
+    compared_as: ClassVar[str] = "values"
+    """How two answers to one payload are compared, as those of two versions: `classes`, `words`,
+    `objects`, `vectors`, `names`, `pictures` and `texts` are the families' results, as
+    `clients.tensors.agreement` reads them; `values` are any in JSON."""
+
     drawn_as: ClassVar[Sequence[str]] = ("image/jpeg", "image/png")
     """The types that `draw` can return; the first is what `Accept: image/*` gets."""
 

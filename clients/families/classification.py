@@ -36,6 +36,7 @@ class Classification(ResizingFamily[ClassificationKeys]):
     """
 
     keys_type = ClassificationKeys
+    compared_as = "classes"
     parameters = {
         "top_k": Parameter(3, 1, 1000, "how many classes to answer"),
         "format": FORMAT,

@@ -61,6 +61,7 @@ class Ctc(PictureFamily[CtcKeys, RecogniserPlan]):
     """
 
     keys_type = CtcKeys
+    compared_as = "texts"
     example = {"img": EXAMPLE_LINE}
     taken = (3, 1)
     usual = {"fit": "line"}

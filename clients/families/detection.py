@@ -90,6 +90,7 @@ class Detection(PictureFamily[DetectionKeys, DetectorPlan]):
     """
 
     keys_type = DetectionKeys
+    compared_as = "objects"
     needs_labels = True
     parameters = {
         "confidence": Parameter(0.5, 0, 1, "objects with a lower score are left out"),

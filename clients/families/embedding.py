@@ -51,6 +51,7 @@ class Embedding(TextFamily[EmbeddingKeys]):
     """
 
     keys_type = EmbeddingKeys
+    compared_as = "vectors"
     embeds = True
     parameters = {
         "dimensions": Parameter(

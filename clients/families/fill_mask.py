@@ -28,6 +28,7 @@ class FillMask(TextFamily[TextKeys]):
     """
 
     keys_type = TextKeys
+    compared_as = "words"
     parameters = {
         "top_k": Parameter(5, 1, 1000, "how many words to answer for each mask"),
         "format": FORMAT,  # both are the same here: the fields have names already

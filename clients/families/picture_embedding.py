@@ -38,6 +38,7 @@ class PictureEmbedding(ResizingFamily[PictureEmbeddingKeys]):
     """Answers the picture's vector, as a list of numbers."""
 
     keys_type = PictureEmbeddingKeys
+    compared_as = "vectors"
 
     def fit(self, signature: Signature) -> PicturePlan:
         taken, spec = self.read_input(signature), self.tensor(signature.outputs, "output")

@@ -49,6 +49,7 @@ class PictureToPicture(MaskFamily[PictureToPictureKeys]):
     """
 
     keys_type = PictureToPictureKeys
+    compared_as = "pictures"
 
     def check_channels(self, count: int, where: str) -> None:
         if count not in (1, 3, -1):

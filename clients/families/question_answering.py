@@ -45,6 +45,7 @@ class QuestionAnswering(TextFamily[QuestionAnsweringKeys]):
     """
 
     keys_type = QuestionAnsweringKeys
+    compared_as = "words"
     example = {"question": "What has many people?", "context": "The world has many people."}
     media = {"text": "context"}
     parameters = {

@@ -55,6 +55,7 @@ class Segmentation(MaskFamily[SegmentationKeys]):
     """
 
     keys_type = SegmentationKeys
+    compared_as = "pictures"
     parameters = {
         "drawn": Parameter(
             "auto",

@@ -41,6 +41,7 @@ class TextClassification(TextFamily[TextClassificationKeys]):
     """
 
     keys_type = TextClassificationKeys
+    compared_as = "classes"
     pair_fields: ClassVar[tuple[str, str] | tuple[()]] = ("text", "text_pair")
     parameters = {
         "top_k": Parameter(5, 1, 1000, "how many classes to answer"),

@@ -39,6 +39,7 @@ class TokenClassification(TextFamily[TokenClassificationKeys]):
     """
 
     keys_type = TokenClassificationKeys
+    compared_as = "names"
     needs_labels = True
     parameters = {
         "aggregation": Parameter(

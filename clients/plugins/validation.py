@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from clients.base import RAW, Client, Parameter
 from clients.errors import BadParameter
+from clients.tensors.agreement import KINDS
 from clients.tensors.client import examples_of
 
 
@@ -18,6 +19,7 @@ def declaration_fault(client: type[Client]) -> str:
         or method_fault(client)
         or example_fault(client)
         or parameters_fault(client.parameters)
+        or comparison_fault(client.compared_as)
     )
 
 
@@ -82,6 +84,13 @@ def pair_fault(declared: object) -> str:
     if isinstance(declared, tuple | list) and len(declared) in (0, 2):
         return ""
     return f'its pair_fields are {declared!r:.60}; write `pair_fields = ("query", "text")`'
+
+
+def comparison_fault(declared: object) -> str:
+    """Return the mistake in how a class's answers are compared."""
+    if declared in KINDS:
+        return ""
+    return f"its compared_as is {declared!r:.60}; it may be {', '.join(KINDS)}"
 
 
 def example_fault(client: Client | type[Client]) -> str:

@@ -1,4 +1,4 @@
-"""Compare two answers of a model: a faster engine must not change them.
+"""Compare two answers of a model: a faster engine, or a new version, must not change them.
 
 The limits are far above the effect of rounding, and below what would change the best class, the
 objects or the first word for a caller.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from clients.tensors.quoting import brief
 from clients.tensors.scores import sigmoid, softmax
 
 PROBABILITY = 0.03  # the largest difference of a probability, or of an object's score
@@ -26,6 +27,7 @@ LEAST_MASK_IOU = 0.9  # of a class in two masks
 LEAST_SHARE = 0.01  # of a mask's pixels, below which the edge of a class is most of it
 SHADE = 0.01  # the mean difference of two pictures, divided by their range
 SPREAD = 1e-2  # of plain tensors: the difference divided by the range of the expected numbers
+ROUNDING = 1e-6  # the share of a limit up to which answers are the same
 
 SAME_PLACE = 0.5  # from this IoU on, two boxes of a class are the same object, moved
 
@@ -43,29 +45,31 @@ class Agreement:
     # None of other answers
     shows: str | None = None
 
+    @property
+    def verdict(self) -> str:
+        """Whether the answers are "same" but for rounding, "close" or "different"."""
+        if not self.passes:
+            return "different"
+        return "same" if self.difference <= ROUNDING else "close"
+
 
 def compare(kind: str, expected: Any, got: Any, *, confidence: float = 0.0) -> Agreement:
-    """Compare two answers to the same payload.
+    """Compare two answers to the same payload; one in no form of its kind is compared by value.
 
     Args:
-        kind: the family that answers: of objects, of vectors, of names, or of classes or words.
+        kind: one of `KINDS`: what the client declares in `compared_as`.
         expected: the client's result, in any of its formats.
         got: the result compared with it, in the same form.
         confidence: the least score of an object: an object may be missing if its score is as near
             to this as scores may differ.
 
     """
-    if kind == "detection":
-        return objects(expected, got, confidence)
-    if kind in ("embedding", "picture-embedding"):
-        return embeddings(expected, got)
-    if kind == "token-classification":
-        return entities(expected, got)
-    if kind in ("segmentation", "picture-to-picture"):
-        return pictures(expected, got)
-    if kind == "ctc":
-        return lines(expected, got)
-    return classes(expected, got)
+    try:
+        if kind == "objects":
+            return objects(expected, got, confidence)
+        return MEASURES[kind](expected, got)
+    except (AttributeError, LookupError, OSError, TypeError, ValueError):
+        return values(expected, got)
 
 
 def worst_of(found: Sequence[Agreement]) -> Agreement:
@@ -300,3 +304,77 @@ def same_array(
     spread = float(numbers.max() - numbers.min()) or float(np.abs(numbers).max()) or 1.0
     gap = float(np.abs(numbers - other[finite]).max()) / spread
     return Agreement(gap <= limit, f"{name} differs by {gap:.2g} of its range", gap / limit)
+
+
+# Any result
+
+
+def values(expected: Any, got: Any) -> Agreement:
+    """Compare two results in JSON, or the tensors of two V2 bodies.
+
+    Texts, whole numbers and what there is must be equal. A real number may differ by `SPREAD` of
+    the largest beside it: those of its list, or of the same field in each item of a list.
+    """
+    one, other = outputs_of(expected), outputs_of(got)
+    if one is not None and other is not None:
+        return tensors(one, other)
+    numbers: dict[str, list[tuple[float, float]]] = {}
+    if what := find_other(expected, got, "the result", numbers):
+        return different(what)
+    found = [Agreement(passes=True, worst="the values are the same", difference=0.0)]
+    for place, pairs in numbers.items():
+        # With 0 among them their range is at least the largest.
+        sides = np.array([(0.0, 0.0), *pairs]).T
+        found.append(same_array(place, sides[0], sides[1], SPREAD))
+    return worst_of(found)
+
+
+def outputs_of(result: Any) -> dict[str, npt.NDArray[Any]] | None:
+    """Return the tensors of a V2 body by name; nothing of another result."""
+    try:
+        return {
+            one["name"]: np.array(
+                one["data"], object if one["datatype"] == "BYTES" else np.float64
+            ).reshape(one["shape"])
+            for one in result["outputs"]
+        }
+    except (LookupError, TypeError, ValueError):
+        return None
+
+
+def find_other(
+    expected: Any, got: Any, place: str, numbers: dict[str, list[tuple[float, float]]]
+) -> str:
+    """Return the first other part in words; put real numbers by their place into `numbers`."""
+    if isinstance(expected, Mapping) and isinstance(got, Mapping):
+        if strange := sorted(map(str, expected.keys() ^ got.keys())):
+            return f"{place} {'lacks' if strange[0] in expected else 'has'} `{strange[0]}`"
+        shared = all(isinstance(one, float) for one in expected.values())
+        parts = [
+            (place if shared else f"`{name}` of {place}", one, got[name])
+            for name, one in expected.items()
+        ]
+    elif isinstance(expected, list | tuple) and isinstance(got, list | tuple):
+        if len(expected) != len(got):
+            return f"{place} has {len(got)} values, not {len(expected)}"
+        parts = [(place, *pair) for pair in zip(expected, got, strict=True)]
+    elif {type(expected), type(got)} in ({float}, {float, int}):
+        numbers.setdefault(place, []).append((expected, got))
+        return ""
+    else:
+        same = type(expected) is type(got) and expected == got
+        return "" if same else f"{place} is {brief(got)}, not {brief(expected)}"
+    return next(filter(None, (find_other(one, two, at, numbers) for at, one, two in parts)), "")
+
+
+MEASURES: Mapping[str, Callable[[Any, Any], Agreement]] = {
+    "classes": classes,
+    "words": classes,
+    "objects": objects,
+    "vectors": embeddings,
+    "names": entities,
+    "pictures": pictures,
+    "texts": lines,
+    "values": values,
+}
+KINDS = tuple(MEASURES)

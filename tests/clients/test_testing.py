@@ -226,6 +226,10 @@ def test_an_error_says_its_hint(models: OnnxModels) -> None:
         ({"aliases": "x"}, "its aliases are 'x'"),
         ({"media": {"picure": "img"}}, "its media have 'picure'"),
         ({"pair_fields": ("query",)}, "its pair_fields are"),
+        (
+            {"compared_as": "clases"},
+            "its compared_as is .clases.; it may be classes, words, objects",
+        ),
     ],
 )
 def test_a_class_that_would_not_be_served_has_no_answer(

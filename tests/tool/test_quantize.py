@@ -168,7 +168,7 @@ def test_a_class_of_one_s_own_is_compared_by_the_model_s_tensors(
     options += ["--keep", "--output", here / "deep" / "beside"]
     assert main(["quantize", "mine", *map(str, options)]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert report["kind"] == "tensors"
+    assert report["kind"] == "values"
     old = here / "models" / "net" / "1" / "model.onnx"
     for one in report["differences"]:
         files = (old, here / "deep" / "beside" / "model.onnx")
@@ -191,7 +191,7 @@ def test_payloads_of_tensors_are_samples_of_a_model_without_a_client(
         (folder / f"{path.stem}.json").write_text(json.dumps([body] if path.stem == "00" else body))
     assert asked(here, "--json", "--keep", samples="bodies") == 0
     report = json.loads(capsys.readouterr().out)
-    assert (report["kind"], report["calibrated_on"], report["compared_on"]) == ("tensors", 6, 2)
+    assert (report["kind"], report["calibrated_on"], report["compared_on"]) == ("values", 6, 2)
 
 
 def test_texts_are_samples_line_by_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

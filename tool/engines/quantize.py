@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from backends.engines.compare import FIRST, Answer, difference, kind, parameters
+from backends.engines.compare import Answer, difference, parameters
 from backends.engines.runs import (
     Arrays,
     RecordedModels,
@@ -53,14 +53,13 @@ WIDE = 10.0  # limits that the median sample is off by, from which on nothing is
 SHOWN = 5
 
 LIMITS = {
-    **dict.fromkeys(FIRST, f"the same first, probabilities within {PROBABILITY}"),
-    "ctc": f"the same text, its score within {PROBABILITY}",
-    "token-classification": f"the same names in the text, probabilities within {PROBABILITY}",
-    "detection": f"the same objects, IoU at least {LEAST_IOU}, scores within {PROBABILITY}",
-    **dict.fromkeys(("embedding", "picture-embedding"), f"cosine at least {LEAST_COSINE}"),
-    "segmentation": f"IoU of each class at least {LEAST_MASK_IOU}, opacities within {SHADE}",
-    "picture-to-picture": f"shades within {SHADE} of their range in the mean",
-    **dict.fromkeys(("ocr", "sound", "table", "tensors"), f"within {SPREAD} of an output's range"),
+    **dict.fromkeys(("classes", "words"), f"the same first, probabilities within {PROBABILITY}"),
+    "texts": f"the same text, its score within {PROBABILITY}",
+    "names": f"the same names in the text, probabilities within {PROBABILITY}",
+    "objects": f"the same objects, IoU at least {LEAST_IOU}, scores within {PROBABILITY}",
+    "vectors": f"cosine at least {LEAST_COSINE}",
+    "pictures": f"IoU of a mask's classes at least {LEAST_MASK_IOU}, shades within {SHADE}",
+    "values": f"within {SPREAD} of an output's range",
 }
 TEXT = """{model}, version {version}, in int8: {place}
   samples  calibrated on {calibrated_on}, compared on {compared_on}{objects}
@@ -159,7 +158,7 @@ class Chosen:
                     "of the folder"
                 )
             # Where results are compared, outputs need not be kept: a YOLOv5's have 8.6 MB.
-            yield inputs, (result, outputs if kind(self.client) == "tensors" else [])
+            yield inputs, (result, outputs if self.client.compared_as == "values" else [])
 
 
 @contextmanager
@@ -261,7 +260,7 @@ def quantize_model(model: Chosen, options: argparse.Namespace) -> tuple[dict[str
     )
     report = {
         "model": model.name,
-        "kind": kind(model.client),
+        "kind": model.client.compared_as,
         "version": model.version,
         "file": str(target / FILE),
         "written": is_written,

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from clients.images.drawing import as_base64
-from clients.tensors.agreement import Agreement, compare, says_nothing, tensors, worst_of
+from clients.tensors.agreement import KINDS, Agreement, compare, says_nothing, tensors, worst_of
 
 DOG = [16, 0.9, 100, 200, 50, 150, 640, 480]  # class, score, x1, x2, y1, y2, width, height
 CAT = [15, 0.6, 300, 400, 50, 150, 640, 480]
@@ -48,11 +48,10 @@ def named(one: list[float]) -> dict[str, Any]:
         (["2:0"], ["1.7:0"], False, 0.0353),
     ],
 )
-@pytest.mark.parametrize("kind", ["classification", "text-classification"])
 def test_classes_agree_by_the_first_and_by_probability(
-    kind: str, expected: Any, got: Any, passes: bool, gap: float
+    expected: Any, got: Any, passes: bool, gap: float
 ) -> None:
-    found = compare(kind, expected, got)
+    found = compare("classes", expected, got)
     assert found.passes == passes
     assert found.difference == pytest.approx(gap / 0.03, abs=0.01)
 
@@ -60,33 +59,33 @@ def test_classes_agree_by_the_first_and_by_probability(
 def test_the_formats_of_an_answer_are_compared_alike() -> None:
     one = [{"label": "cat", "index": 1, "score": 0.9}, {"label": "cat", "index": 2, "score": 0.1}]
     other = [{"label": "cat", "index": 2, "score": 0.6}, {"label": "cat", "index": 1, "score": 0.4}]
-    assert compare("text-classification", one, one).passes
-    swapped = compare("classification", one, other)
+    assert compare("classes", one, one).passes
+    swapped = compare("classes", one, other)
     assert (swapped.passes, swapped.worst) == (False, "the first is 2:cat, not 1:cat")
 
 
 def test_names_agree_by_place_and_by_probability() -> None:
     one = {"label": "PER", "word": "Ada", "start": 3, "end": 6, "score": 0.9}
-    assert compare("token-classification", [one], [{**one, "score": 0.88}]).passes
-    assert not compare("token-classification", [one], [{**one, "score": 0.86}]).passes
-    assert not compare("token-classification", [one], [{**one, "score": None}]).passes
-    found = compare("token-classification", [one], [{**one, "start": 4}])
+    assert compare("names", [one], [{**one, "score": 0.88}]).passes
+    assert not compare("names", [one], [{**one, "score": 0.86}]).passes
+    assert not compare("names", [one], [{**one, "score": None}]).passes
+    found = compare("names", [one], [{**one, "start": 4}])
     assert (found.passes, found.worst) == (False, "PER at 3-6 is missing")
-    assert says_nothing([compare("token-classification", [], [])]) != ""
+    assert says_nothing([compare("names", [], [])]) != ""
 
 
 def test_answers_agree_by_the_first_and_by_probability() -> None:
     one = [{"answer": "Ada", "score": 0.6}, {"answer": "", "score": 0.2}]
     other = [{"answer": "", "score": 0.6}, {"answer": "Ada", "score": 0.2}]
-    assert compare("question-answering", one, [{"answer": "Ada", "score": 0.61}, one[1]]).passes
-    assert not compare("question-answering", one, other).passes
+    assert compare("words", one, [{"answer": "Ada", "score": 0.61}, one[1]]).passes
+    assert not compare("words", one, other).passes
 
 
 def test_texts_of_a_line_agree_by_their_letters_and_their_score() -> None:
     one = {"text": "Total", "score": 0.9}
-    assert compare("ctc", one, {"text": "Total", "score": 0.88}).passes
-    assert not compare("ctc", one, {"text": "Total", "score": 0.86}).passes
-    found = compare("ctc", one, {"text": "Tota1", "score": 0.9})
+    assert compare("texts", one, {"text": "Total", "score": 0.88}).passes
+    assert not compare("texts", one, {"text": "Total", "score": 0.86}).passes
+    found = compare("texts", one, {"text": "Tota1", "score": 0.9})
     assert (found.passes, found.difference) == (False, math.inf)
     assert found.worst == "the text is 'Tota1', not 'Total'"
 
@@ -95,15 +94,15 @@ def test_words_agree_in_every_blank() -> None:
     one = [{"token": "a dog", "score": 0.5}, {"token": "a cat", "score": 0.2}]
     near = [{"token": "a dog", "score": 0.48}, {"token": "a cat", "score": 0.2}]
     far = [{"token": "a cow", "score": 0.48}, {"token": "a dog", "score": 0.47}]
-    assert compare("fill-mask", one, near).difference == pytest.approx(0.02 / 0.03)
-    assert not compare("fill-mask", one, far).passes
-    assert compare("fill-mask", [one, one], [one, near]).passes
-    assert not compare("fill-mask", [one, one], [far, one]).passes
+    assert compare("words", one, near).difference == pytest.approx(0.02 / 0.03)
+    assert not compare("words", one, far).passes
+    assert compare("words", [one, one], [one, near]).passes
+    assert not compare("words", [one, one], [far, one]).passes
 
 
 @pytest.mark.parametrize("got", [["null:1:cat"], [math.nan], []])
 def test_classes_that_are_no_numbers_do_not_agree(got: Any) -> None:
-    found = compare("classification", ["0.9:1:cat"], got)
+    found = compare("classes", ["0.9:1:cat"], got)
     assert (found.passes, found.difference) == (False, math.inf)
     assert found.worst in {"a score is no number", "one of them has no class"}
 
@@ -126,7 +125,7 @@ def test_classes_that_are_no_numbers_do_not_agree(got: Any) -> None:
 )
 def test_objects_agree_by_class_place_and_score(got: Any, passes: bool, words: str) -> None:
     for one, other in (([DOG, CAT], got), ([named(DOG), named(CAT)], [named(o) for o in got])):
-        found = compare("detection", one, other)
+        found = compare("objects", one, other)
         assert found.passes == passes
         assert words in found.worst
         assert (found.difference <= 1) == passes
@@ -154,7 +153,7 @@ def test_masks_agree_by_their_classes(moved_by: int, passes: bool, words: str) -
     other[50 : 50 + moved_by] = 1
     other[-1, -1] = 0
     one, two = ({"classes": [], "mask": png(mask)} for mask in (HALF, other))
-    found = compare("segmentation", one, two)
+    found = compare("pictures", one, two)
     assert found.passes == passes
     assert words in found.worst
     assert (found.difference <= 1) == passes
@@ -163,22 +162,22 @@ def test_masks_agree_by_their_classes(moved_by: int, passes: bool, words: str) -
 @pytest.mark.parametrize(("off", "passes"), [(0, True), (2, True), (3, False)])
 def test_pictures_agree_by_their_mean_difference(off: int, passes: bool) -> None:
     one = np.full((4, 4), 100)
-    for kind, name in (("segmentation", "mask"), ("picture-to-picture", "picture")):
-        found = compare(kind, {name: png(one)}, {name: png(one + off)})
+    for name in ("mask", "picture"):
+        found = compare("pictures", {name: png(one)}, {name: png(one + off)})
         assert found.passes == passes
-    smaller = compare("picture-to-picture", {"picture": png(one)}, {"picture": png(one[:2])})
+    smaller = compare("pictures", {"picture": png(one)}, {"picture": png(one[:2])})
     assert not smaller.passes
 
 
 @pytest.mark.parametrize(
     ("kind", "answers", "said"),
     [
-        ("detection", [[], []], "no compared sample has an object"),
-        ("detection", [[], [DOG]], ""),
-        ("classification", [["0.9:0:a"], ["0.8:0:a"]], "the first is 0:a in all compared samples"),
-        ("classification", [["0.9:0:a"]], ""),
-        ("classification", [["0.9:0:a"], ["0.8:1:b"]], ""),
-        ("embedding", [[1.0, 0.0], [1.0, 0.0]], ""),
+        ("objects", [[], []], "no compared sample has an object"),
+        ("objects", [[], [DOG]], ""),
+        ("classes", [["0.9:0:a"], ["0.8:0:a"]], "the first is 0:a in all compared samples"),
+        ("classes", [["0.9:0:a"]], ""),
+        ("classes", [["0.9:0:a"], ["0.8:1:b"]], ""),
+        ("vectors", [[1.0, 0.0], [1.0, 0.0]], ""),
     ],
 )
 def test_answers_that_would_agree_by_themselves(kind: str, answers: list[Any], said: str) -> None:
@@ -186,22 +185,22 @@ def test_answers_that_would_agree_by_themselves(kind: str, answers: list[Any], s
 
 
 def test_an_object_that_is_hardly_answered_may_be_missing() -> None:
-    assert not compare("detection", [CAT], []).passes
-    assert compare("detection", [CAT], [], confidence=0.58).passes
-    assert compare("detection", [], [CAT], confidence=0.58).passes
-    assert not compare("detection", [CAT], [], confidence=0.5).passes
+    assert not compare("objects", [CAT], []).passes
+    assert compare("objects", [CAT], [], confidence=0.58).passes
+    assert compare("objects", [], [CAT], confidence=0.58).passes
+    assert not compare("objects", [CAT], [], confidence=0.5).passes
 
 
 def test_embeddings_agree_by_the_cosine_of_their_angle() -> None:
     def vector(angle: float) -> list[float]:
         return [math.cos(angle), math.sin(angle)]
 
-    assert compare("embedding", vector(0), vector(0.04)).passes  # its cosine is 0.9992
-    assert not compare("embedding", vector(0), vector(0.05)).passes  # 0.99875
-    assert compare("embedding", [0.0, 0.0], [0.0, 0.0]).passes
-    assert not compare("embedding", [0.0, 0.0], [0.0, 1.0]).passes
-    assert not compare("embedding", [1.0, 0.0], [math.nan, 0.0]).passes
-    assert not compare("embedding", [1.0, 0.0], [1.0]).passes
+    assert compare("vectors", vector(0), vector(0.04)).passes  # its cosine is 0.9992
+    assert not compare("vectors", vector(0), vector(0.05)).passes  # 0.99875
+    assert compare("vectors", [0.0, 0.0], [0.0, 0.0]).passes
+    assert not compare("vectors", [0.0, 0.0], [0.0, 1.0]).passes
+    assert not compare("vectors", [1.0, 0.0], [math.nan, 0.0]).passes
+    assert not compare("vectors", [1.0, 0.0], [1.0]).passes
 
 
 def test_tensors_agree_by_their_spread() -> None:
@@ -247,3 +246,49 @@ def test_what_does_not_pass_is_the_worst() -> None:
     same, near = (Agreement(passes=True, worst="", difference=gap) for gap in (0.0, 0.9))
     assert worst_of([near, tie, same]) is tie
     assert worst_of([same, near, same]) is near
+
+
+def body(data: Any, version: str, kind: str = "FP32") -> dict[str, Any]:
+    output = {"name": "y", "shape": [1, 2], "datatype": kind, "data": data}
+    return {"model_name": "m", "model_version": version, "outputs": [output]}
+
+
+# A real number may differ by a hundredth of the largest beside it, all else not at all.
+ROW = {"label": "a", "at": {"x": 300.0, "y": 200.0}, "count": 7, "score": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("expected", "got", "verdict", "words"),
+    [
+        (ROW, ROW, "same", "the values are the same"),
+        (ROW, {**ROW, "score": 0.504}, "close", "`score` of the result differs by 0.008"),
+        (ROW, {**ROW, "score": 0.506}, "different", "`score` of the result differs by 0.012"),
+        (ROW, {**ROW, "at": {"x": 300.0, "y": 202.9}}, "close", "`at` of the result differs"),
+        (ROW, {**ROW, "at": {"x": 300.0, "y": 203.1}}, "different", "`at` of the result differs"),
+        (ROW, {**ROW, "count": 8}, "different", "`count` of the result is 8, not 7"),
+        (ROW, {**ROW, "label": None}, "different", "`label` of the result is null, not 'a'"),
+        (ROW, {**ROW, "more": 1}, "different", "the result has `more`"),
+        (ROW, {"label": "a"}, "different", "the result lacks `at`"),
+        ([ROW, {**ROW, "score": 9.0}], [ROW, {**ROW, "score": 9.08}], "close", "`score`"),
+        ([1, True], [1, 1], "different", "the result is 1, not true"),
+        ([1.0, 2.0], [1, 2], "same", "the values are the same"),
+        ([1.0], [1.0, 2.0], "different", "the result has 2 values, not 1"),
+        ([math.nan], [1.0], "different", "no number in other places"),
+        ("a text", "a text", "same", "the values are the same"),
+        (body([0.5, 1], "1"), body([0.509, 1.0], "2"), "different", "`y` differs by 0.018"),
+        (body([0.0, 1], "1"), body([0.009, 1.0], "2"), "close", "`y` differs by 0.009"),
+        (body([None, 1], "1"), body([None, 1], "2"), "same", "`y` differs by 0"),
+        (body(["a", "b"], "1", "BYTES"), body(["a", "c"], "2", "BYTES"), "different", "`y` is"),
+    ],
+)
+def test_any_result_agrees_by_value(expected: Any, got: Any, verdict: str, words: str) -> None:
+    found = compare("values", expected, got)
+    assert words in found.worst
+    assert found.verdict == verdict
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("other", [{"a": 1}, [[1], "x"], "text", 5, [{"score": "?"}]])
+def test_a_result_in_another_form_is_compared_by_value(kind: str, other: Any) -> None:
+    assert compare(kind, other, other).verdict == "same"
+    assert compare(kind, {"own": [1]}, other).verdict == "different"
