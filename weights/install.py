@@ -15,14 +15,14 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from weights.errors import WeightsError
-from weights.manifest import Model, load
+from weights.manifest import load
 from weights.sources import ShippedSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from weights.sources import Product, WeightsSource
+    from weights.sources import WeightsSource
 
 MODEL, VERSION, RECORD = "model.onnx", "1", "model.onnx.source.json"
 
@@ -52,52 +52,42 @@ class Place:
         """Where the tool remembers what it made."""
         return self.folder / RECORD
 
-    @property
-    def origin(self) -> str:
-        """The origin of the model that is there, as the tool recorded it."""
-        return str(json.loads(self.record.read_text(encoding="utf-8"))["origin"])
-
-    def state(self, model: Model) -> tuple[WeightsStatus, str]:
-        """Compare the file with its record and the manifest; return the name of its source too."""
+    def state(self, source: WeightsSource) -> WeightsStatus:
+        """Compare the file with its record and the manifest."""
         if not self.model.exists():
-            return WeightsStatus.ABSENT, ""
+            return WeightsStatus.ABSENT
         with self.model.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        for source in model.sources:
-            if isinstance(source, ShippedSource) and source.sha256 == sha256:
-                return WeightsStatus.READY, source.name
+        if isinstance(source, ShippedSource) and source.sha256 == sha256:
+            return WeightsStatus.READY
         try:
             record = json.loads(self.record.read_text(encoding="utf-8"))
-            if record["sha256"] != sha256:
-                return WeightsStatus.OWN, ""
-            made_from = model.source(record["source"])
-            current = made_from is not None and made_from.origin == record["origin"]
+            if (record["sha256"], record["source"]) != (sha256, source.kind):
+                return WeightsStatus.OWN
+            is_current = source.origin == record["origin"]
         except (OSError, ValueError, KeyError, TypeError):
             # No record, or not one of ours: the file is then the user's, which is the safe answer.
-            return WeightsStatus.OWN, ""
-        return WeightsStatus.READY if current else WeightsStatus.OUTDATED, record["source"]
+            return WeightsStatus.OWN
+        return WeightsStatus.READY if is_current else WeightsStatus.OUTDATED
 
-    def put(self, source: WeightsSource, product: Product) -> None:
-        """Write a product and the record of it.
+    def put(self, source: WeightsSource, model: bytes) -> None:
+        """Write a model and the record of it.
 
         Every file is written beside its place and renamed, so that what stood there before stays
         until its successor is whole. Raises WeightsError if the folder cannot be written.
         """
         record = {
-            "source": source.name,
+            "source": source.kind,
             "origin": source.origin,
-            "detail": product.detail,
             "weights": source.weights,
             "licence": source.licence,
-            "sha256": hashlib.sha256(product.model).hexdigest(),
+            "sha256": hashlib.sha256(model).hexdigest(),
         }
         try:
-            for name, data in product.files.items():
-                _replace(self.folder / name, data)
             # Before the model: if the run ends between the two, the next one makes the model
             # again instead of taking it for the user's.
             _replace(self.record, f"{json.dumps(record, indent=2)}\n".encode())
-            _replace(self.model, product.model)
+            _replace(self.model, model)
         except OSError as error:
             raise WeightsError(f"{self.folder} cannot be written: {error}") from error
 
@@ -106,8 +96,9 @@ def sources_of(repository: Path) -> Iterator[tuple[Path, WeightsSource | None]]:
     """Yield each model's folder, and the source of its weights where they are of the manifest."""
     manifest = load()
     for folder in sorted(path for path in repository.iterdir() if path.is_dir()):
-        model = manifest.get(folder.name)
-        yield folder, model.source(Place(folder).state(model)[1]) if model else None
+        source = manifest.get(folder.name)
+        made = (WeightsStatus.READY, WeightsStatus.OUTDATED)
+        yield folder, source if source and Place(folder).state(source) in made else None
 
 
 def _replace(path: Path, data: bytes) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
 from pathlib import Path
 
 from weights.errors import WeightsError
@@ -12,27 +11,15 @@ from weights.sources import KINDS, WeightsSource
 MANIFEST = Path(__file__).with_name("manifest.toml")
 
 
-@dataclass(frozen=True)
-class Model:
-    """One model of the repository, and the sources of its weights by preference."""
-
-    name: str
-    sources: tuple[WeightsSource, ...]
-
-    def source(self, name: str) -> WeightsSource | None:
-        return next((source for source in self.sources if source.name == name), None)
-
-
-def load(path: Path = MANIFEST) -> dict[str, Model]:
-    """Return the models of the manifest by name, in its order.
+def load(path: Path = MANIFEST) -> dict[str, WeightsSource]:
+    """Return where the weights of each model come from, by its name, in the manifest's order.
 
     Raises WeightsError naming the model and the key that is missing or unknown.
     """
-    models = {}
-    for name, table in tomllib.loads(path.read_text(encoding="utf-8"))["model"].items():
+    sources: dict[str, WeightsSource] = {}
+    for name, table in tomllib.loads(path.read_text(encoding="utf-8")).items():
         try:
-            sources = tuple(KINDS[entry.pop("kind")](**entry) for entry in table["source"])
+            sources[name] = KINDS[table.pop("kind")](**table)
         except (KeyError, TypeError) as error:
             raise WeightsError(f"{path.name}: {name}: {error}") from error
-        models[name] = Model(name, sources)
-    return models
+    return sources

