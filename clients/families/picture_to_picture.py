@@ -33,7 +33,6 @@ class PictureToPictureKeys(MaskKeys):
     """The keys of this family."""
 
     max_side: int = key(COUNT, "the longest side of a picture that keeps its own size", 1024)
-    multiple: int = key(COUNT, "that the sides of such a picture are filled up to", 1)
     range: str | None = key(
         one_of(*RANGES, RELATIVE),
         "of the answer's numbers; relative is from their least to their greatest; else `pixels`",
@@ -72,11 +71,6 @@ class PictureToPicture(MaskFamily[PictureToPictureKeys]):
             for position, (output, size) in enumerate(self.outputs(payloads))
         ]
 
-    def filled(self, size: Sizes) -> Sizes:
-        """Return the size of a picture that is filled up at its right and below."""
-        high, wide = (side + -side % self.keys.multiple for side in size)
-        return high, wide
-
     def pixels(self, picture: Picture, plan: PicturePlan) -> npt.NDArray[Any]:
         if plan.crop == ANY_SIZE:
             high, wide = picture.shape[:2]
@@ -86,9 +80,7 @@ class PictureToPicture(MaskFamily[PictureToPictureKeys]):
                     hint=f"expected at most {most} on either side (`max_side` in dispatch.toml): "
                     "make it smaller before sending it",
                 )
-            size = self.filled((high, wide))
-            more = (0, size[0] - high), (0, size[1] - wide), (0, 0)
-            picture, plan = np.pad(picture, more, "edge"), replace(plan, resize=size, crop=size)
+            plan = replace(plan, resize=(high, wide), crop=(high, wide))
         return super().pixels(picture, plan)
 
     def answer(self, planes: npt.NDArray[Any], sent: Sizes, position: int) -> dict[str, Any]:
@@ -101,7 +93,7 @@ class PictureToPicture(MaskFamily[PictureToPictureKeys]):
         """
         plan = self.fitted()
         keeps = plan.crop == ANY_SIZE
-        scale = planes.shape[1] / (self.filled(sent) if keeps else plan.crop)[0]
+        scale = planes.shape[1] / (sent if keeps else plan.crop)[0]
         height, width = (round(side * max(1.0, scale)) for side in sent)
         if height * width > (most := self._environment.max_pixels):
             raise BadPayload(
@@ -110,8 +102,6 @@ class PictureToPicture(MaskFamily[PictureToPictureKeys]):
                 position=position,
             )
         with room.taken(height * width, most, WITH_FLOATS if keeps else BYTES_PER_PIXEL):
-            if keeps:  # without what was added at the right and below
-                planes = planes[:, : round(sent[0] * scale), : round(sent[1] * scale)]
             least, greatest = self.limits(planes, plan)
             is_relative = self.keys.range == RELATIVE
             deep = is_relative and len(planes) == 1

@@ -99,9 +99,6 @@ def picture_to_picture(source: ModelSource) -> Iterator[FamilyPlan]:
         depth = channels == 1 and is_named(spec, DEPTHS)
         if depth or not -1 <= least <= greatest <= 2:
             plan = plan.and_lines('range = "relative"' if channels == 1 else 'range = "0-255"')
-        if -1 in (taken.height, taken.width):
-            plan = plan.and_lines(f"{CHECK}some models take sides of a multiple, such as 32")
-            plan = plan.and_lines("# multiple = 32")
         yield replace(plan, proven=scale > 1 or depth)
 
 
