@@ -38,7 +38,6 @@ class CtcKeys(PictureKeys):
     blank: str = key(one_of("first", "last"), "which class says that there is no letter", "first")
     height: int | None = key(COUNT, "of a line, in pixels; else that of the model's input", None)
     width: int = key(COUNT, "shorter ones are padded to it on the right", 1)
-    step: int = key(COUNT, "lines are padded to a multiple of it, so that more share runs", 1)
     max_width: int = key(COUNT, "longer lines are squeezed to it", 4800)
     softmax: bool = key(FLAG, "whether scores become probabilities", default=False)
     output: str = key(TENSOR, "the output, where there are several", "")
@@ -146,8 +145,7 @@ class Ctc(PictureFamily[CtcKeys, RecogniserPlan]):
     def padded(self, proportion: float, height: int) -> int:
         """Return the width of a line with what is padded, in pixels."""
         keys, least = self.keys, self.request.parameters["proportion"]
-        width = max(keys.width, int(height * max(proportion, least)))
-        return min(-(-width // keys.step) * keys.step, keys.max_width)
+        return min(max(keys.width, int(height * max(proportion, least))), keys.max_width)
 
     def read(self, steps: npt.NDArray[Any], letters: Sequence[str]) -> dict[str, Any]:
         """Return the text of [steps, classes], with what each class adds to it, and its score."""

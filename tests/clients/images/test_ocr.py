@@ -89,7 +89,6 @@ def test_no_letter_is_an_empty_text(bench: Bench) -> None:
     [
         ("", 0, (8, 21), 21, 0),  # 16×43 pixels
         ("width = 30", 0, (8, 30), 22, 0),
-        ("width = 30\nstep = 32", 0, (8, 32), 22, 0),
         ("width = 30", 5, (8, 40), 22, 0),
         ("max_width = 20", 5, (8, 20), 20, 0),
         ("width = 30\npadding = [0, 51, 255]", 0, (8, 30), 22, [1.0, 0.2, 0.0]),
