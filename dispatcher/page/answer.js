@@ -1,4 +1,4 @@
-// An answer: its boxes or mask over the picture, its labels with their scores, and all of it as JSON.
+// An answer: its boxes over the picture, or its mask, its labels with their scores, and all of it as JSON.
 
 import { el } from "./api.js";
 
@@ -22,12 +22,12 @@ const areRows = (result) => Array.isArray(result) && result.length > 0
 export function showAnswer(place, { body, timing }, picture, seconds) {
   const result = body?.result;
   const json = JSON.stringify(body, shorten, 2);
-  const [mask, made] = [result?.mask, result?.picture].map((one) => isPng(one) && `data:image/png;base64,${one}`);
+  const made = [result?.mask, result?.picture].find(isPng);
   place.replaceChildren(
     el("p", { class: "note" }, `${(1000 * seconds).toFixed(0)} ms`, timing && `, of them in the server: ${timing.replaceAll(";dur=", " ")} ms`),
     ...(areRows(result) ? [picture && result.some((one) => one.box) && drawBoxes(result, picture), listRows(result)] : []).filter(Boolean),
-    ...(mask || made ? [showMade(mask, made, result.classes, picture), result.classes && listRows(result.classes, paintOf)] : []).filter(Boolean),
-    el("details", areRows(result) || mask || made ? {} : { open: "" }, el("summary", {}, "The answer as JSON"),
+    ...(made ? [showMade(made), result.classes && listRows(result.classes, paintOf)] : []).filter(Boolean),
+    el("details", areRows(result) || made ? {} : { open: "" }, el("summary", {}, "The answer as JSON"),
       el("pre", { tabindex: "0" }, json.length > LONGEST ? `${json.slice(0, LONGEST)}…` : json)));
 }
 
@@ -37,17 +37,8 @@ function listRows(rows, paint = colourOf) {
       el("span", { class: "note" }, scoreOf(row)))));
 }
 
-// The picture that is the answer; or the one that was sent, with a mask of classes over it, or cut out by opacities.
-function showMade(mask, made, classes, sent) {
-  const src = made || (classes || !sent ? mask : sent);
-  const image = el("img", { src, alt: made ? "The picture that is the answer" : "The mask that is the answer" });
-  if (made || !sent) return el("div", { class: "stage" }, image);
-  if (!classes) {
-    Object.assign(image.style, { maskImage: `url(${mask})`, maskMode: "luminance", maskSize: "100% 100%" });
-    return el("div", { class: "stage cut" }, image);
-  }
-  return el("div", { class: "stage over", style: { backgroundImage: `url(${sent})` } }, image);
-}
+// The picture, or the mask, that is the answer.
+const showMade = (made) => el("div", { class: "stage" }, el("img", { src: `data:image/png;base64,${made}`, alt: "The picture that is the answer" }));
 
 // The surest is drawn last, over the others.
 function drawBoxes(objects, picture) {
