@@ -159,7 +159,7 @@ class Ocr(PictureFamily[OcrKeys, TextDetectorPlan]):
             height if taken.height == -1 else taken.height,
             width if taken.width == -1 else taken.width,
         )
-        pixels = taken.scaled_planes(Letterbox.stretched(page.picture, size).shades)
+        pixels = taken.scaled_planes(Letterbox.around(page.picture, size, fit="stretch").shades)
         answer = self.infer(taken.tensor([pixels]), outputs=[plan.output])[plan.output]
         heat = answer.reshape(answer.shape[-2:]).astype(np.float32, copy=False)
         if not (heat.min() >= -0.01 and heat.max() <= 1.01):  # also of what is no number

@@ -112,18 +112,6 @@ class Letterbox:
     wider: float = 1.0  # the horizontal scale by the vertical one; 1 keeps the picture's shape
 
     @classmethod
-    def fitted(
-        cls, picture: Picture, size: tuple[int, int], fit: str, padding: Sequence[int] | None = None
-    ) -> Letterbox:
-        """Scale a picture into a rectangle in one of the ways of `FITS`.
-
-        The arguments are those of `around`, and the colour beside the picture, in RGB.
-        """
-        if fit == "stretch":
-            return cls.stretched(picture, size)
-        return cls.around(picture, size, padding, fit)
-
-    @classmethod
     def around(
         cls,
         picture: Picture,
@@ -131,9 +119,9 @@ class Letterbox:
         padding: Sequence[int] | None = None,
         fit: str = "centre",
     ) -> Letterbox:
-        """Scale uint8 [height, width, 3] to fit a rectangle of height and width.
+        """Scale uint8 [height, width, 3] into a rectangle of height and width.
 
-        `fit` is any of `FITS` but "stretch"; `padding` is the colour beside the picture, in RGB.
+        `fit` is one of `FITS`; `padding` is the colour beside the picture, in RGB.
         """
         height, width = picture.shape[:2]
         scale = min(size[0] / height, size[1] / width)
@@ -141,9 +129,10 @@ class Letterbox:
         whole_pixels = int if fit == "top-left" else round
         wide, high = (max(1, whole_pixels(side * scale)) for side in (width, height))
         wider = 1.0
-        if fit == "line":
-            scale, high = size[0] / height, size[0]
-            wide = min(size[1], math.ceil(size[0] * (width / height)))
+        if fit in ("line", "stretch"):  # the second as Ultralytics for RT-DETR (`scale_fill`)
+            scale, (high, wide) = size[0] / height, size
+            if fit == "line":
+                wide = min(wide, math.ceil(high * (width / height)))
             wider = wide / width / scale
         left, top = (size[1] - wide) // 2, (size[0] - high) // 2
         if fit != "centre":
@@ -155,18 +144,6 @@ class Letterbox:
             picture, (wide, high), interpolation=cv2.INTER_LINEAR
         )
         return cls(planes(whole), width, height, scale, left, top, wider)
-
-    @classmethod
-    def stretched(cls, picture: Picture, size: tuple[int, int]) -> Letterbox:
-        """Scale a picture to fill a rectangle; the arguments are those of `around`.
-
-        Ultralytics does so for RT-DETR (`LetterBox(scale_fill=True)`).
-        """
-        whole = np.empty((*size, 3), np.uint8)
-        cv2.resize(picture, size[::-1], whole, interpolation=cv2.INTER_LINEAR)
-        height, width = picture.shape[:2]
-        scale = size[0] / height
-        return cls(planes(whole), width, height, scale, 0, 0, size[1] / width / scale)
 
     @property
     def pixels(self) -> npt.NDArray[np.float32]:

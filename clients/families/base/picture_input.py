@@ -129,7 +129,7 @@ class PictureInput:
 
     def fitted(self, picture: Picture, size: tuple[int, int]) -> Letterbox:
         """Return a picture in a rectangle of height and width, as the keys say."""
-        return Letterbox.fitted(picture, size, self.keys.fit or "centre", self.keys.padding)
+        return Letterbox.around(picture, size, self.keys.padding, self.keys.fit or "centre")
 
     def scaled_planes(self, planes: Picture) -> npt.NDArray[Any]:
         """Return [3, height, width], as of a `Letterbox`, as the model takes it."""
