@@ -85,19 +85,20 @@ class YoloV5(Work):
     takes = "img"
 
     def prepare(self, payload: Mapping[str, Any]) -> tuple[Tensors, Any]:
-        from clients.families.detection import Letterbox
+        from clients.images.resizing import Letterbox
 
         box = Letterbox.around(picture(payload["img"]))
         kept = [box.width, box.height, box.scale, box.left, box.top]
         return {"images": as_pixels(box.shades, self.pixels)[None]}, kept
 
     def finish(self, output: npt.NDArray[Any], kept: Any) -> list[Any]:
-        from clients.families.detection import Letterbox, best_objects, yolov5_candidates
+        from clients.images.boxes import YOLOV5, Head
+        from clients.images.resizing import Letterbox
+        from clients.images.suppression import find_objects
 
         box = Letterbox(NO_PIXELS, *kept)
-        classes, scores, corners = best_objects(
-            *yolov5_candidates(output, 0.5), confidence=0.5, iou=0.45
-        )
+        rows = YOLOV5.decode([output], 0.5, Head())
+        classes, scores, corners, *_ = find_objects(YOLOV5, rows, confidence=0.5, iou=0.45)
         return [
             [int(kind), round(float(score), 4), x1, x2, y1, y2, box.width, box.height]
             for kind, score, (x1, y1, x2, y2) in zip(
@@ -152,7 +153,7 @@ class Bert(Work):
     def finish(
         self, output: npt.NDArray[Any] | Mapping[int, npt.NDArray[Any]], kept: Any
     ) -> list[Any]:
-        from clients.families.fill_mask import likeliest
+        from clients.tensors.scores import likeliest
 
         text, places = kept
         before, after = text.split("[MASK]")

@@ -32,18 +32,13 @@ from clients.images.boxes import (
     OutputLayout,
     as_points,
     not_this_head,
-    yolov5_candidates,
-    yolov8_candidates,
 )
 from clients.images.drawing import draw_objects
 from clients.images.pictures import room
 from clients.images.resizing import Letterbox
 from clients.images.shapes import POLYGONS, RUN_LENGTHS, find_corners, find_keypoints, find_masks
-from clients.images.suppression import FoundObjects, best_objects, find_objects
+from clients.images.suppression import FoundObjects, find_objects
 from clients.triton.server import Hints, Signature
-
-# What the authors of classes import from here.
-__all__ = ["Detection", "Letterbox", "best_objects", "yolov5_candidates", "yolov8_candidates"]
 
 SIDES = ("x1", "y1", "x2", "y2")
 PIXEL = 1.0  # the error of a box's side in half precision

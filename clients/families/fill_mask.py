@@ -15,8 +15,6 @@ from clients.families.base.text_input import TextFamily, TextKeys
 from clients.tensors.scores import likeliest
 from clients.triton.server import TensorSpec
 
-__all__ = ["FillMask", "likeliest"]
-
 # In characters: a text of 500 masks with 1000 words for each would be 1.5 GB.
 LONGEST_ANSWER = 2**20
 

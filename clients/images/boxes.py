@@ -208,18 +208,6 @@ def grid_priors(layout: OutputLayout, size: tuple[int, int], count: int) -> Arra
     return next((one for one in found if len(one) == count), found[0])
 
 
-def yolov5_candidates(output: Array, confidence: float) -> tuple[Array, Array]:
-    """Return the boxes and probabilities of `yolov5_rows`."""
-    found = yolov5_rows([output], confidence, Head())
-    return found.boxes, found.rest
-
-
-def yolov8_candidates(output: Array, confidence: float) -> tuple[Array, Array]:
-    """Return the boxes and probabilities of `yolov8_rows`."""
-    found = yolov8_rows([output], confidence, Head())
-    return found.boxes, found.rest
-
-
 YOLOV5 = OutputLayout(
     "centre x, centre y, width, height, objectness, the classes",
     1,

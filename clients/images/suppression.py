@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from clients.images.boxes import LAYOUTS, Array, Candidates, OutputLayout
+from clients.images.boxes import Array, Candidates, OutputLayout
 
 Places = npt.NDArray[np.intp]
 
@@ -130,22 +130,3 @@ def keep_rotated(boxes: Array, angles: Array, classes: Places, iou: float) -> Pl
         overlap = 1 - np.sqrt(1 - np.exp(-np.clip(apart + spread, EPS, 100)) + EPS)
         lost[behind] |= (overlap >= iou) & (overlap > 0) & (classes[behind] == classes[at])
     return np.flatnonzero(~lost)
-
-
-def best_objects(
-    boxes: Array, probabilities: Array, *, confidence: float, iou: float
-) -> tuple[Places, Array, Array]:
-    """Return classes, scores and corners of the objects in boxes of a YOLO.
-
-    Args:
-        boxes: [N, 4]: centre x, centre y, width, height in pixels of the rectangle.
-        probabilities: [N, classes].
-        confidence: least score, 0 to 1.
-        iou: greatest overlap of two boxes of a class, 0 to 1.
-
-    Returns:
-        class ids [M], scores [M] and corners x1, y1, x2, y2 [M, 4], best first.
-
-    """
-    rows = Candidates(boxes, probabilities, boxes[:, :0])
-    return find_objects(LAYOUTS["yolov5"], rows, confidence=confidence, iou=iou)[:3]

@@ -5,13 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from clients.families.detection import Letterbox, best_objects, yolov5_candidates
+from clients.images.boxes import YOLOV5, Head
+from clients.images.resizing import Letterbox
+from clients.images.suppression import find_objects
 
 
 def best(
     rows: np.ndarray, confidence: float, iou: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    return best_objects(*yolov5_candidates(rows, confidence), confidence=confidence, iou=iou)
+    found = YOLOV5.decode([rows], confidence, Head())
+    return find_objects(YOLOV5, found, confidence=confidence, iou=iou)[:3]
 
 
 def row(x: float, y: float, w: float, h: float, objectness: float, **classes: float) -> list[float]:
