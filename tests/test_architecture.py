@@ -190,7 +190,7 @@ ARROWS = {
     # The benchmark runs the project's own work beside others.
     "bench": "bench/load bench/servers backends",
     "bench/load": (
-        "bench/servers clients/families clients/families/base clients/images clients/text"
+        "bench/servers clients/families/base clients/images clients/tensors clients/text"
         " container/programs"
     ),
     "bench/rivals": "bench/load clients/triton dispatcher/telemetry",
