@@ -20,6 +20,7 @@ from dispatcher.codecs import error_responses
 from dispatcher.codecs.json_request import LARGE_BODY
 from dispatcher.errors import too_large
 from dispatcher.execution.slots import Caller
+from dispatcher.rollout.plan import CANARY
 from dispatcher.settings import Settings
 from dispatcher.telemetry.memory import free_memory, lies_in_memory
 from dispatcher.telemetry.request_log import RequestRecord
@@ -68,8 +69,7 @@ def create_app(
         if kept:
             response = room_made(kept, response)
         record: RequestRecord = g.record
-        response.headers.add("X-Request-Id", record.request_id)
-        response.headers.add("Server-Timing", server_timing(record))
+        response.headers.extend(own_headers(record))
         status = response.status_code
         failed = status >= HTTPStatus.BAD_REQUEST and KEY_ALONE not in request.headers
         if failed and error_responses.for_hosting_service(record):
@@ -100,6 +100,14 @@ def measure_wait(since: str | None, longest: float) -> float:
     except ValueError:
         return 0.0
     return queue if 0 <= queue <= longest else 0.0
+
+
+def own_headers(record: RequestRecord) -> dict[str, str]:
+    """Return the headers of every answer."""
+    headers = {"X-Request-Id": record.request_id, "Server-Timing": server_timing(record)}
+    if record.choice.of == CANARY:
+        headers["X-Canary"] = str(record.choice)
+    return headers
 
 
 def server_timing(record: RequestRecord) -> str:

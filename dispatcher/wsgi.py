@@ -41,6 +41,7 @@ from dispatcher.models.on_demand.memory import ModelMemory
 from dispatcher.models.reload import Reloader, find_fatal, news_of
 from dispatcher.models.repository import models_on_disk
 from dispatcher.models.sandbox import environment_of
+from dispatcher.rollout.rollouts import FOLDER, Rollouts
 from dispatcher.routes.inference import InferenceHandler, inference_routes
 from dispatcher.routes.jobs import Later, job_routes
 from dispatcher.routes.metrics import metrics_routes
@@ -112,6 +113,7 @@ def build() -> Flask:
     repair_links = link_repair(settings)
 
     def tidy() -> None:
+        rollouts.look()
         repair_links()
         reloader.follow()  # a worker may have no requests, and probe
 
@@ -132,7 +134,13 @@ def build() -> Flask:
         explain=explainer(settings),
         classes=not settings.load_on_demand,  # they might load one model after the other
     )
-    reloader.renewed = prober.forgive
+    rollouts = Rollouts(news.path.parents[1] / FOLDER, registry, server, prober.status)
+
+    def take_up_clients() -> None:
+        prober.forgive()
+        rollouts.look()
+
+    reloader.renewed = take_up_clients
     prober.start()
     keys = load_key_file(settings)
     readiness = Readiness(supervisor, prober.status)
@@ -147,6 +155,7 @@ def build() -> Flask:
         telemetry=telemetry,
         keys=keys,
         jobs=jobs,
+        rollouts=rollouts,
     )
     if jobs:
         runner = Runner(jobs, app.wsgi_app, admission, lambda: watchdog.leaving)
@@ -178,6 +187,7 @@ def assemble(
     telemetry: Telemetry,
     keys: KeyFile | None,
     jobs: JobStore | None,
+    rollouts: Rollouts,
 ) -> Flask:
     """Put the routes and the application together."""
     run_dir = settings.run_dir
@@ -219,7 +229,8 @@ def assemble(
         readiness.refuse,
         loader.is_wanted,
         control.load_on_demand,
-        follow=reloader.news.follow,
+        news=(reloader.news, rollouts.news),
+        rollouts=rollouts,
     )
     executor = Executor(lookup, admission.calls, grace_period(settings.client_timeout))
     environment.others.find = lookup.client

@@ -43,7 +43,7 @@ ARROWS = {
         "clients clients/images clients/plugins clients/model_files clients/triton dispatcher/auth"
         " dispatcher/codecs dispatcher/execution dispatcher/jobs dispatcher/models"
         " dispatcher/telemetry dispatcher/models/on_demand dispatcher/status dispatcher/routes"
-        " dispatcher/settings dispatcher/s3 dispatcher/v2"
+        " dispatcher/settings dispatcher/s3 dispatcher/v2 dispatcher/rollout"
     ),
     "dispatcher/settings": "clients clients/model_files",
     "dispatcher/auth": "clients/model_files dispatcher",
@@ -54,7 +54,12 @@ ARROWS = {
     "dispatcher/execution": (
         "clients clients/families/base clients/images clients/plugins clients/tensors"
         " clients/triton dispatcher dispatcher/codecs dispatcher/telemetry dispatcher/s3"
-        " dispatcher/settings"
+        " dispatcher/settings dispatcher/rollout dispatcher/status/status_file.py"
+    ),
+    # What is tried beside a model: routes and dispatch.toml say it, each request asks for it.
+    "dispatcher/rollout": (
+        "clients clients/families/base clients/plugins clients/tensors clients/triton dispatcher"
+        " dispatcher/status"
     ),
     "dispatcher/gunicorn": "dispatcher/telemetry",
     # Requests that are answered later: kept on disk, and asked of the application itself.
@@ -66,7 +71,7 @@ ARROWS = {
         " clients/triton dispatcher dispatcher/telemetry dispatcher/status"
         " dispatcher/s3 dispatcher/settings"
     ),
-    "dispatcher/telemetry": "clients dispatcher dispatcher/codecs",
+    "dispatcher/telemetry": "clients dispatcher dispatcher/codecs dispatcher/rollout/plan.py",
     "dispatcher/status": (
         "clients clients/families/base clients/images clients/plugins clients/tensors"
         " clients/triton dispatcher dispatcher/codecs dispatcher/execution"

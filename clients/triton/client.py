@@ -163,7 +163,8 @@ class Triton(TritonInference, ModelServer):
 
     def knock(self, model: str, inputs: Tensors, *, timeout: float) -> None:
         channel = self._channel(model)
-        request = infer_request(model, "", inputs, (), {DEADLINE: LONG_AGO})
+        version = self.pinned.get(model, "")
+        request = infer_request(model, version, inputs, (), {DEADLINE: LONG_AGO})
         try:
             channel.runs.infer(request, timeout)
         except (grpc.RpcError, ValueError, DeadlineExceeded) as error:

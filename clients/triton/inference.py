@@ -92,6 +92,7 @@ class TritonInference(Inference):
         self._repository = repository
         self._regions = Regions(self._call, shared_bytes)
         self._sizes: dict[RunKey, Mapping[str, int]] = {}
+        self.pinned: Mapping[str, str] = {}
         self._signatures: dict[tuple[str, str], tuple[float, Signature]] = {}
 
     def close(self) -> None:
@@ -175,6 +176,7 @@ class TritonInference(Inference):
         timeout: float,
     ) -> dict[str, npt.NDArray[np.generic]]:
         classes = classes or {}
+        version = version or self.pinned.get(model, "")
         deadline = time.monotonic() + timeout
         if classes:  # they depend on the model as it is now, not two seconds ago
             self._signatures.pop((model, version), None)
@@ -249,6 +251,7 @@ class TritonInference(Inference):
         sequence: SequencePart | None = None,
         timeout: float,
     ) -> Stream[Arrays]:
+        version = version or self.pinned.get(model, "")
         signature = self.signature(model, version, timeout=timeout)
         refuse_what_harms(model, inputs, {}, signature, stream=True)
         if signature.ensemble:
@@ -311,6 +314,7 @@ class TritonInference(Inference):
 
     def signature(self, model: str, version: str = "", *, timeout: float) -> Signature:
         now = time.monotonic()
+        version = version or self.pinned.get(model, "")
         read_at, known = self._signatures.get((model, version), (0.0, None))
         if known is None or now > read_at + SIGNATURE_S:
             config = self._config(model, version, timeout)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -185,8 +186,8 @@ class Inference(ABC):
         """Run a model once; `clients.base.Client.infer` says what most arguments are.
 
         A model without state ignores `sequence`, and a server may ignore `hints`. The empty version
-        is the latest. `timeout` is in seconds. The arrays come as they are named in `outputs` and
-        `classes`, else all in the order of the signature.
+        is the one `ModelServer.pinned`, else the latest. `timeout` is in seconds. The arrays come
+        as they are named in `outputs` and `classes`, else all in the order of the signature.
 
         Raises:
             TensorsRefused, UnknownModel, UnknownVersion, ModelFailed: as they are named.
@@ -229,6 +230,9 @@ class Inference(ABC):
 
 class ModelServer(Inference):
     """Runs models, controls them, and tells whether they still answer."""
+
+    pinned: Mapping[str, str] = MappingProxyType({})
+    """By model, the version that is meant where none is named; of others it is the latest."""
 
     @abstractmethod
     def models(self, *, timeout: float) -> list[ModelState]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,8 @@ from clients.tensors.client import TensorClient
 from clients.tensors.quoting import brief
 from clients.triton.client import TritonEnvironment
 from clients.triton.server import ModelState
+from dispatcher.rollout.rollouts import Rollouts
+from dispatcher.status.status_file import News
 
 STATES_TIMEOUT_S = 2.0  # for Triton's list of models
 
@@ -32,8 +34,14 @@ class ModelLookup:
     # Loads a model that is available and has no client, until a deadline, or refuses it where there
     # is none; returns whether there is such a model.
     load: Callable[[str, float | None], bool] = lambda _name, _until: False
-    # Takes up what other web workers have changed of the clients.
-    follow: Callable[[], None] = lambda: None
+    # What other web workers have changed, of the clients and of what is tried beside models.
+    news: Sequence[News] = ()
+    rollouts: Rollouts | None = None  # what is tried
+
+    def follow(self) -> None:
+        """Take up what other web workers have changed."""
+        for one in self.news:
+            one.follow()
 
     def refuse(self, asked: str) -> None:
         """Fail at once for a model or alias that is known not to answer.

@@ -41,9 +41,11 @@ from dispatcher.codecs.metadata import Metadata, names_sequence, read_sequence
 from dispatcher.errors import BadBody, ClientBug, client_bug, contract_class, with_place
 from dispatcher.execution.model_lookup import ModelLookup
 from dispatcher.model_request import ModelRequest
+from dispatcher.rollout.plan import NO_CHOICE, Choice
 from dispatcher.s3.places import FIELDS
 from dispatcher.s3.reading import Stored
 from dispatcher.s3.web_pictures import URL_FIELD
+from dispatcher.telemetry.request_log import RequestRecord
 
 T = TypeVar("T")
 
@@ -111,6 +113,7 @@ class PreparedRequest:
     request: Request  # what the client's calls know of the request, besides the payloads
     # As the client takes them, or `Stored`: of a list they are read with their batch.
     payloads: list[Any]
+    choice: Choice = NO_CHOICE  # which version, or other model, answers
 
     def streams(self) -> bool:
         """Whether the client may give any number of results to one payload."""
@@ -288,19 +291,18 @@ def prepare(
     metadata: Metadata,
     deadline: float,
     *,
-    timings: Timings | None = None,
+    record: RequestRecord | None = None,
     once: Once | None = None,
 ) -> PreparedRequest:
     """Find the client and check what can be checked before it is called.
 
+    Where something is tried beside the model, it is decided here what answers. A record is given
+    the choice, and its timings are used.
+
     Raises InferenceError: the model is unknown or known not to answer, or a parameter is wrong.
     """
-    client = lookup.client(model_request.modelname, deadline)
+    client = find_client(lookup, model_request.modelname, model_request, deadline)
     table = model_request.payloads[0] if model_request.is_list else None
-    if model_request.tensors:
-        client = TensorClient(lookup.environment, client.served_by, client.check_tensors)
-    elif isinstance(table, SentRows) and isinstance(client, TensorClient):
-        client = RowClient(lookup.environment, client.served_by)
     parameters = dict(model_request.parameters)
     sequence = None
     if model_request.is_list and (named := [n for n in SEQUENCE_NAMES if n in parameters]):
@@ -311,6 +313,21 @@ def prepare(
     alone = not model_request.is_list and not model_request.shared
     if alone and (metadata.session or names_sequence(parameters, metadata)):
         sequence = take_sequence(lookup, client, parameters, metadata, deadline)
+    choice = NO_CHOICE
+    name, rollouts = lookup.registry.name(model_request.modelname), lookup.rollouts
+    if rollouts and name in rollouts.plans:
+        session = f"{sequence.owner} {sequence.identity}" if sequence else metadata.session
+        choice = rollouts.choose(
+            name,
+            model_request.modelversion,
+            session=session,
+            owner=metadata.owner,
+            request_id=metadata.request_id,
+        )
+        if record:
+            record.choice = choice
+        if choice.model:
+            client = find_client(lookup, choice.model, model_request, deadline)
     payloads = model_request.payloads
     if model_request.shared:  # each model takes the parameters and fields that it knows
         parameters = {k: v for k, v in parameters.items() if k in client.parameters}
@@ -318,11 +335,11 @@ def prepare(
         payloads = [keep_known_fields(one, client) for one in copy_deeply(payloads)]
     request = Request(
         parameters=client.read_parameters(parameters, metadata.texts),
-        version=model_request.modelversion,
+        version=model_request.modelversion or choice.version,
         deadline=deadline,
         request_id=metadata.request_id,
         attributes=metadata.attributes,
-        timings=timings or Timings(),
+        timings=(record and record.timings) or Timings(),
         once=once,
         sequence=sequence,
     )
@@ -338,10 +355,26 @@ def prepare(
                 else payload
                 for payload in payloads
             ]
-    prepared = PreparedRequest(model_request, client, request, given)
+    prepared = PreparedRequest(model_request, client, request, given, choice)
     if model_request.is_list:  # which is opened a batch at a time
         return prepared
     return replace(prepared, payloads=prepared.opened(given, 0, deadline))
+
+
+def find_client(
+    lookup: ModelLookup, asked: str, model_request: ModelRequest, deadline: float
+) -> Client:
+    """Return the client of a model, in the form that suits the request.
+
+    Raises InferenceError: as `ModelLookup.client`.
+    """
+    client = lookup.client(asked, deadline)
+    if model_request.tensors:
+        return TensorClient(lookup.environment, client.served_by, client.check_tensors)
+    table = model_request.payloads[0] if model_request.is_list else None
+    if isinstance(table, SentRows) and isinstance(client, TensorClient):
+        return RowClient(lookup.environment, client.served_by)
+    return client
 
 
 def payloads_of_rows(table: SentRows, client: Client) -> list[Payload]:

@@ -367,9 +367,7 @@ class InferenceHandler:
         record: RequestRecord = g.record
         record.version = model_request.modelversion
         record.timings = Timings()
-        prepared = prepare(
-            self.executor.lookup, model_request, metadata, deadline, timings=record.timings
-        )
+        prepared = prepare(self.executor.lookup, model_request, metadata, deadline, record=record)
         record.known = True
         return prepared
 

@@ -27,6 +27,7 @@ from dispatcher.log_lines import (
     text_lines,
     timestamp,
 )
+from dispatcher.rollout.plan import NO_CHOICE, Choice
 
 if TYPE_CHECKING:
     from dispatcher.telemetry.traces import RequestTrace
@@ -56,6 +57,7 @@ class RequestRecord:
     key: str = ""  # the name of its API key
     models: list[str] = field(default_factory=list)  # the models that it asked
     version: str = ""  # the requested version
+    choice: Choice = NO_CHOICE  # what answers it, where something is tried beside the model
     known: bool = False  # whether those models exist, so that the metrics may name them
     status: int = 0  # of the answer
     code: str = ""  # the error's, if it is one
@@ -154,6 +156,7 @@ def format_record(record: RequestRecord) -> bytes:
         "key": record.key or None,
         "model": ",".join(record.models)[:MAX_TEXT] or None,
         "version": record.version[:MAX_TEXT] or None,
+        "answered_by": f"{record.choice.of} {record.choice}".strip() or None,
         "status": record.status,
         "code": record.code or None,
         "message": record.message[:MAX_TEXT] or None,

@@ -124,7 +124,8 @@ class TritonProxy:
         until = time_parameters(deadline - time.monotonic())[DEADLINE]
         body = check_fields(document, model, signature, {DEADLINE: until})
         with naming_tensors(signature):
-            path = f"{path_of(model, g.record.version)}/{call}"
+            version = g.record.version or self.lookup.environment.server.pinned.get(model, "")
+            path = f"{path_of(model, version)}/{call}"
             return self.http.begin("POST", path, body, deadline)
 
     def model(self, asked: str, until: float | None = None) -> str:

@@ -17,6 +17,7 @@ from dispatcher.auth.api_keys import KeyFile
 from dispatcher.execution.admission import Admission
 from dispatcher.execution.watchdog import Watchdog, replace_worker
 from dispatcher.models.reload import Reloader, news_of
+from dispatcher.rollout.rollouts import FOLDER, Rollouts
 from dispatcher.settings import Settings, read_settings
 from dispatcher.status.prober import Prober
 from dispatcher.status.status import Readiness
@@ -92,20 +93,23 @@ def make_app(
     reloader: Reloader | None = None,
     telemetry: Telemetry | None = None,
     keys: KeyFile | None = None,
+    rollouts: Rollouts | None = None,
 ) -> Flask:
     """Return the application, with the usual parts where none are given."""
     admission = admission or make_admission(settings)
+    news = news_of(settings)
     return assemble(
         settings,
         registry,
         environment,
         readiness,
         admission=admission,
-        reloader=reloader
-        or Reloader(settings, registry, environment, news_of(settings), environment.server),
+        reloader=reloader or Reloader(settings, registry, environment, news, environment.server),
         telemetry=telemetry or Telemetry(Metrics(registry.clients)),
         keys=keys,
         jobs=job_store(settings),
+        rollouts=rollouts
+        or Rollouts(news.path.parents[1] / FOLDER, registry, environment.server, readiness.prober),
     )
 
 

@@ -59,6 +59,8 @@ BUILT_IN = {
 class FakeTriton(ModelServer):
     """Runs `models[name](inputs)`; a model that is an exception raises it.
 
+    Further versions than 1 are there as `name:2`, and the latest is what no version names.
+
     `calls` notes the arguments of every run.
     """
 
@@ -94,15 +96,18 @@ class FakeTriton(ModelServer):
         parameters: Mapping[str, Any] | None = None,
         timeout: float,
     ) -> Arrays:
+        version = version or self.pinned.get(model, "")
         self.calls.append(
             {"model": model, "inputs": inputs, "classes": classes, "hints": hints,
              "version": version, "parameters": parameters, "timeout": timeout}
         )  # fmt: skip
         if model not in self.models_run:
             raise UnknownModel(f"no {model}")
-        if version not in ("", "1"):
+        further = [one for one in self.models_run if one.startswith(f"{model}:")]
+        name = f"{model}:{version}" if version else max(further, default=model)
+        if name not in further and version not in ("", "1"):
             raise UnknownVersion(f"no version {version}")
-        run = self.models_run[model]
+        run = self.models_run[name if name in further else model]
         if isinstance(run, Exception):
             raise run
         answer = run(inputs)
@@ -168,7 +173,8 @@ class FakeTriton(ModelServer):
             raise self.states
         if self.states is not None:
             return self.states
-        return [ModelState(name, "1", self.state(name)) for name in self.models_run]
+        parts = [(name, *name.partition(":")) for name in self.models_run]
+        return [ModelState(one, no or "1", self.state(name)) for name, one, _, no in parts]
 
     def state(self, model: str) -> str:
         if model in self.loading:

@@ -106,6 +106,8 @@ NAMES = Kind(
     lambda value: is_list(value, lambda one: isinstance(one, str) and bool(NAME.fullmatch(one))),
 )
 TABLE = Kind("a table", lambda value: isinstance(value, dict))
+# What is wrong with one must not keep its model from being served: dispatcher/rollout reads it.
+TRIED = Kind("a table such as {version = 2, share = 0.05}", lambda _: True)
 PAYLOADS = Kind(
     "a list of payloads, of texts or of names of files",
     lambda value: is_list(value, lambda one: TABLE.fits(one) or TENSOR.fits(one)) and bool(value),
@@ -138,6 +140,8 @@ class Keys:
     parameters: Mapping[str, Any] | None = key(
         TABLE, "defaults for what callers may set in `parameters`", None
     )
+    shadow: Any = key(TRIED, "what is compared with the model, after the answer", None)
+    canary: Any = key(TRIED, "what a share of the callers gets", None)
 
 
 K = TypeVar("K", bound=Keys)
