@@ -9,7 +9,7 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -238,29 +238,18 @@ def with_repository(settings: Settings, run_dir: Path, say: Say) -> Settings:
     )
     first: tuple[str, ...] = () if settings.multi_model else models
     if settings.load_on_demand:
-        refuse_unknown_models(settings, models)
-        first = tuple(name for name in models if name in settings.models_at_start)
+        first = tuple(name for name in models if name in settings.required_models)
     for name in first:
         (run_dir / WANTED / name).touch()
     for folder in (ASIDE, USED):
         (run_dir / folder).mkdir(exist_ok=True)
-    required = settings.pinned_models if settings.load_on_demand else first
     return replace(
         settings,
         run_dir=run_dir,
         repositories=(repository,),
         clients_path=settings.client_folders,
-        required_models=settings.required_models or required,
+        required_models=settings.required_models or first,
     )
-
-
-def refuse_unknown_models(settings: Settings, models: Collection[str]) -> None:
-    """Raise SettingError where a model that is to be loaded at the start does not exist."""
-    if unknown := [name for name in settings.pinned_models if name not in models]:
-        raise SettingError(
-            f"PINNED_MODELS has {unknown[0]!r}; expected: names of models in MODEL_REPOSITORY or "
-            f"MODEL_DIR that can be loaded: {', '.join(models) or 'there are none'}"
-        )
 
 
 @contextmanager

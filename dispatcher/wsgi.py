@@ -264,7 +264,7 @@ def model_memory(
     supervisor: Callable[[], SupervisorStatus],
 ) -> ModelMemory:
     """Return what decides which models are unloaded."""
-    names = (*settings.pinned_models, *settings.required_models)
+    names = settings.required_models
 
     def pinned() -> set[str]:
         clients = [registry.clients.get(registry.name(name)) for name in names]

@@ -42,14 +42,13 @@ class ModelLoads:
 
     `triton` returns Triton's process id, 0 where it does not run, and whether it has started. A
     load takes `START_SHARE` of what is left of `start_timeout` at most, so that Triton can answer
-    for the other models, and `load_timeout` later.
+    for the other models, and of all of it later.
     """
 
     def __init__(
         self,
         triton: Callable[[], tuple[int, bool]],
         start_timeout: float,
-        load_timeout: float,
         say: Say,
         proc: Path = Path("/proc"),
     ) -> None:
@@ -60,7 +59,7 @@ class ModelLoads:
         self.lines = STDERR
         """The number of the file to which Triton logs; what models print goes elsewhere."""
         self._triton, self._say, self._proc = triton, say, proc
-        self._start_timeout, self._load_timeout = start_timeout, load_timeout
+        self._start_timeout = start_timeout
         self._given_up: dict[int, float] = {}
         self._aborted: dict[int, float] = {}
         self._pid, self._started = 0, 0.0
@@ -98,9 +97,8 @@ class ModelLoads:
         self._aborted = {pid: at for pid, at in self._aborted.items() if pid in there}
         for pid, model in there.items():
             age = self._age(pid)
-            limit = START_SHARE * (self._start_timeout - (now - age - self._started))
-            if has_started:
-                limit = max(self._load_timeout, START_SHARE * self._start_timeout)
+            begun = 0.0 if has_started else now - age - self._started
+            limit = START_SHARE * (self._start_timeout - begun)
             if pid in self._given_up:
                 if now >= self._given_up[pid] + GIVEN_UP_S:
                     self._say(
@@ -170,7 +168,7 @@ def model_loads(settings: Settings, run_dir: Path, log: Log) -> ModelLoads:
         status = triton()
         return int(status.get("pid", 0)), status["state"] == "running"
 
-    loads = ModelLoads(process, settings.start_timeout, settings.load_timeout, log.say)
+    loads = ModelLoads(process, settings.start_timeout, log.say)
     loads.lines = log.sink("triton", loads)
     threading.Thread(target=loads.watch, name="loads of models", daemon=True).start()
     return loads

@@ -78,7 +78,7 @@ def plan_shared_memory(
     size = free.f_bavail * free.f_frsize
     models = find_ours(settings.model_repository)
     if settings.load_on_demand:  # the others take their shares of what is free when they are loaded
-        models = {name: models[name] for name in models if name in settings.models_at_start}
+        models = {name: models[name] for name in models if name in settings.required_models}
     return share_out(models, size)
 
 

@@ -37,7 +37,7 @@ def repository_folders(settings: Settings, run_dir: Path, say: Callable[[str], N
                 raise UnknownModel(
                     "it has no models", hint="below the prefix each model has a folder, as on disk"
                 )
-            first = settings.models_at_start if settings.load_on_demand else found
+            first = settings.required_models if settings.load_on_demand else found
             store.fetch_all(cache, [model for name, model in found.items() if name in first])
         except InferenceError as error:
             said = f"{store.source}: {error.message}; {error.hint}"

@@ -77,8 +77,7 @@ class S3:
     setting) of `dispatcher.errors`, and DeadlineExceeded.
     """
 
-    endpoint: str = ""  # the URL of another server than AWS's; empty means boto3's own choice
-    region: str = ""  # the same
+    region: str = ""  # empty means boto3's own choice, as that of the server always is
     timeout: float = 20.0  # for one call, in seconds
     connections: int = 10  # that are kept open
 
@@ -86,7 +85,6 @@ class S3:
     def of(cls, settings: Settings) -> Self:
         """Return the client that the settings describe."""
         return cls(
-            settings.s3_endpoint_url,
             # boto3 reads AWS_DEFAULT_REGION alone; ECS, Lambda and others set this one.
             os.environ.get("AWS_REGION", "").strip(),
             settings.timeout * S3_SHARE,
@@ -175,7 +173,6 @@ class S3:
         self._session = boto3.session.Session(region_name=self.region or None)
         client = self._session.client(
             "s3",
-            endpoint_url=self.endpoint or None,
             config=Config(
                 connect_timeout=min(CONNECT_S, self.timeout),
                 read_timeout=self.timeout,

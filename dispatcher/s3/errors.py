@@ -52,7 +52,7 @@ BY_CLASS: Final[Mapping[tuple[type[Exception], ...], Row]] = {
     (exceptions.HTTPClientError, exceptions.ConnectionError): (
         StorageUnavailable,
         "S3 cannot be reached for {at} ({code})",
-        f"{AGAIN}; if it stays so, check S3_ENDPOINT_URL and the network",
+        f"{AGAIN}; if it stays so, check AWS_ENDPOINT_URL_S3 and the network",
     ),
     (
         exceptions.NoCredentialsError,
@@ -62,10 +62,10 @@ BY_CLASS: Final[Mapping[tuple[type[Exception], ...], Row]] = {
         exceptions.SSOError,
         exceptions.NoAuthTokenError,
     ): (StorageFailed, "there are no usable AWS credentials for {at} ({code})", CREDENTIALS),
-    (exceptions.BotoCoreError,): (
+    (exceptions.BotoCoreError, ValueError): (  # the second of an address that is none
         StorageFailed,
         "the call of S3 for {at} failed ({code})",
-        "check S3_ENDPOINT_URL, AWS_REGION and the name of the bucket",
+        "check AWS_ENDPOINT_URL_S3, AWS_REGION and the name of the bucket",
     ),
 }
 

@@ -54,6 +54,7 @@ MODEL_DIR = "/opt/ml/model"  # where the platform unpacks a model.tar.gz
 CLIENT_SHARE = 0.90
 PROXY_SHARE = 0.98
 S3_SHARE = 1 / 3  # for one object, so that there is time for the model
+LOAD_SHARE = 5 / 8  # of the time for a start, for one model at run time
 STREAM_SHARE = 8  # of 60 s: a response stream of SageMaker may take 8 minutes
 
 MOST_SERVERLESS_MB = 4  # of SageMaker Serverless
@@ -145,10 +146,8 @@ class Settings:
         "for SageMaker Serverless: bodies of at most 4 MB, no /dev/shm")
     max_megapixels: int = setting("MODEL_SERVER_MAX_MEGAPIXELS", "50", read.read_integer(1, 1000),
         "largest picture, in millions of pixels, before it is decoded")
-    load_timeout: float = setting("MODEL_LOAD_TIMEOUT", "300", read.seconds(1, 3600),
-        "how long a model may take to load at run time")
     start_timeout: float = setting("SERVE_START_TIMEOUT", "480", read.seconds(1, 3600),
-        "how long Triton, gunicorn and NGINX may take to start")
+        "how long Triton, gunicorn and NGINX may take to start; a model later five eighths of it")
     stop_timeout: float = setting("SERVE_STOP_TIMEOUT", "27", read.seconds(1, 3600),
         "time from SIGTERM to SIGKILL")
     model_precision: str = setting("MODEL_PRECISION", "exact", read.one_of("exact", "auto"),
@@ -179,23 +178,19 @@ class Settings:
     required_models: tuple[str, ...] = setting("REQUIRED_MODELS", "", read.names,
         "models or classes without which /ping is 503, if not every model")
     load_on_demand: bool = setting("LOAD_ON_DEMAND", "false", read.truth,
-        "load each model at its first request, but for PINNED_MODELS and REQUIRED_MODELS")
+        "load each model at its first request, but for REQUIRED_MODELS, which stay")
     model_memory_mb: int | None = setting("MODEL_MEMORY_MB", "",
         read.or_nothing(read.read_integer(1, 2**30)),
         "MiB for models on demand; the least recently used are unloaded")
     model_idle: float | None = setting("MODEL_IDLE_TIMEOUT", "",
         read.or_nothing(read.seconds(1, 31_536_000)),
         "seconds without a request after which LOAD_ON_DEMAND unloads")
-    pinned_models: tuple[str, ...] = setting("PINNED_MODELS", "", read.names,
-        "models that LOAD_ON_DEMAND loads at the start and keeps, like REQUIRED_MODELS")
     model_cache: Path = setting("MODEL_CACHE", str(Path(sys.prefix) / "models"), read.path,
         "folder for copies of models in S3, for this container alone")
     model_cache_mb: int = setting("MODEL_CACHE_MB", "20480", read.read_integer(1, 2**30),
         "its size, in MiB")
     s3_bucket: str | None = setting("S3_BUCKET_NAME", "", read.or_nothing(read.bucket),
         "bucket of the keys that requests name")
-    s3_endpoint_url: str = setting("S3_ENDPOINT_URL", "", read.url,
-        "S3 server, if not AWS_ENDPOINT_URL_S3 or AWS")
     s3_allowed_inputs: tuple[str, ...] = setting("S3_ALLOWED_INPUTS", "", read.s3_places,
         "places from which requests may read, if not S3_BUCKET_NAME")
     s3_allowed_outputs: tuple[str, ...] = setting("S3_ALLOWED_OUTPUTS", "", read.s3_places,
@@ -212,8 +207,6 @@ class Settings:
         "MiB for their bodies and results, before 429")
     jobs_keep: float = setting("JOBS_KEEP", "3600", read.seconds(1, 31_536_000),
         "seconds for which one that has ended is kept")
-    otlp_endpoint: str = setting("OTEL_EXPORTER_OTLP_ENDPOINT", "", read.url,
-        "collector of traces (OTLP over HTTP), without /v1/traces")
     # fmt: on
 
     @property
@@ -227,16 +220,11 @@ class Settings:
         return tuple(one for one in self.repositories if isinstance(one, Path))
 
     @property
-    def models_at_start(self) -> tuple[str, ...]:
-        """The models that LOAD_ON_DEMAND loads at the start."""
-        return (*self.pinned_models, *self.required_models)
-
-    @property
     def traces_url(self) -> str:
         """Where traces are sent; empty where there are none."""
         if standard("OTEL_SDK_DISABLED").lower() == "true":
             return ""
-        base = self.otlp_endpoint.rstrip("/")
+        base = standard("OTEL_EXPORTER_OTLP_ENDPOINT").rstrip("/")
         return standard("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or (base and f"{base}/v1/traces")
 
     @property
@@ -314,6 +302,11 @@ class Settings:
         return self.timeout * PROXY_SHARE
 
     @property
+    def load_timeout(self) -> float:
+        """Seconds that a model may take to load at run time."""
+        return self.start_timeout * LOAD_SHARE
+
+    @property
     def unload_timeout(self) -> float:
         """Seconds that an unload may take.
 
@@ -358,8 +351,9 @@ def rows() -> Iterator[SettingRow]:
 
 GONE = (
     *("CANARY_INTERVAL", "CANARY_TIMEOUT", "CLIENTS_WATCH", "GPU_CONFIGS", "JOBS_AT_A_TIME"),
-    *("MODEL_KEEP", "MODEL_SERVER_MAX_BATCH", "MODEL_SERVER_STREAM_TIMEOUT"),
-    *("OTEL_EXPORTER_OTLP_PROTOCOL", "S3_MAX_CONCURRENCY", "S3_MAX_OBJECT_MB", "S3_TIMEOUT"),
+    *("MODEL_KEEP", "MODEL_LOAD_TIMEOUT", "MODEL_SERVER_MAX_BATCH", "MODEL_SERVER_STREAM_TIMEOUT"),
+    *("OTEL_EXPORTER_OTLP_PROTOCOL", "PINNED_MODELS", "S3_ENDPOINT_URL", "S3_MAX_CONCURRENCY"),
+    *("S3_MAX_OBJECT_MB", "S3_TIMEOUT"),
     *("SERVE_RESTART_WINDOW", "SHARED_MEMORY_MB", "TENSORRT_ENGINES", "TENSORS_SHARED_MEMORY_MB"),
     *("TRITON_BACKEND_CONFIG", "TRITON_CACHE_MB", "TRITON_GRPC_PORT", "TRITON_HOME"),
     *("TRITON_HTTP_PORT", "TRITON_LOG_VERBOSE", "TRITON_METRICS_PORT", "TRITON_PUBLIC_HTTP_PORT"),

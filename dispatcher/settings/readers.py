@@ -235,21 +235,10 @@ def setting(
     )
 
 
-URL = re.compile(r"https?://[^\s/?#@]+(/[^\s?#]*)?")
-
-
 @expects("name of a bucket: 3 to 63 lower-case letters, digits, dots and hyphens")
 def bucket(text: str) -> str:
     """Read the name of a bucket."""
     if not BUCKET.fullmatch(text):
-        raise ValueError(text)
-    return text
-
-
-@expects("URL that begins with http:// or https://, without a user, or nothing")
-def url(text: str) -> str:
-    """Read the URL of a server."""
-    if text and not URL.fullmatch(text):
         raise ValueError(text)
     return text
 

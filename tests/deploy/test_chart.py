@@ -286,9 +286,9 @@ def test_a_network_policy_lets_in_what_asks_and_out_what_is_needed(render: Rende
         ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "https://otel.example.com/v1/traces", "443"),
         ("TRITON_URL", "dns:///triton:8001", "8001"),
         ("TRITON_HTTP_URL", "http://triton:8000", "8000"),
-        ("S3_ENDPOINT_URL", "http://minio:9000", "9000"),
-        ("S3_ENDPOINT_URL", "http://minio/", "80"),
-        ("S3_ENDPOINT_URL", "https://s3.example.com/", ""),
+        ("AWS_ENDPOINT_URL_S3", "http://minio:9000", "9000"),
+        ("AWS_ENDPOINT_URL_S3", "http://minio/", "80"),
+        ("AWS_ENDPOINT_URL_S3", "https://s3.example.com/", ""),
     ],
 )
 @pytest.mark.parametrize("where", ["settings.{}={}", "env[0].name={},env[0].value={}"])

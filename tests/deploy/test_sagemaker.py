@@ -20,7 +20,7 @@ from moto.server import ThreadedMotoServer
 
 from dispatcher.settings import read_settings, rows
 from tests.conftest import PROJECT
-from tests.deploy.conftest import DEPLOY
+from tests.deploy.conftest import DEPLOY, VARIABLES
 from tests.deploy.test_ecs import enumerations
 from tests.support.cloudformation import Stack
 from tests.support.packages import python_with
@@ -105,7 +105,7 @@ def test_aws_s_api_and_the_server_take_what_it_makes(name: str) -> None:
     assert ("InitialInstanceCount" in variant) is (name != "serverless")
     container = made.resources()["Model"]["PrimaryContainer"]
     environment = {key: str(value) for key, value in container["Environment"].items()}
-    assert environment.keys() <= {row.variable for row in rows()}
+    assert environment.keys() <= VARIABLES
     assert read_settings(environment).serverless is (name == "serverless")
     assert container.get("Mode") == ("MultiModel" if name == "multi-model" else None)
     assert container.get("ModelDataUrl") == STACKS[name].get("Models")

@@ -42,9 +42,6 @@ BAD = {
     ],
     "TRITON_HTTP_URL": ["http://triton:8000/v2", "http://triton:0"],
     "TRITON_CA_FILE": ["/there/is/no/such/file"],
-    "OTEL_EXPORTER_OTLP_ENDPOINT": [
-        *("collector:4318", "grpc://collector:4317", "http://user@collector:4318")
-    ],
 }
 
 

@@ -79,7 +79,7 @@ def lazy(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[End
         MODEL_CACHE=str(folder / "cache"),
         CLIENTS_PATH=str(folder / "clients"),
         LOAD_ON_DEMAND="true",
-        PINNED_MODELS="pinned,warm",
+        REQUIRED_MODELS="pinned,warm",
         MODEL_SERVER_WORKERS="2",
     )
     with running(folder, **settings) as endpoint:

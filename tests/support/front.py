@@ -152,7 +152,7 @@ def front(
         processes = [
             subprocess.Popen(
                 command,
-                env=dict(program.environment),
+                env={**variables, **program.environment},
                 stdout=stream,
                 stderr=stream,
                 pass_fds=program.files,

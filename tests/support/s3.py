@@ -53,7 +53,7 @@ class S3Server:
         """Return the environment for a dispatcher that uses this server."""
         return {
             "S3_BUCKET_NAME": BUCKET,
-            "S3_ENDPOINT_URL": self.url,
+            "AWS_ENDPOINT_URL_S3": self.url,
             "AWS_REGION": REGION,
             **credentials(key),
             **settings,

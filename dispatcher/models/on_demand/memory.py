@@ -66,8 +66,8 @@ class ModelMemory:
         if need + fixed > self.most:
             raise OutOfMemory(
                 f"the model {model} needs about {need // MIB} MiB; MODEL_MEMORY_MB is "
-                f"{self.most // MIB:.0f}, of which pinned models take {fixed // MIB}",
-                hint="raise MODEL_MEMORY_MB, or pin fewer models",
+                f"{self.most // MIB:.0f}, of which REQUIRED_MODELS take {fixed // MIB}",
+                hint="raise MODEL_MEMORY_MB, or require fewer models",
             )
         with ExitStack() as taken:
             try:

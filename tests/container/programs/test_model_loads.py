@@ -120,7 +120,7 @@ class Stage:
         stat = Path(f"/proc/{loader}/stat").read_text(encoding="utf-8")
         (proc / str(loader) / "stat").write_text(stat)
         self.loads = ModelLoads(
-            lambda: (7, self.has_started), 40, 60, lambda line, _="": self.said.append(line), proc
+            lambda: (7, self.has_started), 40, lambda line, _="": self.said.append(line), proc
         )
         self.loads(b'I1127 03:00:00 7 model_lifecycle.cc:472] "loading: slow:1"')
 
@@ -139,7 +139,7 @@ def test_a_process_that_triton_waits_for_is_killed(
 
 
 @pytest.mark.parametrize("instance", ["slow_0", "slow"])
-@pytest.mark.parametrize(("has_started", "limit"), [(False, 30), (True, 60)])
+@pytest.mark.parametrize(("has_started", "limit"), [(False, 30), (True, 30)])
 def test_a_load_that_takes_too_long_is_ended(
     tmp_path: Path, loader: subprocess.Popen[bytes], instance: str, has_started: bool, limit: int
 ) -> None:

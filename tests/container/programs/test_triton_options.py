@@ -128,8 +128,8 @@ def test_there_is_one_cache_where_triton_brings_its_library(
 
 def test_triton_sends_its_own_spans_where_there_are_traces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_SERVICE_NAME", "shop,eu")
-    collector = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"}
-    assert [one for one in options(**collector) if "trace" in one] == [
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4318")
+    assert [one for one in options() if "trace" in one] == [
         "--trace-config=mode=opentelemetry",
         "--trace-config=rate=0",
         "--trace-config=level=TIMESTAMPS",
@@ -137,4 +137,4 @@ def test_triton_sends_its_own_spans_where_there_are_traces(monkeypatch: pytest.M
         "--trace-config=opentelemetry,resource=service.name=shop eu",
     ]
     own = "--trace-config=mode=triton"
-    assert [o for o in options(**collector, TRITON_OPTIONS=own) if "trace" in o] == [own]
+    assert [o for o in options(TRITON_OPTIONS=own) if "trace" in o] == [own]

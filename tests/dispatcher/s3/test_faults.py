@@ -34,7 +34,7 @@ def test_an_object_over_the_limit_is_refused_by_its_header(make: MakeClient) -> 
     words = ("1048577 bytes", "MODEL_SERVER_MAX_BODY_MB")
     headers = {"Content-Length": str(2**20 + 1), "Content-Type": "image/png"}
     with http_server(lambda: (200, headers, b""), came) as port:
-        client = make(S3_ENDPOINT_URL=f"http://127.0.0.1:{port}", MODEL_SERVER_MAX_BODY_MB="1")
+        client = make(AWS_ENDPOINT_URL_S3=f"http://127.0.0.1:{port}", MODEL_SERVER_MAX_BODY_MB="1")
         since = time.monotonic()
         assert_error(ask(client), 413, "object_too_large", *words)
         assert time.monotonic() - since < 3
@@ -58,7 +58,7 @@ def test_a_hanging_s3_is_504_in_time_and_slows_nobody_else(
 ) -> None:
     monkeypatch.setattr("dispatcher.s3.reading.S3_AT_A_TIME", 2)
     with proxy(pictures.port, after=0, cut=False) as url:
-        client = make(S3_ENDPOINT_URL=url, MODEL_SERVER_THREADS="1")
+        client = make(AWS_ENDPOINT_URL_S3=url, MODEL_SERVER_THREADS="1")
         came: list[Any] = []
         hanging = [RED, {"payload": [RED, RED]}, {"requests": [{"modelname": "colour", **RED}]}]
 
@@ -93,21 +93,23 @@ def test_an_object_that_does_not_come_whole_is_an_error(
     pictures.put("texts/long.txt", b"x" * 300_000)
     long = {"s3_key": "texts/long.txt"}
     with proxy(pictures.port, after=after, cut=False) as url:
-        client = make(S3_ENDPOINT_URL=url, MODEL_SERVER_TIMEOUT="3")
+        client = make(AWS_ENDPOINT_URL_S3=url, MODEL_SERVER_TIMEOUT="3")
         since = time.monotonic()
         response = client.post("/infer/letters", json=long)
         assert_error(response, 504, "deadline_exceeded", "S3", "a third of MODEL_SERVER_TIMEOUT")
         assert time.monotonic() - since < 2
     if after:
         with proxy(pictures.port, after=after, cut=True) as url:
-            response = make(S3_ENDPOINT_URL=url).post("/infer/letters", json=long)
+            response = make(AWS_ENDPOINT_URL_S3=url).post("/infer/letters", json=long)
         assert_error(response, 503, "storage_unavailable", "broke off")
         assert response.headers["Retry-After"] == "5"
 
 
 def test_a_refused_connection_is_503(make: MakeClient) -> None:
-    client = make(S3_ENDPOINT_URL=f"http://127.0.0.1:{free_ports(1)[0]}")
-    assert_error(ask(client), 503, "storage_unavailable", "S3_ENDPOINT_URL")
+    client = make(AWS_ENDPOINT_URL_S3=f"http://127.0.0.1:{free_ports(1)[0]}")
+    assert_error(ask(client), 503, "storage_unavailable", "AWS_ENDPOINT_URL_S3")
+    client = make(AWS_ENDPOINT_URL_S3="minio:9000")
+    assert_error(ask(client), 502, "storage_failed", "AWS_ENDPOINT_URL_S3")
 
 
 def error(code: str, text: str = "") -> str:
@@ -154,7 +156,7 @@ def test_the_codes_of_s3_have_answers(
     """These codes come from a stand-in: SeaweedFS has no regions, and no temporary credentials."""
     code, _, text = said.partition(": ")
     with always(status, error(code, text), headers) as url:
-        response = ask(make(S3_ENDPOINT_URL=url))
+        response = ask(make(AWS_ENDPOINT_URL_S3=url))
     assert_error(response, *answer, *words, text)
     assert FULL not in response.text
 
@@ -166,7 +168,7 @@ def test_no_credential_is_logged(
     caplog.set_level(logging.DEBUG)
     for status, code in ((400, "ExpiredToken"), (500, "InternalError")):
         with always(status, error(code)) as url:
-            client = make(S3_ENDPOINT_URL=url, MODEL_SERVER_TIMEOUT="6")
+            client = make(AWS_ENDPOINT_URL_S3=url, MODEL_SERVER_TIMEOUT="6")
             response = client.post("/infer/colour", json={**RED, "output": {}})
             assert response.status_code > 500
             for word in (SECRET, FULL, "the-token-of-the-session", "Signature="):

@@ -39,9 +39,9 @@ def prefix(s3: S3Server, request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def client(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3:
-    for name, value in credentials().items():
+    for name, value in s3.environment().items():
         monkeypatch.setenv(name, value)
-    return S3(s3.url, REGION, timeout=30.0)
+    return S3(REGION, timeout=30.0)
 
 
 @pytest.fixture
@@ -184,7 +184,7 @@ def test_half_a_download_is_never_there_and_goes_on(
         "        if len(piece) > 1000:\n"
         "            print('begun', flush=True); sys.stdin.read()\n"
         "S3.download = slow\n"
-        f"cache = ModelCache(S3({s3.url!r}, {REGION!r}), Path({str(cache.folder)!r}), 2**30, id)\n"
+        f"cache = ModelCache(S3({REGION!r}), Path({str(cache.folder)!r}), 2**30, id)\n"
         f"model = cache.models(Location({BUCKET!r}, {prefix!r}), math.inf)['a']\n"
         "cache.fetch(model, math.inf)\n"
     )
@@ -193,7 +193,7 @@ def test_half_a_download_is_never_there_and_goes_on(
         cwd=PROJECT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env={**os.environ, **credentials()},
+        env={**os.environ, **s3.environment()},
     ) as process:
         assert process.stdout
         assert process.stdout.readline() == b"begun\n"
@@ -258,7 +258,8 @@ def test_an_s3_that_does_not_answer_is_named_in_time(
         if hangs:
             silent.listen()
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        cache = ModelCache(S3(url, REGION, timeout=1.0), tmp_path, MIB, print)
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", url)
+        cache = ModelCache(S3(REGION, timeout=1.0), tmp_path, MIB, print)
         began = time.monotonic()
         with pytest.raises((DeadlineExceeded, StorageUnavailable), match="S3"):
             cache.models(Location(BUCKET, "models/"), math.inf)
@@ -271,7 +272,7 @@ def test_a_missing_bucket_and_missing_rights_are_named(
     with pytest.raises(ObjectNotFound, match="no bucket 'nowhere-at-all'"):
         cache.models(Location("nowhere-at-all", "models/"), math.inf)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", READER)
-    reader = ModelCache(S3(s3.url, REGION), tmp_path, MIB, print)
+    reader = ModelCache(S3(REGION), tmp_path, MIB, print)
     with pytest.raises(ObjectForbidden, match="does not permit s3:ListBucket"):
         reader.models(Location(BUCKET, "models/"), math.inf)
 

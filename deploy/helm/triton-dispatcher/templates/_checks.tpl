@@ -33,11 +33,11 @@
 {{- fail "apiKeys are set, so /metrics needs a key; expected: serviceMonitor.apiKeySecret, a Secret with one" -}}
 {{- end -}}
 {{- if and .Values.networkPolicy.enabled (not .Values.networkPolicy.egress) -}}
-{{- range $name := list "OTEL_EXPORTER_OTLP_ENDPOINT" "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT" "TRITON_URL" "TRITON_HTTP_URL" "S3_ENDPOINT_URL" -}}
+{{- range $name := list "OTEL_EXPORTER_OTLP_ENDPOINT" "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT" "TRITON_URL" "TRITON_HTTP_URL" "AWS_ENDPOINT_URL_S3" -}}
 {{- $address := include "given" (list $ $name) -}}
 {{- $usual := ternary "443" (ternary "80" "4318" (hasPrefix "http://" $address)) (hasPrefix "https://" $address) -}}
 {{- $port := regexFind ":[0-9]+(/|,|$)" $address | trimAll ":/," | default $usual -}}
-{{- $open := and (eq $port "443") (or (eq $name "S3_ENDPOINT_URL") (include "uses-s3" $)) -}}
+{{- $open := and (eq $port "443") (or (eq $name "AWS_ENDPOINT_URL_S3") (include "uses-s3" $)) -}}
 {{- if and $address (not $open) -}}
 {{- fail (printf "%s is %s, which networkPolicy does not let the pods reach; expected: networkPolicy.egress, such as [{ports: [{port: %s, protocol: TCP}]}]" $name $address $port) -}}
 {{- end -}}

@@ -89,7 +89,7 @@ def test_pinned_models_stay_and_what_does_not_fit_beside_them_is_refused(models:
     with pytest.raises(OutOfMemory) as caught:
         make_room(memory, 11)
     assert caught.value.message == (
-        "the model new needs about 11 MiB; MODEL_MEMORY_MB is 20, of which pinned models take 10"
+        "the model new needs about 11 MiB; MODEL_MEMORY_MB is 20, of which REQUIRED_MODELS take 10"
     )
 
 
