@@ -248,7 +248,9 @@ def assemble(
             inference_of_v2(settings, inference, triton, readiness),
             models_of_v2(settings, triton, control, admission),
             openai_routes(inference, control.available if settings.load_on_demand else dict),
-            management_routes(settings, listing, control, readiness, admission.management),
+            management_routes(
+                settings, listing, control, readiness, admission.management, rollouts=rollouts
+            ),
             openapi_routes(settings, registry),
             page_routes(settings),
             metrics_routes(settings, telemetry.metrics, readiness, keys, listing),

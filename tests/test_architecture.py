@@ -59,7 +59,7 @@ ARROWS = {
     # What is tried beside a model: routes and dispatch.toml say it, each request asks for it.
     "dispatcher/rollout": (
         "clients clients/families/base clients/plugins clients/tensors clients/triton dispatcher"
-        " dispatcher/status"
+        " dispatcher/codecs dispatcher/status"
     ),
     "dispatcher/gunicorn": "dispatcher/telemetry",
     # Requests that are answered later: kept on disk, and asked of the application itself.
@@ -83,7 +83,7 @@ ARROWS = {
         " backends/machine/cpu_share.py dispatcher dispatcher/auth"
         " dispatcher/codecs dispatcher/execution dispatcher/jobs dispatcher/models"
         " dispatcher/telemetry dispatcher/status dispatcher/s3 dispatcher/settings"
-        " dispatcher/v2"
+        " dispatcher/v2 dispatcher/rollout"
     ),
     "dispatcher/s3": (
         "clients clients/families/base clients/model_files clients/tensors dispatcher"

@@ -17,11 +17,11 @@ from typing import Any, ClassVar, Final, TypeVar
 from clients.errors import BadRequest
 from clients.families.base.dispatch_toml import MODEL, Kind, is_number, key, nearest, one_of
 from clients.tensors.quoting import brief
+from dispatcher.codecs.json_request import is_version
 from dispatcher.errors import BadBody
 
 STABLE, CANARY, SHADOW = "stable", "canary", "shadow"
 PARTS = 10_000  # of all requests, of which a share takes some
-NUMBERED = 10**18  # the largest version is below; Triton's is a signed number of 64 bits
 ERRORS, DISAGREEMENT = 0.02, 0.05
 
 
@@ -40,10 +40,9 @@ class Choice:
 NO_CHOICE: Final = Choice()
 
 
-def is_version(value: object) -> bool:
-    if isinstance(value, str):
-        return value.isascii() and value.isdigit() and is_version(int(value[:20]))
-    return type(value) is int and 0 < value < NUMBERED
+def names_version(value: object) -> bool:
+    """Whether a value names a version: a number, or a text of digits as in requests."""
+    return type(value) in (int, str) and is_version(str(value))
 
 
 def is_positive(value: object) -> bool:
@@ -54,7 +53,7 @@ def is_share(value: object) -> bool:
     return is_number(value) and isinstance(value, int | float) and 0 <= value <= 1
 
 
-VERSION = Kind("a version, a whole number from 1", is_version)
+VERSION = Kind("a version, a whole number from 1", names_version)
 SHARE = Kind("a number from 0 to 1, such as 0.05", is_share)
 MILLISECONDS = Kind("milliseconds, a number above 0", is_positive)
 
@@ -176,7 +175,7 @@ class Plan:
         Raises BadRequest: there is none.
         """
         if not self.canary:
-            raise BadRequest("there is no canary that could fall back")
+            raise BadRequest("there is no canary", hint="GET …/rollout shows what there is")
         return replace(self, back=self.back or why)
 
     def as_json(self) -> dict[str, Any]:
@@ -219,7 +218,7 @@ def read_variant(kind: type[V], given: object, before: V | None = None) -> V | N
     if before and values.keys().isdisjoint({"model", "version"}):
         values = asdict(before) | values
     if version := values.get("version"):
-        values["version"] = str(int(version))
+        values["version"] = str(version)
     made = kind(**values)
     if not (made.version or made.model):
         raise BadBody(f"`{name}` names no version and no other model", hint=expected)

@@ -26,7 +26,7 @@ from clients.families.base.family import Family
 from clients.plugins.registry import Registry
 from clients.tensors.quoting import brief
 from clients.triton.server import ModelServer
-from dispatcher.errors import BadBody
+from dispatcher.errors import BadBody, OutOfMemory
 from dispatcher.locks import Locked, hold_lock
 from dispatcher.rollout.plan import (
     CANARY,
@@ -100,15 +100,18 @@ class Rollouts:
         """Put what `how` makes of a model's plan in its place, in all web workers.
 
         Raises BadRequest: from `how`.
-        Raises UnknownModel: there is no model of this name.
         Raises DeadlineExceeded: another change does not end.
-        Raises OSError: there is no room for the file, so that nothing has changed.
+        Raises OutOfMemory: there is no room for the file; nothing has changed.
         """
-        self._refuse_unknown(name)
-        with self._alone():
-            self.look()
-            self._write(name, how(self.plans.get(name, Plan())))
-            self.look()
+        try:
+            with self._alone():
+                self.look()
+                self._write(name, how(self.plans.get(name, Plan())))
+                self.look()
+        except OSError as error:
+            raise OutOfMemory(
+                f"the rollout of {name} cannot be kept: {error}", hint="make room in RUN_DIR"
+            ) from error
         return self.plans.get(name, Plan())
 
     def fall_back(self, name: str, why: str, since: float) -> bool:
@@ -124,10 +127,10 @@ class Rollouts:
 
         try:
             plan = self.change(name, back)
-        except (LookupError, UnknownModel):  # another worker was first, or a person
+        except LookupError:  # another worker was first, or a person
             return False
-        except OSError as error:  # each worker then does it for itself
-            log.warning("the rollout of %s cannot be kept: %s", name, error)
+        except OutOfMemory as error:  # each worker then does it for itself
+            log.warning("%s", error.message)
             with self._looking:
                 plan = self._unwritten[name] = self.plans.get(name, Plan()).fallen_back(why)
                 self.look()
@@ -137,20 +140,24 @@ class Rollouts:
         )  # fmt: skip
         return True
 
-    def forget(self, name: str) -> Plan | None:
-        """Have dispatch.toml count again, in all web workers; return the plan in force."""
-        self._refuse_unknown(name)
+    def forget(self, name: str) -> None:
+        """Have dispatch.toml count again, in all web workers."""
         with self._alone():
             self._file(name).unlink(missing_ok=True)
             self._unwritten.pop(name, None)
             self.news.add([name])
             self.look()
-        return self.plans.get(name)
 
-    def _refuse_unknown(self, name: str) -> None:
+    def name(self, asked: str) -> str:
+        """Return the name of a model by that or by an alias.
+
+        Raises UnknownModel: there is none.
+        """
+        name = self._registry.name(asked)
         known = {*self._registry.clients, *self.plans}
         if name not in known and name not in {one.name for one in self._status().models}:
             raise UnknownModel(f"there is no model {brief(name)}", hint="GET /models lists them")
+        return name
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

@@ -22,12 +22,18 @@ from dispatcher.errors import NOT_READY, STUCK, BadBody, BadClient
 from dispatcher.execution.slots import Slots
 from dispatcher.models.control import ModelControl
 from dispatcher.models.listing import ModelListing
+from dispatcher.rollout.rollouts import Rollouts
 from dispatcher.settings import Settings
 from dispatcher.status.status import Readiness
 
+ROLLOUT_EXPECTED = 'expected {"canary": {"version": 2, "share": 0.05}, "shadow": null}'
 READ, WRITE = "look", "change"  # the two kinds of routes, as models to their slots
-# Answered from memory, whatever the load.
-FROM_MEMORY = {"management.ping", "management.health", "management.execution_parameters"}
+# Answered from memory, whatever the load; a canary must not wait for a load to be sent back.
+FROM_MEMORY = {
+    *("management.ping", "management.health", "management.execution_parameters"),
+    *("management.show_rollout", "management.change_rollout", "management.forget_rollout"),
+    *("management.promote_canary", "management.send_canary_back"),
+}
 
 
 def management_routes(  # noqa: C901  small functions that share them
@@ -36,10 +42,13 @@ def management_routes(  # noqa: C901  small functions that share them
     control: ModelControl,
     readiness: Readiness,
     slots: Slots,
+    *,
+    rollouts: Rollouts,
 ) -> Blueprint:
     """Return the management routes."""
     routes = Blueprint("management", __name__)
     limit_concurrency(routes, slots, settings.managing_wait, control.reloader.follow)
+    add_rollout_routes(routes, rollouts, control.reloader.follow)
 
     @routes.route("/ping", methods=["GET", "POST"])
     def ping() -> Response:
@@ -131,6 +140,47 @@ def management_routes(  # noqa: C901  small functions that share them
         return entry
 
     return routes
+
+
+def add_rollout_routes(routes: Blueprint, rollouts: Rollouts, follow: Callable[[], None]) -> None:
+    """Add the routes that show and change what is tried beside a model."""
+
+    def answer(model: str, change: Callable[[str], object] = lambda _: None) -> Response:
+        follow()
+        rollouts.news.follow()
+        g.record.modelname = name = rollouts.name(model)
+        g.record.known = True
+        change(name)
+        return json_response(rollouts.document(name))
+
+    @routes.get("/models/<model>/rollout")
+    def show_rollout(model: str) -> Response:
+        """Show what is tried beside a model."""
+        return answer(model)
+
+    @routes.put("/models/<model>/rollout")
+    def change_rollout(model: str) -> Response:
+        """Change what is tried beside a model, in all web workers."""
+        given = parse_object(request.get_data(), hint=ROLLOUT_EXPECTED)
+        now = time.time()
+        return answer(model, lambda name: rollouts.change(name, lambda p: p.changed(given, now)))
+
+    @routes.delete("/models/<model>/rollout")
+    def forget_rollout(model: str) -> Response:
+        """Have the model's dispatch.toml count again."""
+        return answer(model, rollouts.forget)
+
+    @routes.post("/models/<model>/rollout/promote")
+    def promote_canary(model: str) -> Response:
+        """Make the canary the stable version."""
+        now = time.time()
+        return answer(model, lambda name: rollouts.change(name, lambda p: p.promoted(now)))
+
+    @routes.post("/models/<model>/rollout/back")
+    def send_canary_back(model: str) -> Response:
+        """Give the canary no further request."""
+        why = f"POST /models/{model}/rollout/back"
+        return answer(model, lambda name: rollouts.change(name, lambda p: p.fallen_back(why)))
 
 
 def ready_or_not(readiness: Readiness) -> Response:

@@ -33,6 +33,7 @@ ERRORS: Mapping[str, tuple[int, ...]] = {
     "public": PUBLIC,
     "any": ANY,
     "management": WAITING,
+    "rollout": (*ANY, 507),
     "load": (*WAITING, 409, 507),
     "load_own": (*WAITING, 507),
     "inference": (*WAITING, 406, 409, 410, 415, 507),

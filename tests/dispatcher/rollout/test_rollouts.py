@@ -157,7 +157,7 @@ def test_what_is_promoted_or_taken_away_does_not_come_by_itself(tmp_path: Path) 
     assert side.choose() == NO_CHOICE
     assert side.server.pinned == {}
     with pytest.raises(UnknownModel):
-        side.rollouts.forget("nobody")
+        side.rollouts.name("nobody")
 
 
 def test_a_full_disk_does_not_keep_a_canary_from_falling_back(
