@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from clients.base import Client, Environment, Payload
-from clients.errors import BadPayload, TensorsRefused, UnsupportedMedia
-from clients.request import Media
+from clients.errors import BadPayload, TensorsRefused
 from clients.tensors.elements import binary_data, json_data, rows_of
 from clients.tensors.signature import DATATYPES, Array, refuse_wrong_tensors, the_one_input
 from clients.tensors.v2_protocol import (
@@ -125,6 +124,7 @@ class TensorClient(Client):
 
     modelname = ""
     needs_example = False
+    _without = "tensors: in JSON, or one as application/x-npy"
     example = {"inputs": [{"name": "INPUT", "shape": [1, 1], "datatype": "FP32", "data": [0.5]}]}
 
     def __init__(
@@ -139,12 +139,6 @@ class TensorClient(Client):
 
     def triton_model(self) -> str:
         return self._model
-
-    def payload_of(self, media: Media) -> Payload:
-        raise UnsupportedMedia(
-            f"a {media.kind} came",
-            hint="the model takes tensors: in JSON, or one as application/x-npy",
-        )
 
     def inference(self, payload: Payload) -> Any:
         result = self.run(payload)
