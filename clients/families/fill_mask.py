@@ -26,6 +26,7 @@ class FillMask(TextFamily[TextKeys]):
     """
 
     keys_type = TextKeys
+    answered_with = (2, "score per token and word")
     compared_as = "words"
     parameters = {
         "top_k": Parameter(5, 1, 1000, "how many words to answer for each mask"),
@@ -47,8 +48,7 @@ class FillMask(TextFamily[TextKeys]):
             self.example = {"text": f"The world has {self.tokenizer.mask} people."}
 
     def check_output(self, spec: TensorSpec, sizes: tuple[int, ...]) -> None:
-        if len(sizes) != 2:
-            raise self.misfit(f"{show_spec(spec)} has no score per token and word")
+        super().check_output(spec, sizes)
         if 0 < sizes[1] < self.tokenizer.backend.get_vocab_size():
             words = self.tokenizer.backend.get_vocab()
             word = max(words, key=words.__getitem__)

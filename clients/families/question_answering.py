@@ -13,7 +13,6 @@ import numpy.typing as npt
 from clients.base import Environment, Parameter, Payload
 from clients.errors import BadPayload
 from clients.families.base.dispatch_toml import COUNT, FLAG, TENSOR, key
-from clients.families.base.family import show_spec
 from clients.families.base.text_input import LONGEST_TOKEN, TextFamily, TextKeys, cut_words
 from clients.tensors.scores import best, softmax
 from clients.triton.server import TensorSpec
@@ -45,6 +44,7 @@ class QuestionAnswering(TextFamily[QuestionAnsweringKeys]):
     """
 
     keys_type = QuestionAnsweringKeys
+    answered_with = (1, "score per token")
     compared_as = "words"
     example = {"question": "What has many people?", "context": "The world has many people."}
     media = {"text": "context"}
@@ -71,10 +71,6 @@ class QuestionAnswering(TextFamily[QuestionAnsweringKeys]):
 
     def is_per_token(self, output: TensorSpec) -> bool:
         return output.shape[-1] == -1
-
-    def check_output(self, spec: TensorSpec, sizes: tuple[int, ...]) -> None:
-        if len(sizes) != 1:
-            raise self.misfit(f"{show_spec(spec)} has no score per token")
 
     def inference_batch(self, payloads: Sequence[Payload]) -> list[Any]:
         longest = self.fitted().longest

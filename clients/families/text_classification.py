@@ -11,10 +11,8 @@ import numpy.typing as npt
 from clients.base import FORMAT, Parameter, Payload
 from clients.errors import BadPayload
 from clients.families.base.dispatch_toml import FLAG, key, labels_key
-from clients.families.base.family import show_spec
 from clients.families.base.text_input import TextFamily, TextKeys
 from clients.tensors.scores import best, likeliest, sigmoid
-from clients.triton.server import TensorSpec
 
 # Of the score of one class alone, by which texts are ranked: those that hardly fit differ in small
 # numbers.
@@ -41,17 +39,13 @@ class TextClassification(TextFamily[TextClassificationKeys]):
     """
 
     keys_type = TextClassificationKeys
+    answered_with = (1, "score per class")
     compared_as = "classes"
     pair_fields: ClassVar[tuple[str, str] | tuple[()]] = ("text", "text_pair")
     parameters = {
         "top_k": Parameter(5, 1, 1000, "how many classes to answer"),
         "format": FORMAT,  # both are the same here: the fields have names already
     }
-
-    def check_output(self, spec: TensorSpec, sizes: tuple[int, ...]) -> None:
-        if len(sizes) != 1:
-            raise self.misfit(f"{show_spec(spec)} has no score per class")
-        self.count_labels(sizes[0], show_spec(spec))
 
     def inference_batch(self, payloads: Sequence[Payload]) -> list[Any]:
         scores = self.outputs(self.texts(payloads))

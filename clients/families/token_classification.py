@@ -12,10 +12,8 @@ import numpy.typing as npt
 
 from clients.base import Parameter, Payload
 from clients.families.base.dispatch_toml import NAMES, key, labels_key
-from clients.families.base.family import show_spec
 from clients.families.base.text_input import TextFamily, TextKeys, cut_words
 from clients.tensors.scores import softmax
-from clients.triton.server import TensorSpec
 
 # An entity's first part, or its only one, and its others, in the formats IOB2, IOBES and BILOU.
 BEGIN, GO_ON = ("B-", "S-", "U-"), ("I-", "E-", "L-")
@@ -39,6 +37,7 @@ class TokenClassification(TextFamily[TokenClassificationKeys]):
     """
 
     keys_type = TokenClassificationKeys
+    answered_with = (2, "score per token and class")
     compared_as = "names"
     needs_labels = True
     parameters = {
@@ -49,11 +48,6 @@ class TokenClassification(TextFamily[TokenClassificationKeys]):
             choices=("none", "simple", "first", "average", "max"),
         )
     }
-
-    def check_output(self, spec: TensorSpec, sizes: tuple[int, ...]) -> None:
-        if len(sizes) != 2:
-            raise self.misfit(f"{show_spec(spec)} has no score per token and class")
-        self.count_labels(sizes[1], show_spec(spec))
 
     def inference_batch(self, payloads: Sequence[Payload]) -> list[Any]:
         encodings = self.texts(payloads)

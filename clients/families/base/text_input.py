@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -81,6 +81,9 @@ class TextFamily(Family[K, TextPlan]):
     """Serves a model that takes the tokens of texts."""
 
     modelname = ""
+    answered_with: ClassVar[tuple[int, str]]
+    """The axes of the output for a text, and what it has."""
+
     example = {"text": "The world has many people."}
     media = {"text": "text"}
 
@@ -188,7 +191,11 @@ class TextFamily(Family[K, TextPlan]):
         return fillers.get(spec.name) or 0
 
     def check_output(self, spec: TensorSpec, sizes: tuple[int, ...]) -> None:
-        """Raise ClientDisabled if the family cannot read the output."""
+        """Raise ClientDisabled if the family cannot read the output, of these sizes for a text."""
+        axes, has = self.answered_with
+        if len(sizes) != axes:
+            raise self.misfit(f"{show_spec(spec)} has no {has}")
+        self.count_labels(sizes[-1], show_spec(spec))
 
     def encoded(
         self, text: str, longest: int, second: str | None = None, what: str = "`text`"
