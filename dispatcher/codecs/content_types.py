@@ -12,6 +12,7 @@ from typing import IO, Any
 
 from flask import Request, g
 
+from clients.base import Payload
 from clients.errors import TooManyRequests
 from clients.images.pictures import LINE_ENDS_TAKEN_OUT, lost_its_line_ends
 from clients.request import Media, SentRows
@@ -137,7 +138,7 @@ def read_other(request: Request, metadata: Metadata) -> InferenceRequest:
     body, media_type = request.get_data(), request.mimetype
     kind = next((kind for kind, its in NAMED.items() if its.fullmatch(media_type)), "")
     if kind:
-        return media_request(Media(kind, body), metadata)
+        return ask(metadata, Media(kind, body))
     if media_type in UNSPECIFIED_TYPES:
         refusal = UnsupportedType(
             f"the body is neither JSON, a picture nor a sound: it begins with {body[:32]!r}",
@@ -150,18 +151,13 @@ def read_other(request: Request, metadata: Metadata) -> InferenceRequest:
     else:
         expected = f"expected {', '.join(READERS)}, image/*, {', '.join(sorted(LINE_TYPES))}"
         refusal = UnsupportedType(
-            f"a body of type {media_type[:100]} is not supported",
-            hint=expected,
+            f"a body of type {media_type[:100]} is not supported", hint=expected
         )
-    return media_request(Media(UNSPECIFIED_MEDIA, body, refusal=refusal), metadata)
+    return ask(metadata, Media(UNSPECIFIED_MEDIA, body, refusal=refusal))
 
 
 def read_json_body(request: Request, metadata: Metadata) -> InferenceRequest:
     return read_json(request.get_data(), metadata)
-
-
-def read_picture(request: Request, metadata: Metadata) -> InferenceRequest:
-    return media_request(Media("picture", request.get_data()), metadata)
 
 
 def read_file(request: Request, metadata: Metadata) -> InferenceRequest:
@@ -169,7 +165,7 @@ def read_file(request: Request, metadata: Metadata) -> InferenceRequest:
     body = request.get_data()
     if JSON_SIGNATURE.match(body) and V2_INPUTS.search(body):
         return read_json_body(request, metadata)
-    return media_request(Media(UNSPECIFIED_MEDIA, request.get_data()), metadata)
+    return ask(metadata, Media(UNSPECIFIED_MEDIA, request.get_data()))
 
 
 def read_text(request: Request, metadata: Metadata) -> InferenceRequest:
@@ -183,39 +179,29 @@ def read_text(request: Request, metadata: Metadata) -> InferenceRequest:
             "application/jsonlines",
         )
         media = Media(UNSPECIFIED_MEDIA, media.file, refusal=refusal)
-    return media_request(media, metadata)
+    return ask(metadata, media)
 
 
 def read_csv(request: Request, metadata: Metadata) -> InferenceRequest:
     """Read rows of CSV, each a payload of a list."""
     rows = parse_rows(decode_text(request.get_data(), request.content_type or ""))
     header = HEADERS.get(request.mimetype_params.get("header", "").lower())
-    return ModelRequest(
-        metadata.require_modelname(),
-        [SentRows(rows, header, file=request.get_data())],
-        is_list=True,
-        modelversion=parse_version(metadata.modelversion or None),
-    )
+    return ask(metadata, SentRows(rows, header, file=request.get_data()), is_list=True)
 
 
 def read_npy(request: Request, metadata: Metadata) -> InferenceRequest:
-    return ModelRequest(
-        metadata.require_modelname(),
-        [{"npy": request.get_data()}],
-        modelversion=parse_version(metadata.modelversion or None),
-        tensors=True,
-    )
+    return ask(metadata, {"npy": request.get_data()}, tensors=True)
 
 
-def media_request(content: Media, metadata: Metadata) -> ModelRequest:
+def ask(metadata: Metadata, payload: Payload | Media | SentRows, **how: Any) -> ModelRequest:
+    """Return a request whose body is one payload, and names no model."""
     version = parse_version(metadata.modelversion or None)
-    return ModelRequest(metadata.require_modelname(), [content], modelversion=version)
+    return ModelRequest(metadata.require_modelname(), [payload], modelversion=version, **how)
 
 
 READERS: Mapping[str, Callable[[Request, Metadata], InferenceRequest]] = {
     "application/json": read_json_body,
     "application/octet-stream": read_file,
-    "application/x-image": read_picture,  # as SageMaker's own algorithms for pictures call it
     "text/plain": read_text,
     "text/csv": read_csv,
     "multipart/form-data": read_form,
