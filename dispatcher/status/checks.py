@@ -59,15 +59,11 @@ def failure(name: str, client: Client, timeout: float) -> str:
             is_mistake = isinstance(client, Family)  # in its file, which the message names
             return error.message if is_mistake else f"{failed}: {error.message}"
         except InferenceError as error:
-            return f"{failed}: {with_hint(error)}"
+            return f"{failed}: {error}"
         except (Exception, SystemExit) as error:
             log.exception("%s", failed)
             return f"{failed}: {describe_error(error)}{LOGGED}"
     return ""
-
-
-def with_hint(error: InferenceError) -> str:
-    return f"{error.message} ({error.hint})" if error.hint else error.message
 
 
 def fails_on(name: str, its: str) -> str:
@@ -262,7 +258,7 @@ class ModelChecks:
         except InferenceError as error:
             if isinstance(error, TensorsRefused) or not isinstance(error, BadRequest | NotJson):
                 raise  # by the model
-            refusal = BadRequest(f"{failed}: {with_hint(error)}")
+            refusal = BadRequest(f"{failed}: {error}")
             refusal.model = error.model
             raise refusal from error
         except BaseException as error:  # whatever a client does, the probe comes to its end
