@@ -411,21 +411,16 @@ class Client(ABC):
             BadPayload: the field is missing, or no JPEG, PNG, WebP, BMP or GIF picture.
 
         """
+        value, once, most = payload.get(name), self.request.once, self._environment.max_pixels
 
         def decode() -> Picture:
-            return decode_picture(*self._encoded_picture(payload, name))
+            if isinstance(value, bytes | np.ndarray):  # an array comes from a class that asks
+                return decode_picture(value, name, most, EXPECTED_BYTES)
+            text = self.text(payload, name, "base64 of a picture")
+            return decode_picture(decode_base64(text, name), name, most, EXPECTED)
 
-        once = self.request.once
         with self.request.timings.decoding():
-            return once(payload.get(name), decode) if once else decode()
-
-    def _encoded_picture(self, payload: Payload, name: str) -> tuple[Any, str, int, str]:
-        """Return the arguments of `decode_picture` for a field."""
-        value, most = payload.get(name), self._environment.max_pixels
-        if isinstance(value, bytes | np.ndarray):  # an array comes from a class that asks
-            return value, name, most, EXPECTED_BYTES
-        text = self.text(payload, name, "base64 of a picture")
-        return decode_base64(text, name), name, most, EXPECTED
+            return once(value, decode) if once else decode()
 
     def text(self, payload: Payload, name: str = "text", expected: str = "a text") -> str:
         """Return a text field.
