@@ -36,7 +36,7 @@ from clients.images.boxes import (
 from clients.images.drawing import draw_objects
 from clients.images.pictures import room
 from clients.images.resizing import Letterbox
-from clients.images.shapes import POLYGONS, RUN_LENGTHS, find_corners, find_keypoints, find_masks
+from clients.images.shapes import POLYGONS, RUN_LENGTHS, as_places, find_keypoints, find_masks
 from clients.images.suppression import FoundObjects, find_objects
 from clients.triton.server import Hints, Signature
 
@@ -171,7 +171,8 @@ class Detection(PictureFamily[DetectionKeys, DetectorPlan]):
     ) -> list[dict[str, Any]]:
         """Return what each object has besides its box, in pixels of the picture."""
         if found.quads is not None:
-            return find_corners(found.quads, box)
+            corners = as_places(box.back_points(found.quads).round(2))
+            return [{"corners": one} for one in corners]
         if plan.points:
             return find_keypoints(found.extra, plan.points, box)
         if not plan.prototypes or len(outputs[-1]) != found.extra.shape[1]:

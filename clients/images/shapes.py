@@ -20,11 +20,6 @@ MOST_NUMBERS = 10**6  # of all masks in an answer, which is 6 MB of JSON; a phot
 POLYGONS, RUN_LENGTHS = "polygons", "rle"
 
 
-def find_corners(quads: Array, box: Letterbox) -> list[dict[str, Any]]:
-    """Return the corners of rotated boxes [N, 4, 2], in pixels of the picture."""
-    return [{"corners": one} for one in as_places(box.back_points(quads).round(2))]
-
-
 def find_keypoints(extra: Array, numbers: int, box: Letterbox) -> list[dict[str, Any]]:
     """Return keypoints [N, any] of so many numbers, x, y and maybe a score, in the picture."""
     points = as_points(extra, numbers)
