@@ -43,9 +43,7 @@ class Classification(ResizingFamily[ClassificationKeys]):
     }
 
     def fit(self, signature: Signature) -> PicturePlan:
-        taken = self.read_input(signature)
-        output = self.tensor(signature.outputs, "output")
-        plan, sizes = cut_plan(self, taken, output.name), taken.rest_of(output)
+        plan, output, sizes = cut_plan(self, signature)
         if sum(size not in (1, -1) for size in sizes) > 1:
             raise self.misfit(f"{show_spec(output)} has no score per class")
         self.count_labels(max(sizes, default=-1), show_spec(output))

@@ -17,6 +17,7 @@ from clients.families.base.picture_input import (
     PictureFamily,
     PictureInput,
     PictureKeys,
+    TensorPlan,
     in_grey,
 )
 from clients.images.pictures import EXAMPLE_LINE, Picture
@@ -43,16 +44,7 @@ class CtcKeys(PictureKeys):
     output: str = key(TENSOR, "the output, where there are several", "")
 
 
-@dataclass(frozen=True)
-class RecogniserPlan:
-    """How a model takes lines of text."""
-
-    input: PictureInput  # the input tensor
-    height: int  # of a line, in pixels
-    output: str  # the tensor with a score for each letter, of each step
-
-
-class Ctc(PictureFamily[CtcKeys, RecogniserPlan]):
+class Ctc(PictureFamily[CtcKeys, TensorPlan]):
     """Answers the text of a line, and the mean of its letters' scores.
 
     CTC is connectionist temporal classification: of neighbouring steps with the same class one
@@ -74,7 +66,7 @@ class Ctc(PictureFamily[CtcKeys, RecogniserPlan]):
         super().__init__(environment)
         self.blank = 0 if self.keys.blank == "first" else -1
 
-    def fit(self, signature: Signature) -> RecogniserPlan:
+    def fit(self, signature: Signature) -> TensorPlan:
         taken = self.read_input(signature)
         output = self.tensor(signature.outputs, "output")
         if output.datatype not in ("FP32", "FP16", "FP64"):
@@ -88,7 +80,7 @@ class Ctc(PictureFamily[CtcKeys, RecogniserPlan]):
             raise self.mistake("height", what, "leave it out")
         if (classes := output.shape[-1]) > 0 and len(output.shape) > 2:
             self.letters(classes)
-        return RecogniserPlan(taken, height, output.name)
+        return TensorPlan(taken, output.name)
 
     def letters(self, classes: int) -> list[str]:
         """Return what each class adds to a text, of the blank nothing.
@@ -112,7 +104,7 @@ class Ctc(PictureFamily[CtcKeys, RecogniserPlan]):
     def inference_batch(self, payloads: Sequence[Payload]) -> list[Any]:
         """Return the texts; lines of one width share a run."""
         plan = self.fitted()
-        lines = self.each(payloads, lambda payload: self.line(self.picture(payload), plan))
+        lines = self.each(payloads, lambda payload: self.line(self.picture(payload), plan.input))
         found: dict[int, Any] = {}
         order = sorted(range(len(lines)), key=lambda at: lines[at].shape)
         for _, group in groupby(order, key=lambda at: lines[at].shape):
@@ -127,25 +119,20 @@ class Ctc(PictureFamily[CtcKeys, RecogniserPlan]):
             )
         return [found[at] for at in range(len(lines))]
 
-    def line(self, picture: Picture, plan: RecogniserPlan) -> npt.NDArray[Any]:
+    def line(self, picture: Picture, taken: PictureInput) -> npt.NDArray[Any]:
         """Return a picture of a line as the model takes it, without the batch axis."""
-        taken = plan.input
         if taken.channels == 1:
             picture = in_grey(picture)
-        proportion = picture.shape[1] / picture.shape[0]
-        any_width = taken.width == -1
-        size = plan.height, self.padded(proportion, plan.height) if any_width else taken.width
-        box = taken.fitted(picture, size)
+        keys, height, width = self.keys, self.keys.height or taken.height, taken.width
+        if width == -1:  # the line's, with what is padded
+            own, least = picture.shape[1] / picture.shape[0], self.request.parameters["proportion"]
+            width = min(max(keys.width, int(height * max(own, least))), keys.max_width)
+        box = taken.fitted(picture, (height, width))
         pixels = taken.scaled_planes(box.shades)
-        if self.prepared.fit == "line" and not self.keys.padding:
+        if self.prepared.fit == "line" and not keys.padding:
             columns = pixels.swapaxes(0, 2 if taken.layout == "NCHW" else 1)
             columns[round(box.width * box.scale * box.wider) :] = 0
         return pixels
-
-    def padded(self, proportion: float, height: int) -> int:
-        """Return the width of a line with what is padded, in pixels."""
-        keys, least = self.keys, self.request.parameters["proportion"]
-        return min(max(keys.width, int(height * max(proportion, least))), keys.max_width)
 
     def read(self, steps: npt.NDArray[Any], letters: Sequence[str]) -> dict[str, Any]:
         """Return the text of [steps, classes], with what each class adds to it, and its score."""

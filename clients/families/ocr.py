@@ -13,11 +13,7 @@ import numpy.typing as npt
 from clients.base import Environment, Parameter, Payload
 from clients.families.base.dispatch_toml import COUNT, MODEL, TENSOR, key
 from clients.families.base.family import show_spec
-from clients.families.base.picture_input import (
-    PictureFamily,
-    PictureInput,
-    PictureKeys,
-)
+from clients.families.base.picture_input import PictureFamily, PictureKeys, TensorPlan
 from clients.images.boxes import not_this_head
 from clients.images.drawing import draw_objects
 from clients.images.pictures import EXAMPLE_PAGE, Picture, room
@@ -56,14 +52,6 @@ class OcrKeys(PictureKeys):
 
 
 @dataclass(frozen=True)
-class TextDetectorPlan:
-    """How a detector takes pictures."""
-
-    input: PictureInput  # the input tensor
-    output: str  # the tensor with the likelihood of each pixel to be inside a text
-
-
-@dataclass(frozen=True)
 class Page:
     """A picture as texts are looked for in it."""
 
@@ -99,7 +87,7 @@ def in_strides(size: tuple[int, int], ratio: float) -> tuple[int, int]:
     return wide, high
 
 
-class Ocr(PictureFamily[OcrKeys, TextDetectorPlan]):
+class Ocr(PictureFamily[OcrKeys, TensorPlan]):
     """Answers the lines of text in reading order, each with its score and four corners.
 
     The model itself finds the lines (DB); two others that `dispatch.toml` names read them. Corners
@@ -121,13 +109,13 @@ class Ocr(PictureFamily[OcrKeys, TextDetectorPlan]):
                 "fit", "is set, but pictures fill what the detector sees", "leave it out"
             )
 
-    def fit(self, signature: Signature) -> TextDetectorPlan:
+    def fit(self, signature: Signature) -> TensorPlan:
         taken = self.read_input(signature)
         output = self.tensor(signature.outputs, "output")
         sizes = taken.rest_of(output)
         if len(sizes) != 3 or sizes[0] not in (1, -1):
             raise self.misfit(f"{show_spec(output)} has no likelihood for each pixel")
-        return TextDetectorPlan(taken, output.name)
+        return TensorPlan(taken, output.name)
 
     def inference_batch(self, payloads: Sequence[Payload]) -> list[Any]:
         plan, most = self.fitted(), self.keys.max_side
@@ -145,7 +133,7 @@ class Ocr(PictureFamily[OcrKeys, TextDetectorPlan]):
             if one["score"] >= least
         ]
 
-    def boxes(self, page: Page, plan: TextDetectorPlan) -> list[Array]:
+    def boxes(self, page: Page, plan: TensorPlan) -> list[Array]:
         """Return the corners of a page's lines in reading order, in pixels of its picture.
 
         Raises ModelFailed: a model of this kind cannot answer such numbers.

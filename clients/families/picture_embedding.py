@@ -41,8 +41,7 @@ class PictureEmbedding(ResizingFamily[PictureEmbeddingKeys]):
     compared_as = "vectors"
 
     def fit(self, signature: Signature) -> PicturePlan:
-        taken, spec = self.read_input(signature), self.tensor(signature.outputs, "output")
-        sizes = taken.rest_of(spec)
+        plan, spec, sizes = cut_plan(self, signature)
         if not 1 <= len(sizes) <= 3:
             raise self.misfit(f"{show_spec(spec)} has no vector per picture or part of one")
         parts = sum(size != 1 for size in sizes) > 1
@@ -53,7 +52,7 @@ class PictureEmbedding(ResizingFamily[PictureEmbeddingKeys]):
                 f"{'part of the picture' if parts else 'picture'}",
                 'write "first" or "mean"' if parts else 'write "none"',
             )
-        return cut_plan(self, taken, spec.name)
+        return plan
 
     def inference_batch(self, payloads: Sequence[Payload]) -> list[Any]:
         vectors = [self.pooled(row.astype(np.float64)) for row, _ in self.outputs(payloads)]

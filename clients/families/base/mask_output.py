@@ -55,7 +55,7 @@ class MaskFamily(ResizingFamily[M]):
         channels = sizes[CHANNELS_AT[taken.layout]] if len(sizes) == 3 else 1
         self.check_channels(channels, show_spec(output))
         size = self.size_of(taken)
-        return PicturePlan(taken, size, size, output.name)
+        return PicturePlan(taken, output.name, size, size)
 
     @abstractmethod
     def check_channels(self, count: int, where: str) -> None:

@@ -263,13 +263,19 @@ class PictureFamily(Family[Q, P]):
 
 
 @dataclass(frozen=True)
-class PicturePlan:
+class TensorPlan:
+    """Which tensors of a model take pictures, and are read."""
+
+    input: PictureInput
+    output: str
+
+
+@dataclass(frozen=True)
+class PicturePlan(TensorPlan):
     """How a model takes pictures; the sizes are those of `resized`."""
 
-    input: PictureInput  # the input tensor
     resize: int | tuple[int, int]
     crop: tuple[int, int]  # height and width, in pixels
-    output: str  # the tensor that is read
 
 
 class ResizingFamily(PictureFamily[R, PicturePlan]):
@@ -302,11 +308,14 @@ class ResizingFamily(PictureFamily[R, PicturePlan]):
         return taken.scaled(planes(small) if taken.layout == "NCHW" else small)
 
 
-def cut_plan(family: ResizingFamily[C], taken: PictureInput, output: str) -> PicturePlan:
-    """Return the plan for pictures that are resized and cropped as the keys say.
+def cut_plan(
+    family: ResizingFamily[C], signature: Signature
+) -> tuple[PicturePlan, TensorSpec, tuple[int, ...]]:
+    """Return the plan to resize and crop as the keys say, the output, and its sizes for a picture.
 
     Raises ClientDisabled: they contradict each other, or the model.
     """
+    taken, output = family.read_input(signature), family.tensor(signature.outputs, "output")
     keys, crop = family.keys, taken.size(family, "crop")
     if keys.fit and keys.resize is not None:
         raise family.mistake("resize", "is there beside `fit`", "write one of the two")
@@ -315,4 +324,4 @@ def cut_plan(family: ResizingFamily[C], taken: PictureInput, output: str) -> Pic
         raise family.mistake(
             "resize", f"is {resize}, less than the crop of {crop}", "write a larger one"
         )
-    return PicturePlan(taken, resize, crop, output)
+    return PicturePlan(taken, output.name, resize, crop), output, taken.rest_of(output)
