@@ -176,6 +176,11 @@ ARROWS = {
         " container/trouble.py dispatcher/settings tool tool/engines"
     ),
     "tool/pack": "clients/model_files container/model_check container/trouble.py tool tool/checks",
+    # Asks a server what was captured: the lines, the answers and their comparison.
+    "tool/replay": (
+        "clients clients/images clients/tensors container/trouble.py"
+        " dispatcher/codecs/metadata.py dispatcher/s3/client.py tool tool/commands tool/engines"
+    ),
     "tool/engines": (
         "clients clients/model_files clients/plugins clients/tensors clients/triton"
         " container/model_check container/repository/compose.py"

@@ -62,6 +62,10 @@ COMMANDS = {  # the module of each, and what it does
         "tool.engines.quantize",
         "write an int8 version of a model, and compare its answers with the model's own",
     ),
+    "replay": (
+        "tool.replay.command",
+        "ask a server what was captured, and compare its answers with those captured",
+    ),
     "new-key": (
         "tool.commands.new_key",
         "make an API key, and its line for API_KEYS_FILE",

@@ -57,6 +57,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--draw", type=Path, metavar="OUT.jpg", help="save the picture with what was found on it"
     )
     parser.add_argument("--url", default=URL, help=f"the endpoint (default: {URL})")
+    add_endpoint_key(parser)
+
+
+def add_endpoint_key(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--api-key",
         default=os.environ.get("DISPATCHER_API_KEY", ""),

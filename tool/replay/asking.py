@@ -1,0 +1,111 @@
+"""Asks a server what was captured, in order: at the captured pace, or as fast as it answers."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import time
+import urllib.error
+import urllib.request
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+from urllib.parse import quote
+
+from dispatcher.codecs.metadata import ATTRIBUTES, format_attributes, read_attributes
+from tool.replay.captured import CapturedLine, own_time, parse_json
+
+A = TypeVar("A")
+
+TIMEOUT_S = 120.0  # for one answer; a request's own limit is sent as it was captured
+MODEL_PATH = re.compile("(/v2/models|/infer|/models)/([^/?]+)(?:/versions/[^/?]+)?([/?].*)?")
+PHASE = re.compile(r"(\w+);dur=([0-9.]+)")
+
+
+@dataclass(frozen=True)
+class ReplayedAnswer:
+    """What a server answered to a captured request."""
+
+    status: int  # 0 where there is no answer
+    content_type: str
+    body: bytes  # or why there is none
+    ms: float  # in the model and its client, without waiting for a slot
+
+
+@dataclass(frozen=True)
+class ReplayTarget:
+    """The server that is asked, and what it is asked for."""
+
+    url: str
+    opener: urllib.request.OpenerDirector
+    key: str = ""  # for the API; empty for none
+    model: str = ""  # in the place of the captured one
+    version: str = ""  # the same
+
+    def ask(self, line: CapturedLine, body: bytes) -> ReplayedAnswer:
+        """Send a captured request with its body."""
+        path, headers, body = self.redirect(line, body)
+        headers |= {"x-api-key": self.key} if self.key else {}
+        request = urllib.request.Request(f"{self.url}{path}", body, headers)  # noqa: S310  see invoke
+        begun = time.monotonic()
+        try:
+            try:
+                response = self.opener.open(request, timeout=TIMEOUT_S)
+            except urllib.error.HTTPError as error:
+                response = error
+            with response:
+                body, headers = response.read(), response.headers
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            reason = f"no answer: {getattr(error, 'reason', error)}"
+            return ReplayedAnswer(0, "", reason.encode(), 0.0)
+        phases = dict(PHASE.findall(headers.get("Server-Timing", "")))
+        ms = own_time(phases) if phases else 1000 * (time.monotonic() - begun)
+        return ReplayedAnswer(response.status, headers.get("Content-Type", ""), body, ms)
+
+    def redirect(self, line: CapturedLine, body: bytes) -> tuple[str, dict[str, str], bytes]:
+        """Return the path, the headers and the body that ask the wanted model and version."""
+        path, headers = line.path, dict(line.headers)
+        wanted = {"modelname": self.model, "modelversion": self.version, "model": self.model}
+        wanted = {name: value for name, value in wanted.items() if value}
+        if wanted:
+            if match := MODEL_PATH.fullmatch(path):
+                room, name, call = match.groups("")
+                version = (
+                    f"/versions/{self.version}" if self.version and room == "/v2/models" else ""
+                )
+                path = f"{room}/{quote(self.model) or name}{version}{call}"
+            attributes = {**read_attributes(headers.get(ATTRIBUTES, "")), **wanted}
+            headers[ATTRIBUTES] = format_attributes(attributes)  # before those of the query
+            if isinstance(document := parse_json(body), dict):
+                several = document.get("requests")
+                for one in (document, *(several if isinstance(several, list) else ())):
+                    if isinstance(one, dict):
+                        one.update((name, wanted[name]) for name in wanted if name in one)
+                body = json.dumps(document).encode()
+        return path, headers, body
+
+
+def in_order(
+    lines: Iterable[CapturedLine], call: Callable[[CapturedLine], A], threads: int, pace: float
+) -> Iterator[A]:
+    """Yield the result of a call for each line; `pace` is how often faster than they came.
+
+    A pace of 0 is as fast as `threads` calls at a time are answered. So many results wait at most.
+    """
+    begun, first, waiting = time.monotonic(), None, deque[Future[A]]()
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            for line in lines:
+                if pace:
+                    first = line.at if first is None else first
+                    time.sleep(max(0.0, begun + (line.at - first) / pace - time.monotonic()))
+                waiting.append(pool.submit(call, line))
+                while waiting and (len(waiting) >= 2 * threads or waiting[0].done()):
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            pool.shutdown(cancel_futures=True)

@@ -1,0 +1,158 @@
+"""Reads captured requests: lines as SageMaker's data capture writes them, in order of time."""
+
+from __future__ import annotations
+
+import base64
+import heapq
+import io
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+from urllib.parse import quote
+
+from clients.tensors.agreement import KINDS
+from container.trouble import Trouble
+from dispatcher.codecs.metadata import ATTRIBUTES, read_attributes
+from dispatcher.s3.client import S3, Location
+from tool.engines.offline import settings_here
+
+LINES = ".jsonl"
+MARK = "@file:"  # and a name, in the place of a file's base64
+OPEN_FILES = 16  # that are read side by side: each web worker has written its own
+LARGEST = 2**26  # bytes of a file in S3
+WAITING = ("queue", "s3", "total")  # phases that say nothing about the model
+UNREADABLE = "are no captured requests, as a line that was cut off by a crash"
+FAILED = "had failed for want of time or of a slot"
+WITHOUT = "have no payload; set CAPTURE_PAYLOADS=true where they are captured"
+BUSY, FAULT = 429, 500
+
+
+@dataclass(frozen=True)
+class CapturedLine:
+    """A captured request, its body and its answer as they are kept."""
+
+    at: float  # when it came, in seconds since 1970
+    request_id: str
+    model: str
+    kind: str  # how answers are compared: one of `clients.tensors.agreement.KINDS`
+    confidence: float  # the least score of an object that was answered
+    status: int
+    ms: float  # in the model and its client, without waiting for a slot; 0 where it is unknown
+    path: str  # with the query
+    headers: Mapping[str, str]
+    sent: Mapping[str, Any]  # `observedContentType`, `data` and `encoding`
+    answered: Mapping[str, Any]  # the same
+    files: Sequence[str]  # beside it; in `data` each is named by `MARK`
+    file: str  # with its line
+
+
+@dataclass
+class CapturedRequests:
+    """The requests in a folder, or below a prefix in S3, that can be sent again."""
+
+    place: str
+    model: str = ""  # whose requests are wanted alone
+    skipped: Counter[str] = field(default_factory=Counter)  # the others, by reason
+
+    def __post_init__(self) -> None:
+        self._prefix = Location.of(self.place)
+        self._s3 = S3.of(settings_here())
+
+    def __iter__(self) -> Iterator[CapturedLine]:
+        # What a server that captures its answers to these adds meanwhile is not replayed.
+        if self._prefix:
+            objects = self._s3.list(self._prefix, math.inf)
+            sizes = [(one.location.key, one.size) for one in objects]
+        else:
+            path = Path(self.place)
+            files = [path] if path.is_file() else sorted(path.rglob(f"*{LINES}"))
+            sizes = [(str(file), file.stat().st_size) for file in files]
+        if not (found := [one for one in sizes if one[0].endswith(LINES)]):
+            raise Trouble(f"{self.place} has no {LINES} files; name what CAPTURE_TO names")
+        for at in range(0, len(found), OPEN_FILES):
+            some = (self._read(*one) for one in found[at : at + OPEN_FILES])
+            yield from heapq.merge(*some, key=lambda line: line.at)
+
+    def _open(self, name: str) -> IO[bytes]:
+        if self._prefix is None:
+            return Path(name).open("rb")
+        return io.BytesIO(self._s3.get(Location(self._prefix.bucket, name), math.inf, LARGEST))
+
+    def _read(self, name: str, left: int) -> Iterator[CapturedLine]:
+        with self._open(name) as file:
+            while left > 0 and (text := file.readline()):
+                left -= len(text)
+                try:
+                    line = read_line(json.loads(text), name)
+                except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
+                    self.skipped[UNREADABLE] += 1
+                    continue
+                if self.model not in ("", line.model):
+                    continue
+                if line.status == BUSY or line.status >= FAULT:
+                    self.skipped[FAILED] += 1
+                elif "data" in line.sent and "data" in line.answered:
+                    yield line
+                else:
+                    left_out = line.sent.get("left_out") or line.answered.get("left_out")
+                    self.skipped[f"are not whole: {left_out}" if left_out else WITHOUT] += 1
+
+    def restore(self, line: CapturedLine, part: Mapping[str, Any]) -> bytes:
+        """Return a body or an answer as it was, with the files that are kept beside its line.
+
+        Raises OSError, InferenceError: one of these cannot be read.
+        """
+        text, folder = str(part["data"]), PurePosixPath(line.file).parent
+        for name in line.files:
+            if (mark := f"{MARK}{name}") in text:
+                with self._open(str(folder / name)) as file:
+                    text = text.replace(mark, base64.b64encode(file.read()).decode())
+        return base64.b64decode(text) if part.get("encoding") == "BASE64" else text.encode()
+
+
+def read_line(document: Any, file: str) -> CapturedLine:
+    """Read a line; one of SageMaker's own, of another container, was answered with 200.
+
+    Raises AttributeError, LookupError, TypeError, ValueError: it is none.
+    """
+    data, event = document["captureData"], document["eventMetadata"]
+    own, sent = document.get("dispatcher", {}), data["endpointInput"]
+    headers = {"Content-Type": sent["observedContentType"], "X-Request-Id": event["eventId"]}
+    if attributes := ",".join(event.get("customAttributes", ())):
+        headers[ATTRIBUTES] = attributes
+    files, kind, query = own.get("files", ()), own.get("compared_as"), own.get("query")
+    if any(name.startswith("/") or ".." in name for name in files):
+        raise ValueError("files elsewhere")
+    return CapturedLine(
+        at=datetime.fromisoformat(event["inferenceTime"]).timestamp(),
+        request_id=event["eventId"],
+        model=own.get("model") or read_attributes(attributes).get("modelname", "-"),
+        kind=kind if kind in KINDS else "values",
+        confidence=float(own.get("parameters", {}).get("confidence", 0)),
+        status=int(own.get("status", 200)),
+        ms=own_time(own.get("phases_ms", {})),
+        path=quote(own.get("path", "/invocations")) + (f"?{query}" if query else ""),
+        headers={**headers, **own.get("headers", {})},
+        sent=sent,
+        answered=data.get("endpointOutput", {}),
+        files=files,
+        file=file,
+    )
+
+
+def own_time(phases: Mapping[str, str | float]) -> float:
+    """Return the milliseconds of a request in its model and the model's client."""
+    return sum(float(ms) for name, ms in phases.items() if name not in WAITING)
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return a document; None where the text is none."""
+    try:
+        return json.loads(text)
+    except (RecursionError, TypeError, ValueError):
+        return None

@@ -1,0 +1,118 @@
+"""Compares what a server answers now with what was captured."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from clients.tensors.agreement import compare, worst_of
+from tool.replay.asking import ReplayedAnswer
+from tool.replay.captured import CapturedLine, parse_json
+
+ERROR = "error"
+FIRST_ERROR = 400
+# Fields of an answer that say who answered, and when.
+ABOUT = ("modelname", "modelversion", "model_name", "model_version", "model", "id", "created")
+
+
+@dataclass(frozen=True)
+class ReplayedRequest:
+    """A captured request, what is answered to it now, and how both answers agree."""
+
+    line: CapturedLine
+    answer: ReplayedAnswer
+    verdict: str  # that of `Agreement`, or `ERROR`
+    words: str  # the worst difference, or the error
+    difference: float = math.inf  # in limits
+    # Of the captured answer and the one now, the result that differs the most
+    results: tuple[Any, Any] = (None, None)
+    place: int = 0  # of that result, where a list was sent
+
+
+def judge(line: CapturedLine, expected: bytes, answer: ReplayedAnswer) -> ReplayedRequest:
+    """Compare an answer with the captured one."""
+    was, now = line.status, answer.status
+    if was >= FIRST_ERROR:
+        if was == now:
+            return ReplayedRequest(line, answer, "same", "the same error", 0.0)
+        return ReplayedRequest(line, answer, "different", f"the status is {now}, not {was}")
+    if not 0 < now < FIRST_ERROR:
+        return ReplayedRequest(line, answer, ERROR, describe_error(answer))
+    sent = parse_json(line.sent["data"])
+    payload = sent.get("payload", sent.get("instances")) if isinstance(sent, Mapping) else None
+    was_type = str(line.answered.get("observedContentType", ""))
+    one, other = (
+        results_of(read_answer(*side), several=isinstance(payload, list))
+        for side in ((was_type, expected), (answer.content_type, answer.body))
+    )
+    if len(one) != len(other):
+        words = f"there are {len(other)} results, not {len(one)}"
+        return ReplayedRequest(line, answer, "different", words, results=(one, other))
+    kind = "pictures" if was_type.startswith("image/") else line.kind
+    pairs = list(zip(one, other, strict=True)) or [(None, None)]
+    found = [compare(kind, *pair, confidence=line.confidence) for pair in pairs]
+    worst = worst_of(found)
+    place = found.index(worst)
+    return ReplayedRequest(
+        line, answer, worst.verdict, worst.worst, worst.difference, pairs[place], place
+    )
+
+
+def describe_error(answer: ReplayedAnswer) -> str:
+    """Return an error that was answered, or why there is no answer."""
+    document = parse_json(answer.body)
+    error = document.get("error") if isinstance(document, Mapping) else None
+    if isinstance(error, Mapping):
+        return f"{answer.status} {error.get('code')}: {error.get('message')}"
+    text = answer.body[:200].decode(errors="replace")
+    return f"{answer.status}: {text}" if answer.status else text
+
+
+def read_answer(media_type: str, body: bytes) -> Any:
+    """Return an answer as JSON; a text where it cannot be read."""
+    kind = media_type.partition(";")[0].strip().lower()
+    if kind.startswith("image/"):
+        return {"picture": base64.b64encode(body).decode()}
+    text = body.decode(errors="replace")
+    try:
+        if kind == "application/x-npy":
+            return np.load(io.BytesIO(body), allow_pickle=False).tolist()
+        if kind == "text/csv":
+            return [[*map(read_cell, row)] for row in csv.reader(io.StringIO(text))]
+        if kind == "text/event-stream" or "lines" in kind or "ndjson" in kind:
+            lines = (one.removeprefix("data:") for one in text.splitlines() if one.strip())
+            return {"results": [json.loads(one) for one in lines]}
+        return json.loads(text)
+    except (ValueError, csv.Error):
+        return text
+
+
+def read_cell(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def results_of(document: Any, *, several: bool) -> Sequence[Any]:
+    """Return the results in an answer, each as its model's client has made it."""
+    if not isinstance(document, Mapping):
+        return [document]
+    if "result" in document:
+        result = document["result"]
+        return result if several and isinstance(result, list) else [result]
+    if "results" in document:
+        items = document["results"]
+        items = [*items.values()] if isinstance(items, Mapping) else items
+        return [one for item in items for one in results_of(item, several=False)]
+    if isinstance(error := document.get("error"), Mapping):  # of one of several
+        return [{"error": error.get("code")}]
+    return [{name: value for name, value in document.items() if name not in ABOUT}]
