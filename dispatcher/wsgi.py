@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from flask import Flask
 
+from backends.machine.cpu_share import usable_cpus
 from clients.images.pictures import room
 from clients.model_files.model_folders import authors_folder
 from clients.plugins.registry import Registry, load_clients
@@ -41,7 +42,10 @@ from dispatcher.models.on_demand.memory import ModelMemory
 from dispatcher.models.reload import Reloader, find_fatal, news_of
 from dispatcher.models.repository import models_on_disk
 from dispatcher.models.sandbox import environment_of
+from dispatcher.rollout.guard import Guard
+from dispatcher.rollout.outcomes import Outcomes
 from dispatcher.rollout.rollouts import FOLDER, Rollouts
+from dispatcher.rollout.shadow import Shadows
 from dispatcher.routes.inference import InferenceHandler, inference_routes
 from dispatcher.routes.jobs import Later, job_routes
 from dispatcher.routes.metrics import metrics_routes
@@ -134,7 +138,14 @@ def build() -> Flask:
         explain=explainer(settings),
         classes=not settings.load_on_demand,  # they might load one model after the other
     )
-    rollouts = Rollouts(news.path.parents[1] / FOLDER, registry, server, prober.status)
+    kept = news.path.parents[1] / FOLDER
+    rollouts = Rollouts(kept, registry, server, prober.status)
+    outcomes = Outcomes(kept, telemetry.metrics)
+    cores = max(1, usable_cpus() // settings.workers)
+    shadows = Shadows(outcomes, admission, cores, settings.client_timeout)
+    shadows.start()
+    alone = settings.run_dir is None
+    Guard(rollouts, outcomes, lambda: alone or prober.status.is_own).start()
 
     def take_up_clients() -> None:
         prober.forgive()
@@ -156,6 +167,7 @@ def build() -> Flask:
         keys=keys,
         jobs=jobs,
         rollouts=rollouts,
+        shadows=shadows,
     )
     if jobs:
         runner = Runner(jobs, app.wsgi_app, admission, lambda: watchdog.leaving)
@@ -188,6 +200,7 @@ def assemble(
     keys: KeyFile | None,
     jobs: JobStore | None,
     rollouts: Rollouts,
+    shadows: Shadows,
 ) -> Flask:
     """Put the routes and the application together."""
     run_dir = settings.run_dir
@@ -215,6 +228,7 @@ def assemble(
         control.start()
     loading.using = control.using
     engines = run_dir and run_dir / INSTANCES / ENGINES
+    rollouts.count = shadows.outcomes.count
     listing = ModelListing(
         registry,
         server,
@@ -222,6 +236,7 @@ def assemble(
         engines=engines,
         url=settings.triton_url or "",
         available=control.available,
+        rollouts=rollouts,
     )
     lookup = ModelLookup(
         registry,
@@ -231,6 +246,7 @@ def assemble(
         control.load_on_demand,
         news=(reloader.news, rollouts.news),
         rollouts=rollouts,
+        shadows=shadows,
     )
     executor = Executor(lookup, admission.calls, grace_period(settings.client_timeout))
     environment.others.find = lookup.client
@@ -253,7 +269,9 @@ def assemble(
             ),
             openapi_routes(settings, registry),
             page_routes(settings),
-            metrics_routes(settings, telemetry.metrics, readiness, keys, listing),
+            metrics_routes(
+                settings, telemetry.metrics, readiness, keys, listing, rollouts=rollouts
+            ),
         ),
     )
 

@@ -44,6 +44,7 @@ ARROWS = {
         " dispatcher/codecs dispatcher/execution dispatcher/jobs dispatcher/models"
         " dispatcher/telemetry dispatcher/models/on_demand dispatcher/status dispatcher/routes"
         " dispatcher/settings dispatcher/s3 dispatcher/v2 dispatcher/rollout"
+        " backends/machine/cpu_share.py"
     ),
     "dispatcher/settings": "clients clients/model_files",
     "dispatcher/auth": "clients/model_files dispatcher",
@@ -59,7 +60,8 @@ ARROWS = {
     # What is tried beside a model: routes and dispatch.toml say it, each request asks for it.
     "dispatcher/rollout": (
         "clients clients/families/base clients/plugins clients/tensors clients/triton dispatcher"
-        " dispatcher/codecs dispatcher/status"
+        " dispatcher/codecs dispatcher/execution/admission.py dispatcher/status"
+        " dispatcher/telemetry"
     ),
     "dispatcher/gunicorn": "dispatcher/telemetry",
     # Requests that are answered later: kept on disk, and asked of the application itself.
@@ -69,7 +71,7 @@ ARROWS = {
     "dispatcher/models": (
         "clients clients/families/base clients/plugins clients/model_files clients/tensors"
         " clients/triton dispatcher dispatcher/telemetry dispatcher/status"
-        " dispatcher/s3 dispatcher/settings"
+        " dispatcher/s3 dispatcher/settings dispatcher/rollout"
     ),
     "dispatcher/telemetry": "clients dispatcher dispatcher/codecs dispatcher/rollout/plan.py",
     "dispatcher/status": (

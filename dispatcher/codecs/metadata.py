@@ -10,7 +10,7 @@ import math
 import re
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,6 +64,7 @@ class Metadata:
     accept: str = ""  # the media types that the caller accepts
     session: str = ""  # the session of the hosting service, or NEW_SESSION
     owner: str = ""  # the name of the caller's API key; empty where none is needed
+    sent: Callable[[], bool] = lambda: True  # whether the answer has gone to the caller
 
     def modelname(self, in_body: str | None) -> str:
         """Return the requested model; empty where none is named."""

@@ -17,6 +17,7 @@ from clients.tensors.quoting import brief
 from clients.triton.client import TritonEnvironment
 from clients.triton.server import ModelState
 from dispatcher.rollout.rollouts import Rollouts
+from dispatcher.rollout.shadow import Shadows
 from dispatcher.status.status_file import News
 
 STATES_TIMEOUT_S = 2.0  # for Triton's list of models
@@ -37,6 +38,7 @@ class ModelLookup:
     # What other web workers have changed, of the clients and of what is tried beside models.
     news: Sequence[News] = ()
     rollouts: Rollouts | None = None  # what is tried
+    shadows: Shadows | None = None  # what notes how that goes
 
     def follow(self) -> None:
         """Take up what other web workers have changed."""

@@ -6,9 +6,10 @@ import inspect
 import operator
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from clients.base import Client, Payload
@@ -41,7 +42,9 @@ from dispatcher.codecs.metadata import Metadata, names_sequence, read_sequence
 from dispatcher.errors import BadBody, ClientBug, client_bug, contract_class, with_place
 from dispatcher.execution.model_lookup import ModelLookup
 from dispatcher.model_request import ModelRequest
-from dispatcher.rollout.plan import NO_CHOICE, Choice
+from dispatcher.rollout.outcomes import Trial
+from dispatcher.rollout.plan import CANARY, NO_CHOICE, SHADOW, Choice
+from dispatcher.rollout.shadow import ShadowCall, Shadows, measure
 from dispatcher.s3.places import FIELDS
 from dispatcher.s3.reading import Stored
 from dispatcher.s3.web_pictures import URL_FIELD
@@ -114,6 +117,7 @@ class PreparedRequest:
     # As the client takes them, or `Stored`: of a list they are read with their batch.
     payloads: list[Any]
     choice: Choice = NO_CHOICE  # which version, or other model, answers
+    trial: Trial | None = None  # notes how its calls end, where something is tried
 
     def streams(self) -> bool:
         """Whether the client may give any number of results to one payload."""
@@ -133,6 +137,11 @@ class PreparedRequest:
             size = self.batch_size()
             starts = range(0, len(self.payloads), size)
             return [r for start in starts for r in self.batch(start, size, self.request.deadline)]
+        ask = partial(self.ask, stream=stream)
+        return self.trial.run(self.payloads, ask, self.request.deadline) if self.trial else ask()
+
+    def ask(self, *, stream: bool) -> Any:
+        """Return what the client answers to the only payload, as `result`."""
         with replace(self.request, payloads=self.payloads).active():
             self.request.timings.begin(in_class=self.client.is_authors)
             with client_errors:
@@ -159,8 +168,9 @@ class PreparedRequest:
                 return next(results, END)
 
         try:
-            while (result := context.run(step)) is not END:
-                yield result
+            with self.trial.call(self.request.deadline) if self.trial else nullcontext():
+                while (result := context.run(step)) is not END:
+                    yield result
         finally:
             if close := getattr(results, "close", None):
                 context.run(close)
@@ -180,8 +190,9 @@ class PreparedRequest:
         Raises InferenceError: its message says which payload failed.
         """
         batch = self.opened(self.payloads[start : start + size], start, deadline)
+        run = partial(self.run, batch, start, deadline)
         try:
-            return self.run(batch, start, deadline)
+            return self.trial.run(batch, run, deadline) if self.trial else run()
         except TooLargeAtOnce as error:
             if len(batch) == 1:
                 raise with_place(error, self.model_request.place(start)) from error
@@ -356,9 +367,53 @@ def prepare(
                 for payload in payloads
             ]
     prepared = PreparedRequest(model_request, client, request, given, choice)
+    if choice.of and lookup.shadows:
+        prepared = replace(prepared, trial=begin_trial(lookup, lookup.shadows, prepared, metadata))
     if model_request.is_list:  # which is opened a batch at a time
         return prepared
     return replace(prepared, payloads=prepared.opened(given, 0, deadline))
+
+
+def begin_trial(
+    lookup: ModelLookup, shadows: Shadows, prepared: PreparedRequest, metadata: Metadata
+) -> Trial:
+    """Return what notes how a request ends, and has a shadow asked about some."""
+    asked, client, choice = prepared.model_request, prepared.client, prepared.choice
+    name, request_id = lookup.registry.name(asked.modelname), metadata.request_id
+    plan = lookup.rollouts and lookup.rollouts.plan(name)
+    shadow = plan and plan.live(SHADOW)
+    trial = Trial(shadows.outcomes, name, choice, request_id, asked.tensors)
+    # A sequence is kept by the version that began it.
+    unfit = prepared.request.sequence or isinstance(client, RowClient) or choice.of == CANARY
+    if not shadow or unfit or not shadow.takes(name, request_id):
+        return trial
+    as_shadow = replace(
+        asked, modelname=shadow.model or name, modelversion=shadow.version, output=None
+    )
+
+    def offer(payloads: list[Any], answer: Any) -> None:
+        again = replace(as_shadow, payloads=payloads)
+
+        def ask(deadline: float) -> Any:
+            other = prepare(replace(lookup, rollouts=None), again, metadata, deadline)
+            return other.body(other.result())
+
+        call = ShadowCall(
+            name,
+            str(shadow),
+            request_id,
+            client.compared_as,
+            prepared.request.parameters.get("confidence", 0.0),
+            is_list=asked.is_list,
+            # (Nothing else of the request is kept.)
+            expected=partial(replace(prepared, model_request=again, payloads=[]).body, answer),
+            ask=ask,
+            sent=metadata.sent,
+            size=measure(payloads, answer),
+        )
+        shadows.put(call)
+
+    return replace(trial, offer=offer)
 
 
 def find_client(

@@ -18,6 +18,7 @@ from clients.plugins.registry import Registry
 from clients.tensors.client import examples_of
 from clients.triton.server import ModelServer, ModelState
 from dispatcher.models.repository import URL_FILE
+from dispatcher.rollout.rollouts import Rollouts
 from dispatcher.s3.model_cache import RECORD
 
 PAGE_SIZE = 100  # models in one response
@@ -36,6 +37,7 @@ class ModelListing:
     engines: Path | None = None  # the folder in which backends note which engine runs a model
     url: str = ""  # of a Triton elsewhere
     available: Callable[[], Mapping[str, Path]] = dict  # the models that can be loaded
+    rollouts: Rollouts | None = None  # what is tried beside models
 
     def page(self, after: str, timeout: float) -> dict[str, Any]:
         """Return a page of models whose names follow `after`, and all that are not loaded."""
@@ -100,8 +102,15 @@ class ModelListing:
                 "examples": examples,
                 "aliases": list(client.aliases) if client else [],
                 "batching": self.batching(model, timeout),
+                "rollout": self.rollout(name),
                 **(self.engine(model, latest.version) if latest.ready else {}),
             }
+
+    def rollout(self, name: str) -> dict[str, Any] | None:
+        """Return what is tried beside a model, and how it goes; `None` where nothing is."""
+        rollouts = self.rollouts
+        tried = rollouts and (name in rollouts.plans or name in rollouts.faults)
+        return rollouts.document(name) if rollouts and tried else None
 
     def batching(self, model: str, timeout: float) -> dict[str, Any] | None:
         """Return how a model batches; `None` where Triton does not say."""

@@ -67,6 +67,8 @@ class Rollouts:
         """Those in force, by model: replaced and never changed, so that any thread may read it."""
         self.faults: Mapping[str, str] = {}
         """By model, what is wrong with `shadow` and `canary` in its dispatch.toml."""
+        self.count: Callable[[str, Plan], dict[str, Any]] = lambda *_: {}
+        """Returns how the last calls of a model ended."""
         self._folder, self._registry, self._server = folder, registry, server
         self._status, self._clock = status, clock
         self._filed: tuple[Mapping[str, Client] | None, dict[str, Plan]] = None, {}
@@ -305,6 +307,7 @@ class Rollouts:
         """Return what is said of a model, for people."""
         plan = self.plans.get(name, Plan())
         document = {"modelName": name, **plan.as_json(), "waiting": dict(plan.waiting)}
+        document["counts"] = self.count(name, plan)
         if fault := self.faults.get(name):
             document["fault"] = fault
         return document

@@ -162,15 +162,17 @@ class InferenceHandler:
 
     def read_metadata(self, path_model: str = "") -> Metadata:
         """Read what the current request says outside of its body."""
-        return read_metadata(
+        record: RequestRecord = g.record
+        metadata = read_metadata(
             request.headers,
             request.args,
             path_model=path_model,
             default_model=self.settings.default_model,
             default_accept=self.settings.default_accept,
-            request_id=g.record.request_id,
-            owner=g.record.key,
+            request_id=record.request_id,
+            owner=record.key,
         )
+        return replace(metadata, sent=lambda: record.reported)
 
     def tensors(self, metadata: Metadata) -> Response:
         """Answer a body of Triton's own protocol, whatever the caller accepts."""

@@ -8,7 +8,7 @@ import math
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,8 @@ from backends.machine.cpu_share import cpu_limit
 from dispatcher.auth.api_keys import KeyFile
 from dispatcher.jobs.store import WAITING
 from dispatcher.models.listing import ModelListing
+from dispatcher.rollout.plan import Plan
+from dispatcher.rollout.rollouts import Rollouts
 from dispatcher.settings import JOBS, Settings
 from dispatcher.status.instances import model_processes, process_cpu, process_memory
 from dispatcher.status.status import Readiness
@@ -51,6 +53,7 @@ HELP = {
     " stay valid.",
     "dispatcher_probe_ok": "Whether a model answered its example when it was last probed.",
     "dispatcher_probe_age_seconds": "Seconds since a model was last probed.",
+    "dispatcher_canary_back": "Whether a model's canary has fallen back.",
     "dispatcher_restarts": "How often `serve` has restarted a program.",
     "dispatcher_proxy_refusals": "Requests that NGINX has answered by itself, or given up before"
     " their answer.",
@@ -99,6 +102,7 @@ class CurrentState(Collector):
     triton_up: bool  # whether Triton answers
     statistics: list[dict[str, Any]]  # Triton's, of each version of a model
     settings: Settings  # say where files are written, and how many jobs may wait
+    plans: Mapping[str, Plan]  # of what is tried beside models
 
     def collect(self) -> Iterable[Metric]:
         """Yield the families of metrics."""
@@ -116,7 +120,11 @@ class CurrentState(Collector):
             if report and report["age_s"] is not None:
                 ok.add_metric((model,), float(bool(report["ok"])))
                 age.add_metric((model,), float(str(report["age_s"])))
-        yield from (ok, age, *self.engines())
+        back = family(GaugeMetricFamily, "dispatcher_canary_back", "model")
+        for model, plan in self.plans.items():
+            if plan.canary:
+                back.add_metric((model,), float(bool(plan.back)))
+        yield from (ok, age, back, *self.engines())
         restarts = family(CounterMetricFamily, "dispatcher_restarts", "program")
         for program, count in self.readiness.supervisor().restarts().items():
             restarts.add_metric((program.lower(),), count)
@@ -239,6 +247,8 @@ def metrics_routes(
     readiness: Readiness,
     keys: KeyFile | None,
     listing: ModelListing,
+    *,
+    rollouts: Rollouts,
 ) -> Blueprint:
     """Return `/metrics`."""
     routes = Blueprint("metrics", __name__)
@@ -252,7 +262,7 @@ def metrics_routes(
         versions = json.loads(statistics)["model_stats"] if statistics else []
         up = not readiness.prober().fault if settings.triton_url else bool(triton)
         registry = CollectorRegistry()
-        state = CurrentState(readiness, keys, listing, up, versions, settings)
+        state = CurrentState(readiness, keys, listing, up, versions, settings, rollouts.plans)
         registry.register(state)
         page = metrics.page() + generate_latest(registry) + triton
         return Response(page, content_type=CONTENT_TYPE_PLAIN_0_0_4)

@@ -84,6 +84,18 @@ class Metrics:
             "Results in responses that hold several: of lists, several models and JSON lines.",
             ("model", "status"),
         )
+        self._rollout = histogram(
+            "dispatcher_rollout_seconds",
+            "Seconds of the calls of a model with a rollout: of its stable version, its canary and"
+            " its shadow.",
+            labelnames=("model", "of", "status"),
+            buckets=REQUEST_S,
+        )
+        self._shadow = counter(
+            "dispatcher_shadow_comparisons",
+            "Answers of a model that a shadow was to be compared with, by what was found.",
+            ("model", "found"),
+        )
         self.in_flight = gauge(
             "dispatcher_requests_in_flight",
             "Requests that the web workers are answering, including this one.",
@@ -116,6 +128,17 @@ class Metrics:
         label = self._bounded(model, known=status == 200)
         try:
             self._child(self._items, label, status).inc()
+        except OSError as error:
+            self._missing(error)
+
+    def rollout(self, model: str, of: str, status: int, seconds: float, found: str) -> None:
+        """Count a call of a model with a rollout, and what was found of a shadow."""
+        model = self._bounded(model, known=True)
+        try:
+            if status:  # it was not dropped
+                self._child(self._rollout, model, of, status).observe(seconds)
+            if found:
+                self._child(self._shadow, model, found).inc()
         except OSError as error:
             self._missing(error)
 

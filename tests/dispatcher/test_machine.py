@@ -179,7 +179,7 @@ def reap(process: Any) -> float:
 
 def cpu(triton: int, models: list[tuple[str, int]]) -> dict[tuple[str, str], float]:
     readiness: Any = SimpleNamespace(supervisor=lambda: SimpleNamespace(triton_pid=triton))
-    shown = CurrentState(readiness, None, cast(Any, None), True, [], read_settings({}))  # noqa: FBT003
+    shown = CurrentState(readiness, None, cast(Any, None), True, [], read_settings({}), {})  # noqa: FBT003
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(metrics, "model_processes", lambda _: models)
         family, _ = shown.processes()

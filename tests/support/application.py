@@ -17,7 +17,9 @@ from dispatcher.auth.api_keys import KeyFile
 from dispatcher.execution.admission import Admission
 from dispatcher.execution.watchdog import Watchdog, replace_worker
 from dispatcher.models.reload import Reloader, news_of
+from dispatcher.rollout.outcomes import Outcomes
 from dispatcher.rollout.rollouts import FOLDER, Rollouts
+from dispatcher.rollout.shadow import Shadows
 from dispatcher.settings import Settings, read_settings
 from dispatcher.status.prober import Prober
 from dispatcher.status.status import Readiness
@@ -94,10 +96,13 @@ def make_app(
     telemetry: Telemetry | None = None,
     keys: KeyFile | None = None,
     rollouts: Rollouts | None = None,
+    shadows: Shadows | None = None,
 ) -> Flask:
     """Return the application, with the usual parts where none are given."""
     admission = admission or make_admission(settings)
+    telemetry = telemetry or Telemetry(Metrics(registry.clients))
     news = news_of(settings)
+    kept = news.path.parents[1] / FOLDER
     return assemble(
         settings,
         registry,
@@ -105,11 +110,11 @@ def make_app(
         readiness,
         admission=admission,
         reloader=reloader or Reloader(settings, registry, environment, news, environment.server),
-        telemetry=telemetry or Telemetry(Metrics(registry.clients)),
+        telemetry=telemetry,
         keys=keys,
         jobs=job_store(settings),
-        rollouts=rollouts
-        or Rollouts(news.path.parents[1] / FOLDER, registry, environment.server, readiness.prober),
+        rollouts=rollouts or Rollouts(kept, registry, environment.server, readiness.prober),
+        shadows=shadows or Shadows(Outcomes(kept, telemetry.metrics), admission, 1, 10),
     )
 
 

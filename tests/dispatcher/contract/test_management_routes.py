@@ -42,6 +42,7 @@ def test_load_invoke_list_unload(client: FlaskClient, repository: Path, plain_mo
     assert set(entry) == {
         *("modelName", "served_by", "modelUrl", "version", "state"),
         *("client", "weights", "parameters", "media", "example", "examples", "aliases", "batching"),
+        "rollout",
     }
     listed = [one["modelName"] for one in (client.get("/models").json or {})["models"]]
     assert name in listed

@@ -1,0 +1,281 @@
+"""How the calls of models with a rollout ended, in all web workers.
+
+Each worker adds what ended in it to a file a model, a line of JSON each: the kernel keeps writes
+that append apart. Only the last ones are kept.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import quote
+
+from clients.errors import (
+    InferenceError,
+    TensorsRefused,
+    TooLargeAtOnce,
+    UnknownModel,
+    UnknownVersion,
+)
+from clients.tensors.nested import copy_deeply
+from dispatcher.errors import status_and_code, time_used_up
+from dispatcher.rollout.plan import CANARY, SHADOW, STABLE, Choice, Plan
+from dispatcher.telemetry.telemetry import Metrics
+
+log = logging.getLogger(__name__)
+
+SUFFIX = ".outcomes"
+MOST_BYTES = 2**20  # of a file; half of them stay when it is cut
+MOST_KEPT = 10_000  # outcomes in memory: of a model, and still to be written
+GRACE_S = 2.0  # after its deadline, in which a client may still end by itself
+# What says nothing about the model: too many requests, and a caller who has left.
+NO_FAULT = frozenset({429, 499})
+
+SAME, CLOSE, DIFFERENT, ERROR, DROPPED = FOUND = ("same", "close", "different", "error", "dropped")
+
+T = TypeVar("T")
+
+
+class Outcome(NamedTuple):
+    """How one call ended: of a caller's request, or of a shadow."""
+
+    of: str  # `STABLE`, `CANARY` or `SHADOW`
+    by: str  # the version or the model that was asked, as `Choice` shows it
+    at: float  # when it began, in seconds since 1970
+    ms: float = 0.0  # that it took
+    status: int = 0  # of the answer; 0 where a shadow was not asked
+    failed: bool = False  # by the fault of what was asked
+    request_id: str = ""
+    found: str = ""  # of a shadow: one of `FOUND`
+    words: str = ""  # the worst difference, or the error
+
+
+@dataclass
+class Tail:
+    """The last outcomes in a file, as far as it was read."""
+
+    inode: int = 0
+    position: int = 0
+    last: deque[Outcome] = field(default_factory=lambda: deque(maxlen=MOST_KEPT))
+
+
+class Outcomes:
+    """Takes outcomes in, writes them, and reads those of all workers."""
+
+    def __init__(self, folder: Path, metrics: Metrics) -> None:
+        self.metrics = metrics
+        self.running: dict[Call, None] = {}
+        self._folder = folder
+        self._ended: deque[tuple[str, Outcome]] = deque(maxlen=MOST_KEPT)
+        self._tails: dict[str, Tail] = {}
+        self._reading = threading.Lock()
+        self._writes = True
+
+    def note(self, name: str, outcome: Outcome) -> None:
+        """Count an outcome of a model, and keep it until it is written."""
+        of, _, _, ms, status, *_, found, _ = outcome
+        self.metrics.rollout(name, of, status, ms / 1000, found)
+        self._ended.append((name, outcome))
+
+    def end_overdue(self, now: float) -> None:
+        """Note calls as failed that have not ended long after their deadline."""
+        for call in list(self.running):
+            if now > call.deadline + GRACE_S:
+                call.end(time_used_up())
+
+    def write(self) -> None:
+        """Write what ended since the last call; it is lost where there is no room."""
+        lines: dict[str, list[bytes]] = {}
+        while self._ended:
+            name, outcome = self._ended.popleft()
+            line = json.dumps(outcome._asdict()).encode()
+            lines.setdefault(name, []).append(line + b"\n")
+        for name, some in lines.items():
+            try:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                with self._file(name).open("ab", buffering=0) as file:
+                    file.write(b"".join(some))
+                self._writes = True
+            except OSError as error:
+                if self._writes:
+                    log.warning("the guard of %r misses some of its answers: %s", name, error)
+                self._writes = False
+
+    def last(self, name: str) -> list[Outcome]:
+        """Return the last outcomes of a model, the oldest first."""
+        with self._reading:
+            tail = self._tails.setdefault(name, Tail())
+            with suppress(FileNotFoundError), self._file(name).open("rb") as file:
+                found = os.fstat(file.fileno())
+                if found.st_ino != tail.inode or found.st_size < tail.position:  # it was cut
+                    tail = self._tails[name] = Tail(found.st_ino)
+                file.seek(tail.position)
+                for line in file:
+                    if not line.endswith(b"\n"):  # a full disk has cut it
+                        break
+                    tail.position += len(line)
+                    with suppress(ValueError, TypeError):
+                        tail.last.append(Outcome(**json.loads(line)))
+            return list(tail.last)
+
+    def count(self, name: str, plan: Plan) -> dict[str, Any]:
+        """Return what the last outcomes say of a model's plan, for people."""
+        return Window(plan, self.last(name)).as_json()
+
+    def tidy(self, names: Iterable[str]) -> None:
+        """Cut long files, which one worker sees to; delete those of other models."""
+        kept = {self._file(name) for name in names}
+        for file in self._folder.glob(f"*{SUFFIX}"):
+            if file not in kept:
+                file.unlink(missing_ok=True)
+            elif file.stat().st_size > MOST_BYTES:
+                with file.open("rb") as whole:
+                    whole.seek(-MOST_BYTES // 2, os.SEEK_END)
+                    rest = whole.read().partition(b"\n")[2]
+                part = file.with_suffix(".part")
+                part.write_bytes(rest)
+                part.replace(file)
+
+    def _file(self, name: str) -> Path:
+        return self._folder / (quote(name, safe="") + SUFFIX)
+
+
+@dataclass(eq=False, slots=True)
+class Call:
+    """A call of a model with a rollout, which is noted once."""
+
+    trial: Trial
+    deadline: float
+    at: float = field(default_factory=time.time)
+    began: float = field(default_factory=time.monotonic)
+
+    def end(self, error: InferenceError | None) -> None:
+        """Note how it has ended, unless that was done."""
+        trial = self.trial
+        if trial.outcomes.running.pop(self, True):  # else it is `None`
+            return
+        status = status_and_code(error)[0] if error else 200
+        # Its client has made the tensors, unless the caller has.
+        unfit = isinstance(error, TensorsRefused) and not trial.tensors
+        failed = status >= 500 or unfit or isinstance(error, UnknownModel | UnknownVersion)
+        ms = 1000 * (time.monotonic() - self.began)
+        of, by = trial.choice.of, str(trial.choice)
+        if status not in NO_FAULT:
+            outcome = Outcome(of, by, self.at, ms, status, failed, trial.request_id)
+            trial.outcomes.note(trial.name, outcome)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A request to a model with a rollout: its calls are noted, and some offered to a shadow."""
+
+    outcomes: Outcomes
+    name: str  # of the model
+    choice: Choice  # what answers it
+    request_id: str
+    tensors: bool  # whether the caller has made the tensors
+    # Takes payloads, as they were before the call, and the result of the call.
+    offer: Callable[[list[Any], Any], None] | None = None
+
+    @contextmanager
+    def call(self, deadline: float, *, several: bool = False) -> Iterator[Call]:
+        """Note how the block ends, or that it has not long after its deadline.
+
+        One about several payloads is run in halves where it is too large.
+        """
+        call = Call(self, deadline)
+        self.outcomes.running[call] = None
+        try:
+            yield call
+            call.end(None)
+        except InferenceError as error:
+            if not (several and isinstance(error, TooLargeAtOnce)):
+                call.end(error)
+            raise
+        finally:  # the reader of a stream may have left
+            self.outcomes.running.pop(call, None)
+
+    def run(self, payloads: list[Any], ask: Callable[[], T], deadline: float) -> T:
+        """Return what a call returns that is about some payloads."""
+        # A client may change what it is given.
+        kept = copy_deeply(payloads) if self.offer else []
+        with self.call(deadline, several=len(payloads) > 1) as call:
+            result = ask()
+            if isinstance(result, Iterator):  # a stream, whose steps are a call
+                self.outcomes.running.pop(call)
+            elif self.offer:
+                call.end(None)
+                self.offer(kept, result)
+        return result
+
+
+@dataclass
+class Answers:
+    """The answers of one version, or of one model."""
+
+    count: int = 0
+    failed: int = 0
+    times: list[float] = field(default_factory=list)  # of those that were answered 200, in ms
+
+    def add(self, outcome: Outcome) -> None:
+        """Count an outcome."""
+        self.count += 1
+        self.failed += outcome.failed
+        if outcome.status == 200:
+            self.times.append(outcome.ms)
+
+    @property
+    def failures(self) -> float:
+        """The share of those that failed, 0 to 1."""
+        return self.failed / self.count if self.count else 0.0
+
+    def percentile(self, share: float) -> float | None:
+        """Return the milliseconds that a share of them took at most; `None` of none."""
+        place = math.ceil(share * len(self.times)) - 1
+        return sorted(self.times)[max(0, place)] if self.times else None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the counts, and times in milliseconds."""
+        times = {f"p{n}_ms": self.percentile(n / 100) for n in (50, 99)}
+        rounded = {name: round(ms, 1) for name, ms in times.items() if ms is not None}
+        return {"answers": self.count, "failed": self.failed, **rounded}
+
+
+class Window:
+    """What the last outcomes say of a plan."""
+
+    def __init__(self, plan: Plan, outcomes: Iterable[Outcome]) -> None:
+        self.answers = {of: Answers() for of in (STABLE, CANARY, SHADOW)}
+        self.found: Counter[str] = Counter()  # of the shadow
+        self.differed: Outcome | None = None  # the last that was different, or an error
+        stable = str(Choice(plan.stable.model, plan.stable.version))
+        by = {STABLE: stable, CANARY: str(plan.canary), SHADOW: str(plan.shadow)}
+        for one in outcomes:
+            if one.at < plan.since or one.by != by[one.of]:
+                continue
+            if one.found != DROPPED:
+                self.answers[one.of].add(one)
+            if one.found:
+                self.found[one.found] += 1
+            if one.found in {DIFFERENT, ERROR}:
+                self.differed = one
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what a person wants to know."""
+        shown = {of: some.as_json() for of, some in self.answers.items() if some.count}
+        if self.found:
+            found = {one: self.found[one] for one in FOUND}
+            shown[SHADOW] = {**shown.get(SHADOW, {}), **found}
+        if one := self.differed:
+            shown[SHADOW]["last_difference"] = {"what": one.words, "request_id": one.request_id}
+        return shown

@@ -1,0 +1,141 @@
+"""How calls end is known in all web workers, in a file that stays small."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clients.errors import TooLargeAtOnce
+from dispatcher.rollout import outcomes as module
+from dispatcher.rollout.outcomes import Outcome, Outcomes
+from dispatcher.rollout.plan import CANARY, STABLE
+from dispatcher.telemetry.telemetry import Metrics
+from tests.support.rollouts import Side, times
+
+CANARY_ALONE: Any = {"version": 2, "share": 1}
+
+
+def outcome(identity: str = "a", **fields: Any) -> Outcome:
+    return Outcome(STABLE, "version=1", 1.0, 2.5, 200, request_id=identity, **fields)
+
+
+def test_workers_read_what_others_wrote_whatever_stands_between(tmp_path: Path) -> None:
+    """Half a line is of a disk that was full; a line of another form is of another release."""
+    one, other = (Outcomes(tmp_path, Metrics()) for _ in range(2))
+    one.note("a/b", outcome("first"))
+    one.write()
+    (file,) = tmp_path.iterdir()
+    assert json.loads(file.read_bytes())["request_id"] == "first"
+    assert other.last("a/b") == [outcome("first")]
+    with file.open("ab") as broken:
+        broken.write(b'{"of": "canary", "new": 1}\n{"of": "can')
+    assert other.last("a/b") == [outcome("first")]
+    for identity in ("lost with the half line", "second"):
+        one.note("a/b", outcome(identity))
+        one.write()
+    assert other.last("a/b") == one.last("a/b") == [outcome("first"), outcome("second")]
+    assert other.last("c") == []
+
+
+def test_a_long_file_is_cut_and_that_of_another_model_deleted(tmp_path: Path) -> None:
+    one, other = (Outcomes(tmp_path, Metrics()) for _ in range(2))
+    one.note("gone", outcome())
+    one.note("m", outcome("last", words="é" * 300))
+    one.write()
+    length = (tmp_path / "m.outcomes").stat().st_size
+    most = module.MOST_BYTES // length + 1
+    for number in range(most):
+        one.note("m", outcome(f"{number:04d}", words="é" * 300))
+    one.write()
+    assert len(other.last("m")) == most + 1
+    one.tidy(["m"])
+    assert [file.name for file in tmp_path.iterdir()] == ["m.outcomes"]
+    assert (tmp_path / "m.outcomes").stat().st_size <= module.MOST_BYTES / 2
+    left = other.last("m")
+    assert most / 2 - 2 < len(left) <= most / 2
+    assert left[-1].request_id == f"{most - 1:04d}"
+    one.note("m", outcome("next"))
+    one.write()
+    assert other.last("m") == [*left, outcome("next")]
+
+
+def test_what_cannot_be_written_is_said_once_and_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    outcomes = Outcomes(tmp_path / "folder", Metrics())
+    (tmp_path / "folder").write_bytes(b"")
+    for _ in range(3):
+        outcomes.note("m", outcome())
+        outcomes.write()
+    assert caplog.text.count("the guard of 'm' misses some of its answers") == 1
+    (tmp_path / "folder").unlink()
+    outcomes.note("m", outcome("there"))
+    outcomes.write()
+    assert outcomes.last("m") == [outcome("there")]
+
+
+def test_every_form_of_request_is_noted_and_one_that_names_a_version_is_not(
+    tmp_path: Path,
+) -> None:
+    side = Side(tmp_path, times(2))
+    side.put(canary=CANARY_ALONE)
+    payload = {"numbers": [1.0]}
+    side.ask()
+    side.ask(payload=[payload] * 3)  # a batch
+    one = {"modelname": "doubles", "payload": payload}
+    side.client.post("/invocations", json={"requests": [one, one]})
+    lines = "\n".join([json.dumps(one)] * 2)
+    side.client.post("/invocations", data=lines, content_type="application/jsonlines")
+    answer = side.client.post("/infer/doubles?modelversion=1", json={"payload": payload})
+    assert "X-Canary" not in answer.headers
+    side.outcomes.write()
+    seen = side.outcomes.last("doubles")
+    assert [(one.of, one.status) for one in seen] == [(CANARY, 200)] * (1 + 1 + 2 + 2)
+    assert all(one.by == "version=2" and one.ms > 0 for one in seen)
+    page = side.metrics.page().decode()
+    assert 'rollout_seconds_count{model="doubles",of="canary",status="200"} 6.0' in page
+
+
+def test_a_batch_that_is_run_in_halves_has_not_failed(tmp_path: Path) -> None:
+    def two_at_most(inputs: Any) -> Any:
+        raise TooLargeAtOnce("no memory")
+
+    side = Side(tmp_path, two_at_most)
+    side.put(canary=CANARY_ALONE)
+    assert side.ask(payload=[{"numbers": [1.0]}] * 4).status_code == 507
+    side.outcomes.write()
+    assert {one.status for one in side.outcomes.last("doubles")} == {507}
+    assert len(side.outcomes.last("doubles")) == 1
+
+
+def test_a_call_that_hangs_has_failed_before_it_returns(tmp_path: Path) -> None:
+    """A thread cannot be ended, and a guard that waits for it would wait for ever."""
+    free = threading.Event()
+
+    def hang(inputs: Any) -> Any:
+        free.wait(10)
+        return times(2)(inputs)
+
+    side = Side(tmp_path, hang)
+    side.put(canary=CANARY_ALONE)
+    thread = threading.Thread(target=side.ask)
+    thread.start()
+    try:
+        while not side.outcomes.running:
+            time.sleep(0.001)
+        (call,) = side.outcomes.running
+        side.outcomes.end_overdue(call.deadline + module.GRACE_S)
+        side.outcomes.write()
+        assert side.outcomes.last("doubles") == []
+        side.outcomes.end_overdue(call.deadline + module.GRACE_S + 0.1)
+    finally:
+        free.set()
+        thread.join()
+    side.outcomes.write()
+    (noted,) = side.outcomes.last("doubles")
+    assert (noted.status, noted.failed) == (504, True)
