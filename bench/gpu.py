@@ -1,4 +1,4 @@
-"""What `--gpu` measures: the container on a GPU, beside its goals."""
+"""What `--gpu` measures: the container on a GPU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import re
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -30,20 +30,15 @@ DRIVER = Path("/proc/driver/nvidia/version")
 FIRST_MINUTE_S, LOOK_AT_GPU_S = 60, 1
 GAUGE = re.compile(r"^nv_gpu_(\w+)\S* (\S+)$", re.MULTILINE)
 HTTP_OFFSET = 1  # Triton's port behind the server's own
-LONGEST_GOAL, LISTS_GOAL = 10, 0.8
-"""Of the median run, and of the pictures in lists of eight."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What is asked in turn: a picture, a text of some tokens, or lists of some lengths.
-
-    `goals` are answers a second by the number of callers.
-    """
+    """What some callers ask in turn: a picture, a text of some tokens, or lists of some lengths."""
 
     name: str
     model: str
-    goals: Mapping[int, int | None]
+    callers: Sequence[int]
     tokens: int = work.TOKENS
     lengths: Sequence[int] = ()
 
@@ -52,18 +47,17 @@ class Kind:
         return [{**one, "payload": [one["payload"]] * size} for size in self.lengths] or [one]
 
 
-UNEQUAL, EIGHT = "lists of 1, 3 and 7", "lists of 8"
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind("ResNet-50", "resnet", {1: None, 16: 900, 64: 1200}),
-        Kind("YOLOv5s", "yolov5", {1: None, 16: 500, 64: 950}),
-        Kind("BERT, 9 tokens", "bert_base", {1: None, 16: 1350, 64: 3000}),
-        Kind("BERT, 128 tokens", "bert_base", {16: None, 64: 2000}, tokens=128),
-        Kind(f"ResNet-50, {UNEQUAL}", "resnet", {1: None}, lengths=(1, 3, 7)),
-        Kind(f"ResNet-50, {EIGHT}", "resnet", {1: None}, lengths=(8,)),
-        Kind(f"YOLOv5s, {UNEQUAL}", "yolov5", {1: None}, lengths=(1, 3, 7)),
-        Kind(f"YOLOv5s, {EIGHT}", "yolov5", {1: None}, lengths=(8,)),
+        Kind("ResNet-50", "resnet", (1, 16, 64)),
+        Kind("YOLOv5s", "yolov5", (1, 16, 64)),
+        Kind("BERT, 9 tokens", "bert_base", (1, 16, 64)),
+        Kind("BERT, 128 tokens", "bert_base", (16, 64), tokens=128),
+        Kind("ResNet-50, lists of 1, 3 and 7", "resnet", (1,), lengths=(1, 3, 7)),
+        Kind("ResNet-50, lists of 8", "resnet", (1,), lengths=(8,)),
+        Kind("YOLOv5s, lists of 1, 3 and 7", "yolov5", (1,), lengths=(1, 3, 7)),
+        Kind("YOLOv5s, lists of 8", "yolov5", (1,), lengths=(8,)),
     )
 }
 
@@ -91,7 +85,7 @@ def report(servers: Sequence[Contender], options: argparse.Namespace) -> Iterato
     cells = [
         (kind, callers)
         for kind in KINDS.values()
-        for callers in kind.goals
+        for callers in kind.callers
         if kind.model in options.models and callers in options.callers
     ]
     found = Found()
@@ -107,7 +101,7 @@ def report(servers: Sequence[Contender], options: argparse.Namespace) -> Iterato
         found.setdefault((server.name, kind.name, callers), []).append(seen)
         say(f"{what}: {seen.per_second:.1f}/s, p50 {seen.p50:.1f}, p99 {seen.p99:.1f} ms")
     yield from table(found)
-    yield from judge(found)
+    yield f"Rounds: {min(map(len, found.values()), default=0)}"
 
 
 def find_missing() -> str:
@@ -207,20 +201,18 @@ def measure(server: Contender, kind: Kind, callers: int, seconds: float) -> Seen
 
 
 def table(found: Found) -> Iterator[str]:
-    """Yield medians over the rounds, and goals beside them."""
-    names = ("a second", "goal", "p50/p99 ms", "CPU-ms of an answer", "GPU busy", "GPU MB")
+    """Yield medians over the rounds."""
+    names = ("a second", "p50/p99 ms", "CPU-ms of an answer", "GPU busy", "GPU MB")
     yield f"\n| | asked for | callers | {' | '.join(names)} | longest run / median |"
-    yield "|---|---|---|---|---|---|---|---|---|---|"
+    yield "|---|---|---|---|---|---|---|---|---|"
     for (server, name, callers), seen in found.items():
-        goal, speed = KINDS[name].goals[callers], median(one.per_second for one in seen)
         spent = {
             process: median(one.cpu_ms.get(process, 0) for one in seen)
             for process in sorted(seen[-1].cpu_ms)
         }
         busy = [one.busy for one in seen if one.busy is not None]
         cells = [
-            f"{speed:.1f}",
-            f"{goal}: {say_met(speed >= goal)}" if goal else "–",
+            f"{median(one.per_second for one in seen):.1f}",
             f"{median(one.p50 for one in seen):.1f}/{median(one.p99 for one in seen):.1f}",
             ", ".join(f"{process} {ms:.2f}" for process, ms in spent.items() if ms >= 0.01),
             f"{median(busy):.0%}" if busy else "–",
@@ -228,23 +220,3 @@ def table(found: Found) -> Iterator[str]:
             f"{longest:.1f}" if (longest := max(one.longest for one in seen)) else "–",
         ]
         yield f"| {server} | {name} | {callers} | {' | '.join(cells)} |"
-
-
-def judge(found: Found) -> Iterator[str]:
-    """Yield whether lists of unequal lengths are as fast as equal ones, and whether runs stall."""
-    yield ""
-    for (server, name, callers), seen in found.items():
-        equal = found.get((server, name.replace(UNEQUAL, EIGHT), callers))
-        if UNEQUAL in name and equal:
-            pairs = zip(seen, equal, strict=False)
-            share = median(one.per_second / two.per_second for one, two in pairs)
-            goal = f"goal: at least {LISTS_GOAL}: {say_met(share >= LISTS_GOAL)}"
-            yield f"{server}, {name}: {share:.2f} of the pictures in {EIGHT} ({goal})"
-    if longest := max((one.longest for seen in found.values() for one in seen), default=0.0):
-        goal = f"goal: at most {LONGEST_GOAL}: {say_met(longest <= LONGEST_GOAL)}"
-        yield f"Longest run after the first minute: {longest:.1f} × the median ({goal})"
-    yield f"Rounds: {min(map(len, found.values()), default=0)}"
-
-
-def say_met(is_met: bool) -> str:
-    return "met" if is_met else "MISSED"
