@@ -8,7 +8,7 @@ from dataclasses import replace
 from clients.triton.server import TensorSpec
 from container.trouble import Trouble
 from tool.scaffold import masks, pictures, tables, texts
-from tool.scaffold.options import SOUND, TABLE, TENSORS
+from tool.scaffold.options import KINDS, PICTURE, SOUND, TABLE, TENSORS
 from tool.scaffold.plan import CHECK, AskAuthor, FamilyPlan, Misfit, quote, several, show
 from tool.scaffold.source import ModelSource
 
@@ -79,16 +79,7 @@ FAMILIES: Mapping[str, Callable[[ModelSource], Iterator[FamilyPlan]]] = {
     TABLE: tables.table,
     TENSORS: tensors,
 }
-OTHERS = (
-    "picture-embedding",
-    "detection",
-    "segmentation",
-    "picture-to-picture",
-    "ctc",
-    "classification",
-    TABLE,
-    "ocr",
-)
+OTHERS = (*(name for name, kind in KINDS.items() if kind == PICTURE), TABLE)
 
 
 def plans(source: ModelSource, family: str) -> list[FamilyPlan]:

@@ -207,17 +207,15 @@ def say(options: argparse.Namespace, plan: FamilyPlan, notes: list[str]) -> None
             python=shlex.quote(sys.executable),
             root=shlex.quote(str(root)),
             test=shlex.quote(str(test)),
-            ask=ASK[plan.family].format(name=options.name),
+            ask=ASK[KINDS[plan.family]].format(name=options.name),
             serve="./serve" if Path.cwd() == PROJECT else shlex.quote(str(PROJECT / "serve")),
         )
     )
 
 
 ASK = {
-    **{name: "invoke {name} --img PICTURE.jpg" for name, kind in KINDS.items() if kind == PICTURE},
-    **{name: "invoke {name} --example" for name, kind in KINDS.items() if kind == TEXT},
-    **dict.fromkeys(("embedding", "text-classification"), 'invoke {name} --text "some words"'),
-    "fill-mask": 'invoke {name} --text "a sentence with a mask"',
+    PICTURE: "invoke {name} --img PICTURE.jpg",
+    TEXT: "invoke {name} --example",
     SOUND: "invoke {name} --img SOUND.wav --field audio",
     TABLE: "invoke {name} --example",
     TENSORS: "invoke {name} --json '{{\"inputs\": […]}}'",

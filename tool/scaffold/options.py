@@ -11,18 +11,8 @@ from container.trouble import Trouble
 
 PICTURE, TEXT, SOUND, TABLE, TENSORS = "picture", "text", "sound", "table", "tensors"
 KINDS: Mapping[str, str] = {
-    **dict.fromkeys(
-        (
-            "classification",
-            "detection",
-            "ctc",
-            "ocr",
-            "segmentation",
-            "picture-embedding",
-            "picture-to-picture",
-        ),
-        PICTURE,
-    ),
+    **dict.fromkeys(("picture-embedding", "detection", "segmentation"), PICTURE),
+    **dict.fromkeys(("picture-to-picture", "ctc", "classification", "ocr"), PICTURE),
     **dict.fromkeys(("fill-mask", "embedding", "text-classification"), TEXT),
     **dict.fromkeys(("token-classification", "question-answering"), TEXT),
     "zero-shot-classification": TEXT,
@@ -30,7 +20,7 @@ KINDS: Mapping[str, str] = {
     TABLE: TABLE,
     TENSORS: TENSORS,
 }
-"""What callers send to a model of each family."""
+"""What callers send to a model of each family; models of pictures are tried in this order."""
 
 
 def add_source(parser: argparse.ArgumentParser) -> None:

@@ -24,6 +24,7 @@ from onnxruntime import InferenceSession
 from backends.onnxruntime.session import OnnxFile, OnnxSession
 from backends.onnxruntime.session_settings import session_settings
 from clients.families.base.family import names
+from clients.tensors.agreement import KINDS as COMPARED
 from clients.testing import OnnxModels, answer, clients_in
 from tests.conftest import PROJECT
 from tests.support.models import onnx_models
@@ -34,8 +35,6 @@ from tool.__main__ import main
 from tool.engines.quantize import LIMITS
 from tool.placing import put
 from tool.scaffold.families import FAMILIES
-from tool.scaffold.folder import CHECKED
-from tool.scaffold.new_model import ASK
 from tool.scaffold.options import KINDS
 
 MINE = Path("mine")
@@ -256,8 +255,8 @@ def test_a_model_of_sound_is_written_where_its_author_says_so(
 
 
 def test_every_family_can_be_written_asked_and_compared() -> None:
-    assert set(KINDS) == set(FAMILIES) == set(ASK) == set(LIMITS) == set(names())
-    assert set(CHECKED) == set(names()) - {"tensors"}
+    assert set(KINDS) == set(FAMILIES) == set(names())
+    assert set(LIMITS) == set(COMPARED)
 
 
 # Texts
