@@ -40,7 +40,7 @@ from tool.scaffold.options import (
     file_name,
     refuse_to_overwrite,
 )
-from tool.scaffold.pictures import with_free_axes, with_uint8
+from tool.scaffold.pictures import with_uint8
 from tool.scaffold.plan import CHECK, FamilyPlan
 from tool.scaffold.source import ModelSource, labels_in, open_model
 
@@ -92,7 +92,6 @@ def lay_out(
     notes: list[str] = []
     folder = place / options.name
     source.copy_to(folder / "1")
-    source = with_free_axes(source, folder / "1" / "model.onnx")
     if options.uint8:
         source = with_uint8(source, folder / "1" / "model.onnx", options.mean, options.std)
     elif options.mean or options.std:

