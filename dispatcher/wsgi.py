@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -42,6 +43,9 @@ from dispatcher.models.on_demand.memory import ModelMemory
 from dispatcher.models.reload import Reloader, find_fatal, news_of
 from dispatcher.models.repository import models_on_disk
 from dispatcher.models.sandbox import environment_of
+from dispatcher.rollout.capture import Capture
+from dispatcher.rollout.capture_files import CaptureFiles
+from dispatcher.rollout.captured_lines import CapturedLines
 from dispatcher.rollout.guard import Guard
 from dispatcher.rollout.outcomes import Outcomes
 from dispatcher.rollout.rollouts import FOLDER, Rollouts
@@ -54,10 +58,12 @@ from dispatcher.routes.openai import openai_routes
 from dispatcher.routes.openapi import openapi_routes
 from dispatcher.routes.page import page_routes
 from dispatcher.routes.v2 import inference_of_v2, models_of_v2
+from dispatcher.s3.client import S3, Location
 from dispatcher.s3.remote_models import cache_of, remote_models
 from dispatcher.s3.step import Step
 from dispatcher.settings import (
     ASIDE,
+    CAPTURED,
     ENGINES,
     INSTANCES,
     JOBS,
@@ -238,6 +244,7 @@ def assemble(
         available=control.available,
         rollouts=rollouts,
     )
+    telemetry.capture = make_capture(settings, registry, readiness, listing, telemetry.metrics)
     lookup = ModelLookup(
         registry,
         environment,
@@ -274,6 +281,42 @@ def assemble(
             ),
         ),
     )
+
+
+def make_capture(
+    settings: Settings,
+    registry: Registry,
+    readiness: Readiness,
+    listing: ModelListing,
+    metrics: Metrics,
+) -> Callable[..., Any] | None:
+    """Return what samples requests (CAPTURE_TO), and write them from now on; `None` for nothing."""
+    if not settings.capture_to:
+        return None
+
+    def describe(model: str, version: str) -> dict[str, str]:
+        client = registry.clients.get(registry.name(model))
+        served = client.served_by if client else model
+        states = readiness.prober().models
+        ready = [one.version for one in states if one.name == served and one.ready]
+        found = version or max(ready, key=int, default="")
+        noted = listing.engine(served, found) if found in ready else {}
+        engine = {name: str(noted[name]) for name in ("engine", "precision") if name in noted}
+        return engine | {"version": found, "compared_as": client.compared_as if client else ""}
+
+    if place := Location.of(settings.capture_to):
+        folder = settings.run_dir or Path(tempfile.mkdtemp())
+        files = CaptureFiles(folder / CAPTURED, s3=S3.of(settings), to=place)
+    else:
+        files = CaptureFiles(Path(settings.capture_to), settings.capture_keep_days)
+    hidden, payloads = settings.capture_hide, settings.capture_payloads
+    per_minute = math.ceil(settings.capture_per_minute / settings.workers)
+    lines = CapturedLines(payloads, hidden, describe)
+    capture = Capture(
+        settings.capture_share, per_minute, payloads, lines.make, files, metrics.capture
+    )
+    capture.start()
+    return capture.begin
 
 
 def model_memory(

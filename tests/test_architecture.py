@@ -57,10 +57,11 @@ ARROWS = {
         " clients/triton dispatcher dispatcher/codecs dispatcher/telemetry dispatcher/s3"
         " dispatcher/settings dispatcher/rollout dispatcher/status/status_file.py"
     ),
-    # What is tried beside a model: routes and dispatch.toml say it, each request asks for it.
+    # What is tried beside a model: routes and dispatch.toml say it, each request asks for it. And
+    # samples of requests, which ask another version the same.
     "dispatcher/rollout": (
         "clients clients/families/base clients/plugins clients/tensors clients/triton dispatcher"
-        " dispatcher/codecs dispatcher/execution/admission.py dispatcher/status"
+        " dispatcher/codecs dispatcher/execution/admission.py dispatcher/s3 dispatcher/status"
         " dispatcher/telemetry"
     ),
     "dispatcher/gunicorn": "dispatcher/telemetry",

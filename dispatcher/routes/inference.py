@@ -370,7 +370,7 @@ class InferenceHandler:
         record.version = model_request.modelversion
         record.timings = Timings()
         prepared = prepare(self.executor.lookup, model_request, metadata, deadline, record=record)
-        record.known = True
+        record.known, record.parameters = True, prepared.request.parameters
         return prepared
 
     def time_limit(self, metadata: Metadata, *, stream: bool) -> TimeLimit:

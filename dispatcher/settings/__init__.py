@@ -35,6 +35,7 @@ ENGINES = "engines"  # in it: their engines
 WANTED = "wanted"  # a file for each model that Triton is to load when it starts
 FAILING = "failing"  # a file for each model that has just failed a request
 JOBS = "jobs"  # the folder of asynchronous requests, where JOBS_DIR does not name one
+CAPTURED = "captured"  # captured requests that wait for S3
 USED = "used"  # a file for each model, whose time is that of its last request
 # A link to each folder of MODEL_REPOSITORY, or for one in S3 a folder of links to its models.
 MODELS = "models"
@@ -207,6 +208,18 @@ class Settings:
         "MiB for their bodies and results, before 429")
     jobs_keep: float = setting("JOBS_KEEP", "3600", read.seconds(1, 31_536_000),
         "seconds for which one that has ended is kept")
+    capture_to: Path | str = setting("CAPTURE_TO", "", read.capture_place,
+        "where samples of requests and their answers are written, if at all")
+    capture_share: Mapping[str, float] = setting("CAPTURE_SHARE", "1", read.shares,
+        "the share of requests that are sampled, by model")
+    capture_per_minute: int = setting("CAPTURE_PER_MINUTE", "600",
+        read.read_integer(1, 1_000_000), "how many of them at most, over all models")
+    capture_payloads: bool = setting("CAPTURE_PAYLOADS", "false", read.truth,
+        "whether what callers sent is written too, which `dispatcher replay` needs")
+    capture_hide: Mapping[str, str] = setting("CAPTURE_HIDE", "", read.hidden_fields,
+        "fields that are left out of what is written, or hashed")
+    capture_keep_days: int = setting("CAPTURE_KEEP_DAYS", "7", read.read_integer(1, 3650),
+        "days for which they are kept in a folder; in S3 the bucket's rules decide")
     # fmt: on
 
     @property

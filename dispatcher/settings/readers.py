@@ -172,6 +172,36 @@ def repositories(text: str) -> tuple[Path | str, ...]:
     return found
 
 
+@expects("path of a folder, or s3://BUCKET/PREFIX; or nothing")
+def capture_place(text: str) -> Path | str:
+    """Read a folder that need not exist, or a prefix of keys."""
+    if text.startswith("s3:") and not S3_URI.fullmatch(text):
+        raise ValueError(text)
+    return text if not text or text.startswith("s3:") else Path(text).absolute()
+
+
+@expects("share from 0 to 1, MODEL=SHARE for some models, or both, such as 0.01, resnet=1")
+def shares(text: str) -> dict[str, float]:
+    """Read shares by model; that of all others has the empty name."""
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        model, _, share = map(str.strip, part.rpartition("="))
+        if not NUMBER.fullmatch(share) or not 0 <= float(share) <= 1 or model in found:
+            raise ValueError(text)
+        found[model] = float(share)
+    return found
+
+
+@expects("names of fields, NAME=hash for those to be hashed, separated by commas; or nothing")
+def hidden_fields(text: str) -> dict[str, str]:
+    """Read how fields are hidden: `hash`, or nothing where they are left out."""
+    parts = [part.partition("=") for part in text.split(",") if part.strip()]
+    found = {name.strip(): how.strip() for name, _, how in parts}
+    if "" in found or any(how.strip() != "hash" for _, equals, how in parts if equals):
+        raise ValueError(text)
+    return found
+
+
 @expects("names, separated by commas, or nothing")
 def names(text: str) -> tuple[str, ...]:
     """Read names, separated by commas."""
@@ -308,4 +338,6 @@ def write_value(value: object) -> str:
         return f"{value.start}-{value.stop - 1}"
     if isinstance(value, tuple):
         return (os.pathsep if value and isinstance(value[0], Path) else ",").join(map(str, value))
+    if isinstance(value, dict):
+        return ",".join("=".join(filter(None, map(str, pair))) for pair in value.items())
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -13,8 +13,9 @@ import select
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clients.request import Timings
 from dispatcher.background import start_rounds
@@ -30,6 +31,8 @@ from dispatcher.log_lines import (
 from dispatcher.rollout.plan import NO_CHOICE, Choice
 
 if TYPE_CHECKING:
+    from flask import Response
+
     from dispatcher.telemetry.traces import RequestTrace
 
 BATCH_S = 0.1
@@ -43,7 +46,7 @@ FIRST_ERROR = 400
 
 @dataclass(slots=True)
 class RequestRecord:
-    """One request, without anything of its body, and no header but its id."""
+    """One request. Of its body only the parameters, of its headers only its id."""
 
     # When NGINX had all of it, by `time.monotonic()`, as are `began`, `entering` and `answered`.
     since: float
@@ -75,6 +78,8 @@ class RequestRecord:
     answered: float = 0.0  # when its answer was made, which may be sent as it is made
     trace_id: str = ""  # of its trace, 32 digits; empty where there is none
     trace: RequestTrace | None = None  # to which its phases are added
+    parameters: Mapping[str, Any] = field(default_factory=dict)  # as its only model read them
+    captured: Callable[[Response], None] | None = None  # takes the answer of one that is captured
 
     def name(self, model: str) -> None:
         """Add a model to those asked."""

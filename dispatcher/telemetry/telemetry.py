@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -96,6 +96,11 @@ class Metrics:
             "Answers of a model that a shadow was to be compared with, by what was found.",
             ("model", "found"),
         )
+        self._captured = counter(
+            "dispatcher_captured_requests",
+            "Sampled requests (CAPTURE_TO), by what became of them: `written`, or why not.",
+            ("outcome",),
+        )
         self.in_flight = gauge(
             "dispatcher_requests_in_flight",
             "Requests that the web workers are answering, including this one.",
@@ -139,6 +144,13 @@ class Metrics:
                 self._child(self._rollout, model, of, status).observe(seconds)
             if found:
                 self._child(self._shadow, model, found).inc()
+        except OSError as error:
+            self._missing(error)
+
+    def capture(self, outcome: str) -> None:
+        """Count a sampled request: `written`, `queue_full` or `not_written`."""
+        try:
+            self._child(self._captured, outcome).inc()
         except OSError as error:
             self._missing(error)
 
@@ -187,6 +199,8 @@ class Telemetry:
     metrics: Metrics
     access_log: AccessLog | None = None
     traces: Traces | None = None
+    # Samples a request; returns what takes its answer, if it does.
+    capture: Callable[[RequestRecord, Request], Callable[[Response], None] | None] | None = None
 
     def begin(
         self, request: Request, request_id: str, queue: float, *, counts: bool
@@ -208,6 +222,8 @@ class Telemetry:
         )
         if self.traces:
             self.traces.begin(record, request, wanted=counts)
+        if self.capture and counts:
+            record.captured = self.capture(record, request)
         return record
 
     def finish(self, record: RequestRecord, response: Response) -> None:
@@ -223,6 +239,11 @@ class Telemetry:
         else:  # asking for its length would collect all of it before the first line is sent
             response.response = count_bytes(response.iter_encoded(), record)
         response.call_on_close(partial(self.report, record))
+        if record.captured:
+            # One that was answered in the place of its thread has been reported.
+            if not record.reported:
+                record.captured(response)
+            record.captured = None
 
     def timed_out(self, record: RequestRecord, status: int, code: str) -> None:
         """Report a request that was answered in the place of its own thread."""

@@ -42,6 +42,10 @@ BAD = {
     ],
     "TRITON_HTTP_URL": ["http://triton:8000/v2", "http://triton:0"],
     "TRITON_CA_FILE": ["/there/is/no/such/file"],
+    "CAPTURE_TO": ["s3://", "s3://UPPER/prefix"],
+    "CAPTURE_SHARE": ["1.5", "-1", "resnet=2", "resnet", "0.1, a=0.2, a=0.3", ""],
+    "CAPTURE_PER_MINUTE": ["0"],
+    "CAPTURE_HIDE": ["=hash", "user=md5"],
 }
 
 
