@@ -18,7 +18,12 @@ MODEL = "resnet"
 # What is not there on this machine, or was not asked for: only their syntax is looked at.
 MAY_BE_EMPTY = {
     ("A model", "Cache hits"),
+    ("A model", "Calls by version"),
+    ("A model", "Canary"),
+    ("A model", "Comparisons with the shadow"),
+    ("A model", "Failed calls by version"),
     ("A model", "Faster than ONNX Runtime"),  # where that itself was chosen
+    ("A model", "Time by version"),
     ("A request's phases", "Waiting for S3"),
     ("Capacity", "GPU"),
     ("Capacity", "GPU memory"),
