@@ -159,7 +159,7 @@ ARROWS = {
     "tool/checks": (
         "clients clients/families/base clients/plugins clients/model_files clients/tensors"
         " clients/triton container/model_check backends backends/onnxruntime backends/openvino"
-        " container/trouble.py dispatcher/status/checks.py tool/engines"
+        " container/trouble.py dispatcher/status/checks.py dispatcher/rollout tool/engines"
     ),
     "tool/commands": (
         "clients/families/base clients/plugins clients/model_files"

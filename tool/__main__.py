@@ -58,6 +58,10 @@ COMMANDS = {  # the module of each, and what it does
         "check a container against what Amazon SageMaker asks of one, and report each point",
     ),
     "invoke": ("tool.commands.invoke", "ask a model of a running endpoint"),
+    "rollout": (
+        "tool.commands.rollout",
+        "show and change which version of a model a running endpoint tries",
+    ),
     "quantize": (
         "tool.engines.quantize",
         "write an int8 version of a model, and compare its answers with the model's own",

@@ -324,21 +324,11 @@ def prepare(
     alone = not model_request.is_list and not model_request.shared
     if alone and (metadata.session or names_sequence(parameters, metadata)):
         sequence = take_sequence(lookup, client, parameters, metadata, deadline)
-    choice = NO_CHOICE
-    name, rollouts = lookup.registry.name(model_request.modelname), lookup.rollouts
-    if rollouts and name in rollouts.plans:
-        session = f"{sequence.owner} {sequence.identity}" if sequence else metadata.session
-        choice = rollouts.choose(
-            name,
-            model_request.modelversion,
-            session=session,
-            owner=metadata.owner,
-            request_id=metadata.request_id,
-        )
-        if record:
-            record.choice = choice
-        if choice.model:
-            client = find_client(lookup, choice.model, model_request, deadline)
+    choice = choose(lookup, model_request, metadata, sequence)
+    if record:
+        record.choice = choice
+    if choice.model:
+        client = find_client(lookup, choice.model, model_request, deadline)
     payloads = model_request.payloads
     if model_request.shared:  # each model takes the parameters and fields that it knows
         parameters = {k: v for k, v in parameters.items() if k in client.parameters}
@@ -372,6 +362,22 @@ def prepare(
     if model_request.is_list:  # which is opened a batch at a time
         return prepared
     return replace(prepared, payloads=prepared.opened(given, 0, deadline))
+
+
+def choose(
+    lookup: ModelLookup,
+    model_request: ModelRequest,
+    metadata: Metadata,
+    sequence: SequencePart | None,
+) -> Choice:
+    """Return what answers a request where something is tried beside its model."""
+    if not lookup.rollouts or not lookup.rollouts.plans or model_request.modelversion:
+        return NO_CHOICE
+    name = lookup.registry.name(model_request.modelname)
+    if not (plan := lookup.rollouts.plans.get(name)):
+        return NO_CHOICE
+    session = f"{sequence.owner} {sequence.identity}" if sequence else metadata.session
+    return plan.choose(name, session, metadata.owner, metadata.request_id)
 
 
 def begin_trial(

@@ -45,17 +45,11 @@ def names_version(value: object) -> bool:
     return type(value) in (int, str) and is_version(str(value))
 
 
-def is_positive(value: object) -> bool:
-    return is_number(value) and isinstance(value, int | float) and value > 0
-
-
-def is_share(value: object) -> bool:
-    return is_number(value) and isinstance(value, int | float) and 0 <= value <= 1
-
-
 VERSION = Kind("a version, a whole number from 1", names_version)
-SHARE = Kind("a number from 0 to 1, such as 0.05", is_share)
-MILLISECONDS = Kind("milliseconds, a number above 0", is_positive)
+SHARE = Kind(
+    "a number from 0 to 1, such as 0.05", lambda value: is_number(value) and 0 <= value <= 1
+)
+MILLISECONDS = Kind("milliseconds, a number above 0", lambda value: is_number(value) and value > 0)
 
 
 def name_variant(model: str, version: str) -> str:
@@ -104,7 +98,7 @@ V = TypeVar("V", bound=Variant)
 class Plan:
     """What is tried beside one model."""
 
-    stable: Variant = Variant()  # what answers all others; empty while nobody has chosen it
+    stable: Choice = NO_CHOICE  # what answers all others; empty while nobody has chosen it
     shadow: Variant | None = None
     canary: Canary | None = None
     back: str = ""  # why the canary fell back; empty while it answers
@@ -122,7 +116,7 @@ class Plan:
             return None
         return self.shadow if kind == SHADOW else None if self.back else self.canary
 
-    def choose(self, name: str, *, session: str, owner: str, request_id: str) -> Choice:
+    def choose(self, name: str, session: str, owner: str, request_id: str) -> Choice:
         """Return what answers a request that names no version.
 
         `session` is that of the service, or a sequence, and `owner` the name of the API key.
@@ -132,7 +126,7 @@ class Plan:
             by = {"session": session, "key": owner}.get(canary.sticky) or session or request_id
             if canary.takes(name, by):
                 return Choice(canary.model, canary.version, CANARY)
-        return Choice(self.stable.model, self.stable.version, STABLE)
+        return self.stable
 
     def changed(self, given: Mapping[str, Any], now: float) -> Plan:
         """Return the plan with the given `shadow` and `canary`; `None` takes one away.
@@ -167,7 +161,7 @@ class Plan:
         if why := self.waiting.get(CANARY) or self.back:
             raise BadRequest(f"the canary is not promoted: {why}", hint="set it once more, first")
         shadow = self.shadow if str(self.shadow) != str(canary) else None
-        return Plan(Variant(canary.model, canary.version), shadow, since=now)
+        return Plan(Choice(canary.model, canary.version, STABLE), shadow, since=now)
 
     def fallen_back(self, why: str) -> Plan:
         """Return the plan in which the canary gets no request.
@@ -192,7 +186,7 @@ def read_plan(document: Mapping[str, Any]) -> Plan:
     """
     shadow, canary = document[SHADOW], document[CANARY]
     return Plan(
-        Variant(**document[STABLE]),
+        Choice(**document[STABLE]),
         shadow and Variant(**shadow),
         canary and Canary(**canary),
         str(document["back"]),
@@ -209,7 +203,7 @@ def read_variant(kind: type[V], given: object, before: V | None = None) -> V | N
     expected = f"expected a table such as {{version = 2, share = {SHARE.expected[-4:]}}}"
     if given is None:
         return None
-    if isinstance(given, list):
+    if isinstance(given, list | tuple):
         raise BadBody(f"`{name}` is a list", hint=f"one at a time: {expected}")
     if not isinstance(given, Mapping):
         raise BadBody(f"`{name}` is {brief(given)}", hint=expected)

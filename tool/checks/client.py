@@ -12,12 +12,16 @@ from pathlib import Path
 
 from clients.base import Client
 from clients.families.base.dispatch_toml import FILE
+from clients.model_files.config_text import read_folder
 from clients.model_files.files import is_litter
 from clients.model_files.model_folders import models_in
 from clients.plugins.discovery import sources
-from clients.plugins.registry import Loaded
+from clients.plugins.registry import Loaded, Registry
+from clients.triton.server import ModelState
 from container.model_check.findings import Findings
 from container.model_check.model import BUILT_IN
+from container.model_check.versions import find_served, version_folders
+from dispatcher.rollout.in_force import VersionsInForce, plans_of_files
 from dispatcher.status.checks import LOGGED, failures
 from tool.engines.offline import (
     Offline,
@@ -50,6 +54,22 @@ def check_clients(findings: Findings, folders: Iterable[Path]) -> None:
             elif where not in others:  # those are the project's own, or installed
                 asked = ask(loaded, server, settings.client_timeout)
                 client_file(findings, path, loaded, asked, repository)
+        check_rollouts(findings, registry, repository)
+
+
+def check_rollouts(findings: Findings, registry: Registry, repository: Path) -> None:
+    """Note what keeps `shadow` and `canary` of a `dispatch.toml` from being tried."""
+    states = [
+        ModelState(folder.name, version.name, "READY")
+        for folder in repository.iterdir()
+        for version in find_served(read_folder(folder), version_folders(folder))
+    ]
+    said, faults = plans_of_files(registry.clients)
+    found = VersionsInForce(said, registry, states, {}).plans
+    reasons = [(name, why) for name, plan in found.items() for why in plan.waiting.values()]
+    for name, why in (*faults.items(), *reasons):
+        file = (repository / name / FILE).resolve()
+        findings.error(file, why.removeprefix(f"{file}: "), "")
 
 
 @dataclass

@@ -56,6 +56,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--draw", type=Path, metavar="OUT.jpg", help="save the picture with what was found on it"
     )
+    add_endpoint(parser)
+
+
+def add_endpoint(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that say which endpoint is asked."""
     parser.add_argument("--url", default=URL, help=f"the endpoint (default: {URL})")
     add_endpoint_key(parser)
 
@@ -97,14 +102,18 @@ def run(options: argparse.Namespace) -> int:
 
 
 def call(
-    options: argparse.Namespace, path: str, data: bytes | None, accept: str = "application/json"
+    options: argparse.Namespace,
+    path: str,
+    data: bytes | None,
+    accept: str = "application/json",
+    method: str | None = None,
 ) -> bytes:
     """Send a request to the endpoint; return the answer."""
     headers = {"Content-Type": "application/json", "Accept": accept}
     if options.api_key:
         headers["x-api-key"] = options.api_key
     request = urllib.request.Request(  # noqa: S310  its kind is looked at
-        f"{address(options.url)}{path}", data, headers
+        f"{address(options.url)}{path}", data, headers, method=method
     )
     try:
         with opener(request.host).open(request, timeout=TIME_S) as response:
@@ -189,11 +198,11 @@ def example(options: argparse.Namespace) -> Any:
     return found[options.example - 1]
 
 
-def parameter(text: str) -> tuple[str, Any]:
+def parameter(text: str, option: str = "--parameter") -> tuple[str, Any]:
     """Read NAME=VALUE; a value that is JSON, such as a number, is taken as that."""
     name, equals, value = text.partition("=")
     if not name or not equals:
-        raise Trouble(f"--parameter is {text!r}; expected NAME=VALUE, such as top_k=5")
+        raise Trouble(f"{option} is {text!r}; expected NAME=VALUE, such as top_k=5")
     try:
         return name, json.loads(value)
     except ValueError:

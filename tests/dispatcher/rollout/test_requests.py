@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flask.testing import FlaskClient
+from werkzeug.serving import make_server
 
 from clients.base import Environment
 from clients.plugins.registry import Registry
@@ -17,6 +20,7 @@ from tests.support.application import serve_built_in
 from tests.support.asking import stand_in
 from tests.support.fake_triton import Arrays, FakeTriton
 from tests.support.stand_ins import Red, image, resnet
+from tool.__main__ import main
 
 BODY: Any = {"payload": {"img": image(Red)}, "parameters": {"format": "objects"}}
 
@@ -135,3 +139,33 @@ def test_what_cannot_be_done_is_said_and_serving_goes_on(
     assert response.status_code == status
     assert response.json["error"]["hint"]
     assert top(client) == (3, None)
+
+
+def test_the_command_shows_and_changes_a_running_endpoint(
+    client: FlaskClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = make_server("127.0.0.1", 0, client.application)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+
+    def run(*options: str) -> Any:
+        url = f"http://127.0.0.1:{server.server_port}"
+        code = main(["rollout", "resnet", *options, "--url", url])
+        said = capsys.readouterr()
+        return json.loads(said.out) if not code else said.err
+
+    try:
+        assert run("--canary", "version=2,share=0.05,sticky=key")["canary"]["sticky"] == "key"
+        assert run("--canary", "share=1")["canary"]["version"] == "2"
+        assert top(client) == (3, "version=2")
+        assert run("--back")["back"] == "POST /models/resnet/rollout/back"
+        assert run("--canary", "none", "--shadow", "version=2,share=0.1")["canary"] is None
+        assert run()["shadow"]["share"] == 0.1
+        assert run("--forget")["shadow"] is None
+        assert "there is no canary to promote\nhint: set one" in run("--promote")
+        assert "--canary is '2'; expected NAME=VALUE" in run("--canary", "2")
+        assert "one by one" in run("--canary", "share=1", "--back")
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

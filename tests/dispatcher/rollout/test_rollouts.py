@@ -38,14 +38,13 @@ class Side:
             self.registry,
             self.server,
             lambda: Status(models=self.states),
-            lambda: 7.0,
         )
 
-    def choose(self, identity: str = "a", session: str = "", version: str = "") -> Choice:
+    def choose(self, identity: str = "a", session: str = "") -> Choice:
         """Choose as the next request does, which follows the news first."""
         self.rollouts.news.follow()
-        by = {"session": session, "owner": "", "request_id": identity}
-        return self.rollouts.choose("m", version, **by)
+        plan = self.rollouts.plan("m")
+        return plan.choose("m", session, "", identity) if plan else NO_CHOICE
 
     def put(self, given: Any) -> Plan:
         return self.rollouts.change("m", lambda plan: plan.changed(given, 7.0))
@@ -86,7 +85,6 @@ def test_requests_without_a_version_are_kept_from_what_is_tried(tmp_path: Path) 
     side.put({"shadow": {"version": 2, "share": 0.1}})
     assert side.choose() == Choice("", "1", STABLE)
     assert side.server.pinned == {"m": "1"}
-    assert side.choose(version="2") == NO_CHOICE
     side.put(CANARY_2)
     found = Counter(side.choose(str(one)).version for one in range(200))
     assert found["1"] > 50 < found["2"]
@@ -189,7 +187,7 @@ def test_a_file_says_it_too_and_its_mistake_disables_nothing(
     assert wrong.registry.broken == {}
     fault = wrong.rollouts.faults["m"]
     assert fault.endswith(
-        "m/dispatch.toml: `shadow.share` is 1.5; expected a number from 0 to 1, such as 0.05"
+        "m/dispatch.toml: `shadow.share` is 1.5 (expected a number from 0 to 1, such as 0.05)"
     )
     assert fault in caplog.text
 

@@ -99,6 +99,34 @@ def test_what_lies_where_nobody_reads_it_is_named(
     assert words in one["message"]
 
 
+@pytest.mark.parametrize(
+    ("toml", "policy", "words"),
+    [
+        ("canary = {version = 2, share = 0.1}", "all { }", ""),
+        ("canary = {version = 2, share = 0.1}", "", "no other version of 'right' is ready"),
+        ("shadow = {version = 1, share = 0.1}", "", "version 1 of 'right' is not ready"),
+        ("shadow = {version = 3, share = 0.1}", "all { }", "version 3 of 'right' is not ready"),
+        ('shadow = {model = "other", share = 0.1}', "all { }", "'other' is not ready"),
+        ("canary = {version = 2, share = 1.5}", "all { }", "`canary.share` is 1.5"),
+        ("canary = [{version = 2}, {version = 1}]", "all { }", "`canary` is a list"),
+    ],
+)
+def test_what_cannot_be_tried_beside_a_model_is_named_with_the_fix(
+    tmp_path: Path, check: Check, toml: str, policy: str, words: str
+) -> None:
+    folder = write_right(tmp_path, "right")
+    shutil.copytree(folder / "1", folder / "2")
+    (folder / "dispatch.toml").write_text(toml)
+    if policy:
+        with (folder / "config.pbtxt").open("a") as config:
+            config.write(f"version_policy {{ {policy} }}")
+    code, found = check(tmp_path)
+    assert (code, [one["file"] for one in found]) == (
+        (1, ["right/dispatch.toml"]) if words else (0, [])
+    )
+    assert all(words in one["message"] for one in found)
+
+
 def test_a_dispatch_toml_is_read_and_a_mistake_in_it_named(
     tmp_path: Path, check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
