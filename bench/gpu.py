@@ -27,9 +27,8 @@ from bench.servers.processes import cpu_ms
 LAST_CELL_S = 435
 """After the start of the program; nothing is measured later."""
 DRIVER = Path("/proc/driver/nvidia/version")
-FIRST_MINUTE_S, LOOK_AT_GPU_S = 60, 1
+LOOK_S = 1
 GAUGE = re.compile(r"^nv_gpu_(\w+)\S* (\S+)$", re.MULTILINE)
-HTTP_OFFSET = 1  # Triton's port behind the server's own
 
 
 @dataclass(frozen=True)
@@ -47,19 +46,16 @@ class Kind:
         return [{**one, "payload": [one["payload"]] * size} for size in self.lengths] or [one]
 
 
-KINDS = {
-    kind.name: kind
-    for kind in (
-        Kind("ResNet-50", "resnet", (1, 16, 64)),
-        Kind("YOLOv5s", "yolov5", (1, 16, 64)),
-        Kind("BERT, 9 tokens", "bert_base", (1, 16, 64)),
-        Kind("BERT, 128 tokens", "bert_base", (16, 64), tokens=128),
-        Kind("ResNet-50, lists of 1, 3 and 7", "resnet", (1,), lengths=(1, 3, 7)),
-        Kind("ResNet-50, lists of 8", "resnet", (1,), lengths=(8,)),
-        Kind("YOLOv5s, lists of 1, 3 and 7", "yolov5", (1,), lengths=(1, 3, 7)),
-        Kind("YOLOv5s, lists of 8", "yolov5", (1,), lengths=(8,)),
-    )
-}
+KINDS = (
+    Kind("ResNet-50", "resnet", (1, 16, 64)),
+    Kind("YOLOv5s", "yolov5", (1, 16, 64)),
+    Kind("BERT, 9 tokens", "bert_base", (1, 16, 64)),
+    Kind("BERT, 128 tokens", "bert_base", (16, 64), tokens=128),
+    Kind("ResNet-50, lists of 1, 3 and 7", "resnet", (1,), lengths=(1, 3, 7)),
+    Kind("ResNet-50, lists of 8", "resnet", (1,), lengths=(8,)),
+    Kind("YOLOv5s, lists of 1, 3 and 7", "yolov5", (1,), lengths=(1, 3, 7)),
+    Kind("YOLOv5s, lists of 8", "yolov5", (1,), lengths=(8,)),
+)
 
 
 @dataclass(frozen=True)
@@ -71,8 +67,6 @@ class Seen(Sample):
 
     busy: float | None
     """The GPU's share of the time, of 1."""
-    longest: float
-    """Run, as a multiple of the median one; 0 within the first minute."""
 
 
 Found = dict[tuple[str, str, int], list[Seen]]
@@ -84,7 +78,7 @@ def report(servers: Sequence[Contender], options: argparse.Namespace) -> Iterato
     yield from describe(servers, options.models)
     cells = [
         (kind, callers)
-        for kind in KINDS.values()
+        for kind in KINDS
         for callers in kind.callers
         if kind.model in options.models and callers in options.callers
     ]
@@ -132,49 +126,22 @@ def read(port: int, path: str) -> bytes:
 
 @dataclass
 class Watch:
-    """What a model's runs and the GPU do while callers ask."""
+    """What `/metrics` says of the GPU while callers ask."""
 
     port: int
-    model: str
-    runs: list[tuple[int, float]] = field(default_factory=list)
-    """For each look how many runs have ended since the last one, and their milliseconds."""
     busy: list[float] = field(default_factory=list)
     memory_mb: float = 0.0
-
-    def __post_init__(self) -> None:
-        self._ended, self._gpu_at = self._read_runs(), time.monotonic()
+    _looked_at: float = field(default_factory=time.monotonic)
 
     def look(self) -> None:
-        (count, ms), before = self._read_runs(), self._ended
-        if count > before[0]:
-            self.runs.append((count - before[0], ms - before[1]))
-            self._ended = count, ms
-        if time.monotonic() > self._gpu_at + LOOK_AT_GPU_S:
-            self._gpu_at = time.monotonic()
-            self._look_at_gpu()
-
-    def _read_runs(self) -> tuple[int, float]:
-        said = read(self.port + HTTP_OFFSET, f"/v2/models/{self.model}/stats")
-        sizes = json.loads(said)["model_stats"][0].get("batch_stats", ())
-        each = [one["compute_infer"] for one in sizes]
-        return sum(one["count"] for one in each), sum(one["ns"] for one in each) / 1e6
-
-    def _look_at_gpu(self) -> None:
+        """Read the gauges, once in `LOOK_S`."""
+        if time.monotonic() < self._looked_at + LOOK_S:
+            return
+        self._looked_at = time.monotonic()
         gauges = GAUGE.findall(read(self.port, "/metrics").decode())
         self.busy += [float(value) for name, value in gauges if name == "utilization"]
         used = sum(float(value) for name, value in gauges if name == "memory_used_bytes")
         self.memory_mb = max(self.memory_mb, used / 1e6)
-
-    def longest(self) -> float:
-        """Return the longest run as a multiple of the median one; 0 where none was seen.
-
-        Where several ended between two looks, one of them may have taken all that the others, with
-        the median each, leave of their time.
-        """
-        if not self.runs:
-            return 0.0
-        usual = median(ms / count for count, ms in self.runs for _ in range(count))
-        return max(ms - (count - 1) * usual for count, ms in self.runs) / usual
 
 
 def measure(server: Contender, kind: Kind, callers: int, seconds: float) -> Seen:
@@ -185,8 +152,7 @@ def measure(server: Contender, kind: Kind, callers: int, seconds: float) -> Seen
 
     """
     asked = [server.request(one) for one in kind.bodies()]
-    is_late = time.monotonic() - server.since > FIRST_MINUTE_S
-    watch, before = Watch(server.port, kind.model), cpu_ms(server.pid)
+    watch, before = Watch(server.port), cpu_ms(server.pid)
     loop = load.ask_from_processes(server.port, asked, callers, seconds, LEAST_WARM_S, watch.look)
     used = cpu_ms(server.pid) - before
     return Seen(
@@ -196,15 +162,14 @@ def measure(server: Contender, kind: Kind, callers: int, seconds: float) -> Seen
         {name: spent / loop.answers for name, spent in used.items()},
         watch.memory_mb,
         mean(watch.busy) if watch.busy else None,
-        watch.longest() if is_late else 0.0,
     )
 
 
 def table(found: Found) -> Iterator[str]:
     """Yield medians over the rounds."""
     names = ("a second", "p50/p99 ms", "CPU-ms of an answer", "GPU busy", "GPU MB")
-    yield f"\n| | asked for | callers | {' | '.join(names)} | longest run / median |"
-    yield "|---|---|---|---|---|---|---|---|---|"
+    yield f"\n| | asked for | callers | {' | '.join(names)} |"
+    yield "|---|---|---|---|---|---|---|---|"
     for (server, name, callers), seen in found.items():
         spent = {
             process: median(one.cpu_ms.get(process, 0) for one in seen)
@@ -217,6 +182,5 @@ def table(found: Found) -> Iterator[str]:
             ", ".join(f"{process} {ms:.2f}" for process, ms in spent.items() if ms >= 0.01),
             f"{median(busy):.0%}" if busy else "–",
             f"{max(one.memory_mb for one in seen):.0f}" if busy else "–",
-            f"{longest:.1f}" if (longest := max(one.longest for one in seen)) else "–",
         ]
         yield f"| {server} | {name} | {callers} | {' | '.join(cells)} |"

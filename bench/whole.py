@@ -3,8 +3,7 @@
 --gpu  on a GPU: at most eight minutes. Every round asks the same of a server with
        MODEL_PRECISION=exact and of one with auto, in turn: each model with 1, 16 and 64 callers,
        longer texts, and lists of pictures by one caller. The table has the processor time of an
-       answer by process, what `/metrics` says of the GPU meanwhile, and the longest run after the
-       first minute as a multiple of the median one
+       answer by process, and what `/metrics` says of the GPU meanwhile
 --mix  four callers of each model alone, and then all twelve together: the cores allow that the
        shares of what each model has alone make 1.0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -37,32 +36,21 @@ def test_a_gpu_is_named_where_none_is(capsys: pytest.CaptureFixture[str]) -> Non
     assert "--on-cpu" in capsys.readouterr().err
 
 
-def test_a_run_that_stalls_is_seen_among_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The gauges of a GPU, and runs of a model there: pretended.
-    pages = {
-        "/v2/models/m/stats": iter([(0, 0), (9, 36), (9, 36), (10, 39), (14, 751)]),
-        "/metrics": iter([(0.25, 2e9), (0.75, 1e9)]),
-    }
+def test_a_gpu_is_looked_at_while_callers_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    gauges = iter([(0.25, 2e9), (0.75, 1e9)])
 
     def read(port: int, path: str) -> bytes:
-        del port
-        one, two = next(pages[path])
-        if path == "/metrics":
-            return (
-                f'# TYPE nv_gpu_utilization gauge\n\nnv_gpu_utilization{{gpu_uuid="a"}} {one}\n'
-                f'nv_gpu_memory_used_bytes{{gpu_uuid="a"}} {two}\n'
-            ).encode()
-        sizes = [{"compute_infer": {"count": one, "ns": two * 1e6}}]
-        return json.dumps({"model_stats": [{"batch_stats": sizes}]}).encode()
+        busy, used = next(gauges)
+        return (
+            f'# TYPE nv_gpu_utilization gauge\n\nnv_gpu_utilization{{gpu_uuid="a"}} {busy}\n'
+            f'nv_gpu_memory_used_bytes{{gpu_uuid="a"}} {used}\n'
+        ).encode()
 
     monkeypatch.setattr(gpu, "read", read)
-    monkeypatch.setattr(gpu, "LOOK_AT_GPU_S", -1)
-    watch = gpu.Watch(0, "m")
+    monkeypatch.setattr(gpu, "LOOK_S", -1)
+    watch = gpu.Watch(0)
     for _ in range(2):
         watch.look()
+    monkeypatch.setattr(gpu, "LOOK_S", 60)
+    watch.look()
     assert (watch.busy, watch.memory_mb) == ([0.25, 0.75], 2000)
-    monkeypatch.setattr(gpu, "LOOK_AT_GPU_S", 60)
-    for _ in range(2):
-        watch.look()
-    # Nine runs took 36 ms and one 3, so 4 is the median; of four, one took all but 12 of 712.
-    assert watch.longest() == 700 / 4
