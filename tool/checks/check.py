@@ -34,11 +34,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="do not import client classes (PATH/code/clients, CLIENTS_PATH) to check them",
     )
-    parser.add_argument(
-        "--follow-links",
-        action="store_true",
-        help="links may lead out of PATH, as where `pack` replaces them",
-    )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
@@ -47,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
     path: Path = options.path
     if not path.is_dir():
         raise Trouble(f"there is no folder {str(path)!r}; an archive is checked unpacked")
-    findings = Findings(path.resolve(), links_replaced=options.follow_links)
+    findings = Findings(path.resolve())
     classes = not options.no_clients
     folders = settings_here().clients_path if classes else ()
     models = check_all(findings, folders, clients=classes)
