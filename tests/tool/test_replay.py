@@ -22,6 +22,7 @@ from tool.replay.comparing import judge
 
 COFFEE = PICTURES / "coffee.png"
 REQUESTS = {"requests": [{"modelname": "n"}, 5]}
+OWN = {"status": 200, "path": "/invocations"}
 Asked = tuple[str, dict[str, str], bytes]
 JSON = "application/json"
 CAT, DOG = [15, 0.9, 10, 60, 20, 80, 600, 400], [16, 0.8, 100, 200, 50, 150, 600, 400]
@@ -88,7 +89,7 @@ def line(
             "inferenceTime": f"2026-11-28T02:07:{second:02}.000Z",
         },
         "eventVersion": "0",
-        "dispatcher": {"model": model, "compared_as": kind, "phases_ms": phases, **own},
+        "dispatcher": {"model": model, "compared_as": kind, "phases_ms": phases, **OWN, **own},
     }
 
 
@@ -150,14 +151,9 @@ def test_a_reader_a_program_and_ci_see_which_limit_is_passed(
     cases = {case.get("name"): [one.get("message") for one in case] for case in suite}
     words = "0.75 different, --max-different is 0.7"
     assert cases == {"different": [words], "errors": [], "slower": []}
-    Replayed.answer = staticmethod(
-        lambda path, document: (
-            404,
-            {"error": {"code": "unknown_model", "message": "there is none"}},
-        )
-    )
+    Replayed.answer = staticmethod(lambda path, document: (404, b'{"error":\n "no such model"}'))
     assert replay(place, server) == 1
-    words = "1 errors, --max-errors is 0; the first: 404 unknown_model: there is none"
+    words = '1 errors, --max-errors is 0; the first: 404: {"error": "no such model"}'
     assert f"FAILED net: {words}\n" in capsys.readouterr().out
     Replayed.answer = staticmethod(lambda path, document: (200, {"result": 0}))
     assert replay(place, server, "--max-slower", "1.9") == 1
@@ -247,7 +243,7 @@ def test_lines_that_cannot_be_replayed_are_counted_and_the_others_are(
     for words in (
         "1 requests have no payload; set CAPTURE_PAYLOADS=true where they are captured\n",
         "1 requests are not whole: it is larger than 8 MiB\n",
-        "3 requests are no captured requests, as a line that was cut off by a crash\n",
+        "3 requests are cut off, or no captured requests\n",
         "1 requests have headers, or files beside their lines, that cannot be read\n",
         "1 requests had failed for want of time or of a slot\n",
     ):

@@ -58,9 +58,8 @@ class ReplayTarget:
                 response = error
             with response:
                 body, headers = response.read(), response.headers
-        except (OSError, ValueError, http.client.HTTPException) as error:
-            reason = f"no answer: {getattr(error, 'reason', error)}"
-            return ReplayedAnswer(0, "", reason.encode(), 0.0)
+        except (OSError, TypeError, ValueError, http.client.HTTPException) as error:
+            return ReplayedAnswer(0, "", str(getattr(error, "reason", error)).encode(), 0.0)
         phases = dict(PHASE.findall(headers.get("Server-Timing", "")))
         ms = own_time(phases) if phases else 1000 * (time.monotonic() - begun)
         return ReplayedAnswer(response.status, headers.get("Content-Type", ""), body, ms)
@@ -73,10 +72,10 @@ class ReplayTarget:
         if wanted:
             if match := MODEL_PATH.fullmatch(path):
                 room, name, call = match.groups("")
-                version = (
-                    f"/versions/{self.version}" if self.version and room == "/v2/models" else ""
-                )
-                path = f"{room}/{quote(self.model) or name}{version}{call}"
+                name = quote(self.model) or name
+                if self.version and room == "/v2/models":
+                    name += f"/versions/{self.version}"
+                path = f"{room}/{name}{call}"
             attributes = {**read_attributes(headers.get(ATTRIBUTES, "")), **wanted}
             headers[ATTRIBUTES] = format_attributes(attributes)  # before those of the query
             if isinstance(document := parse_json(body), dict):

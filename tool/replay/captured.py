@@ -17,7 +17,6 @@ from urllib.parse import quote
 
 from clients.tensors.agreement import KINDS
 from container.trouble import Trouble
-from dispatcher.codecs.metadata import ATTRIBUTES, read_attributes
 from dispatcher.s3.client import S3, Location
 from tool.engines.offline import settings_here
 
@@ -26,10 +25,8 @@ MARK = "@file:"  # and a name, in the place of a file's base64
 OPEN_FILES = 16  # that are read side by side: each web worker has written its own
 LARGEST = 2**26  # bytes of a file in S3
 WAITING = ("queue", "s3", "total")  # phases that say nothing about the model
-UNREADABLE = "are no captured requests, as a line that was cut off by a crash"
-FAILED = "had failed for want of time or of a slot"
 WITHOUT = "have no payload; set CAPTURE_PAYLOADS=true where they are captured"
-BUSY, FAULT = 429, 500
+BUSY, FAULT = 429, 500  # and more: no answers of a model
 
 
 @dataclass(frozen=True)
@@ -47,6 +44,7 @@ class CapturedLine:
     headers: Mapping[str, str]
     sent: Mapping[str, Any]  # `observedContentType`, `data` and `encoding`
     answered: Mapping[str, Any]  # the same
+    answer_type: str
     files: Sequence[str]  # beside it; in `data` each is named by `MARK`
     file: str  # with its line
 
@@ -90,17 +88,18 @@ class CapturedRequests:
                 try:
                     line = read_line(json.loads(text), name)
                 except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
-                    self.skipped[UNREADABLE] += 1
+                    self.skipped["are cut off, or no captured requests"] += 1
                     continue
                 if self.model not in ("", line.model):
                     continue
                 if line.status == BUSY or line.status >= FAULT:
-                    self.skipped[FAILED] += 1
-                elif "data" in line.sent and "data" in line.answered:
-                    yield line
+                    self.skipped["had failed for want of time or of a slot"] += 1
+                elif left_out := line.sent.get("left_out") or line.answered.get("left_out"):
+                    self.skipped[f"are not whole: {left_out}"] += 1
+                elif "data" not in line.sent:
+                    self.skipped[WITHOUT] += 1
                 else:
-                    left_out = line.sent.get("left_out") or line.answered.get("left_out")
-                    self.skipped[f"are not whole: {left_out}" if left_out else WITHOUT] += 1
+                    yield line
 
     def restore(self, line: CapturedLine, part: Mapping[str, Any]) -> bytes:
         """Return a body or an answer as it was, with the files that are kept beside its line.
@@ -116,30 +115,26 @@ class CapturedRequests:
 
 
 def read_line(document: Any, file: str) -> CapturedLine:
-    """Read a line; one of SageMaker's own, of another container, was answered with 200.
-
-    Raises AttributeError, LookupError, TypeError, ValueError: it is none.
-    """
-    data, event = document["captureData"], document["eventMetadata"]
-    own, sent = document.get("dispatcher", {}), data["endpointInput"]
+    """Read a line; raise AttributeError, LookupError, TypeError, ValueError if it is none."""
+    data, event, own = (document[name] for name in ("captureData", "eventMetadata", "dispatcher"))
+    sent, answered = data["endpointInput"], data["endpointOutput"]
     headers = {"Content-Type": sent["observedContentType"], "X-Request-Id": event["eventId"]}
-    if attributes := ",".join(event.get("customAttributes", ())):
-        headers[ATTRIBUTES] = attributes
     files, kind, query = own.get("files", ()), own.get("compared_as"), own.get("query")
     if any(name.startswith("/") or ".." in name for name in files):
         raise ValueError("files elsewhere")
     return CapturedLine(
         at=datetime.fromisoformat(event["inferenceTime"]).timestamp(),
         request_id=event["eventId"],
-        model=own.get("model") or read_attributes(attributes).get("modelname", "-"),
+        model=own["model"],
         kind=kind if kind in KINDS else "values",
         confidence=float(own.get("parameters", {}).get("confidence", 0)),
-        status=int(own.get("status", 200)),
+        status=int(own["status"]),
         ms=own_time(own.get("phases_ms", {})),
-        path=quote(own.get("path", "/invocations")) + (f"?{query}" if query else ""),
+        path=quote(own["path"]) + (f"?{query}" if query else ""),
         headers={**headers, **own.get("headers", {})},
         sent=sent,
-        answered=data.get("endpointOutput", {}),
+        answered=answered,
+        answer_type=answered["observedContentType"],
         files=files,
         file=file,
     )

@@ -19,6 +19,7 @@ from tool.replay.captured import CapturedLine, parse_json
 
 ERROR = "error"
 FIRST_ERROR = 400
+MOST_ERROR = 300  # bytes of an error that are shown
 # Fields of an answer that say who answered, and when.
 ABOUT = ("modelname", "modelversion", "model_name", "model_version", "model", "id", "created")
 
@@ -41,39 +42,28 @@ def judge(line: CapturedLine, expected: bytes, answer: ReplayedAnswer) -> Replay
     """Compare an answer with the captured one."""
     was, now = line.status, answer.status
     if was >= FIRST_ERROR:
-        if was == now:
-            return ReplayedRequest(line, answer, "same", "the same error", 0.0)
-        return ReplayedRequest(line, answer, "different", f"the status is {now}, not {was}")
+        words, gap = f"the status is {now}, not {was}", 0.0 if was == now else math.inf
+        return ReplayedRequest(line, answer, "different" if gap else "same", words, gap)
     if not 0 < now < FIRST_ERROR:
-        return ReplayedRequest(line, answer, ERROR, describe_error(answer))
+        text = " ".join(answer.body[:MOST_ERROR].decode(errors="replace").split())
+        return ReplayedRequest(line, answer, ERROR, f"{now or 'no answer'}: {text}")
     sent = parse_json(line.sent["data"])
     payload = sent.get("payload", sent.get("instances")) if isinstance(sent, Mapping) else None
-    was_type = str(line.answered.get("observedContentType", ""))
     one, other = (
         results_of(read_answer(*side), several=isinstance(payload, list))
-        for side in ((was_type, expected), (answer.content_type, answer.body))
+        for side in ((line.answer_type, expected), (answer.content_type, answer.body))
     )
     if len(one) != len(other):
         words = f"there are {len(other)} results, not {len(one)}"
         return ReplayedRequest(line, answer, "different", words, results=(one, other))
-    kind = "pictures" if was_type.startswith("image/") else line.kind
-    pairs = list(zip(one, other, strict=True)) or [(None, None)]
+    kind = "pictures" if line.answer_type.startswith("image/") else line.kind
+    pairs = list(zip(one, other, strict=True)) or [("", "")]
     found = [compare(kind, *pair, confidence=line.confidence) for pair in pairs]
     worst = worst_of(found)
     place = found.index(worst)
     return ReplayedRequest(
         line, answer, worst.verdict, worst.worst, worst.difference, pairs[place], place
     )
-
-
-def describe_error(answer: ReplayedAnswer) -> str:
-    """Return an error that was answered, or why there is no answer."""
-    document = parse_json(answer.body)
-    error = document.get("error") if isinstance(document, Mapping) else None
-    if isinstance(error, Mapping):
-        return f"{answer.status} {error.get('code')}: {error.get('message')}"
-    text = answer.body[:200].decode(errors="replace")
-    return f"{answer.status}: {text}" if answer.status else text
 
 
 def read_answer(media_type: str, body: bytes) -> Any:
@@ -109,10 +99,8 @@ def results_of(document: Any, *, several: bool) -> Sequence[Any]:
     if "result" in document:
         result = document["result"]
         return result if several and isinstance(result, list) else [result]
-    if "results" in document:
-        items = document["results"]
-        items = [*items.values()] if isinstance(items, Mapping) else items
+    items = document.get("results")
+    if isinstance(items, Mapping | list):
+        items = items.values() if isinstance(items, Mapping) else items
         return [one for item in items for one in results_of(item, several=False)]
-    if isinstance(error := document.get("error"), Mapping):  # of one of several
-        return [{"error": error.get("code")}]
     return [{name: value for name, value in document.items() if name not in ABOUT}]

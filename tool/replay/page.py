@@ -6,6 +6,7 @@ import base64
 import io
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from html import escape
 from typing import Any
 
@@ -83,21 +84,17 @@ def find_picture(one: ReplayedRequest, captured: CapturedRequests) -> Picture | 
 
 def draw_result(result: Any, picture: Picture | None) -> str:
     """Return the picture with what was answered for it, as base64 of a JPEG; empty without one."""
-    try:
+    drawn = None if picture is None else Image.fromarray(picture)
+    with suppress(AttributeError, LookupError, OSError, TypeError, ValueError):  # another answer
         if isinstance(result, Mapping) and "picture" in result:
             drawn = from_base64(result["picture"])
-        elif picture is None:
-            return ""
-        elif isinstance(result, Mapping) and "mask" in result:
+        elif isinstance(result, Mapping) and picture is not None:
             drawn = lay_over(picture, from_base64(result["mask"]))
-        else:
-            items = result if isinstance(result, list) else []
-            objects = [as_object(one) for one in items if isinstance(one, list | dict)]
+        elif picture is not None:
+            objects = map(as_object, result)
             drawn = Image.open(io.BytesIO(draw_objects(picture, objects, JPEG, lambda: None)))
-    except (AttributeError, LookupError, OSError, TypeError, ValueError):
-        if picture is None:
-            return ""
-        drawn = Image.fromarray(picture)  # the result is none that can be drawn
+    if drawn is None:
+        return ""
     drawn.thumbnail((SIDE, SIDE))
     return base64.b64encode(save_picture(drawn, JPEG)).decode()
 

@@ -106,7 +106,8 @@ def as_text(report: Mapping[str, Any]) -> str:
     rows = [["model", "requests", *VERDICTS, "p50 ms", "p99 ms"]]
     for model, found in report["models"].items():
         counts = (str(found[name]) for name in ("requests", *VERDICTS))
-        times = (f"{before:.1f} → {now:.1f}" for before, now in (found["p50_ms"], found["p99_ms"]))
+        pairs = (found[name] for name in ("p50_ms", "p99_ms"))
+        times = (f"{before:.1f} → {now:.1f}" if now else "-" for before, now in pairs)
         rows.append([model, *counts, *times])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
