@@ -125,7 +125,7 @@ def read_line(document: Any, file: str) -> CapturedLine:
     return CapturedLine(
         at=datetime.fromisoformat(event["inferenceTime"]).timestamp(),
         request_id=event["eventId"],
-        model=own["model"],
+        model=own.get("model", "-"),
         kind=kind if kind in KINDS else "values",
         confidence=float(own.get("parameters", {}).get("confidence", 0)),
         status=int(own["status"]),
