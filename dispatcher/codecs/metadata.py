@@ -22,6 +22,7 @@ from clients.tensors.quoting import brief, encodable
 from dispatcher.errors import BadBody, BadHeader
 
 ATTRIBUTES = "X-Amzn-SageMaker-Custom-Attributes"
+REPLAY = "X-Replay"  # of `dispatcher replay`; is not captured, or the next replay would have it
 TARGET_MODEL = "X-Amzn-SageMaker-Target-Model"
 SESSION = "X-Amzn-SageMaker-Session-Id"
 NEW_SESSION = "NEW_SESSION"  # in the place of an id

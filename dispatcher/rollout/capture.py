@@ -22,7 +22,7 @@ from flask import Request, Response
 
 from clients.errors import InferenceError
 from dispatcher.background import start_rounds
-from dispatcher.codecs.metadata import ATTRIBUTES, SESSION, TARGET_MODEL
+from dispatcher.codecs.metadata import ATTRIBUTES, REPLAY, SESSION, TARGET_MODEL
 from dispatcher.rollout.capture_files import CaptureFiles
 from dispatcher.telemetry.request_log import RequestRecord
 
@@ -129,7 +129,7 @@ class Capture:
     def begin(self, record: RequestRecord, request: Request) -> Callable[[Response], None] | None:
         """Sample a request before its body is read; return what takes its answer, if any."""
         draw = zlib.crc32(record.request_id.encode()) / 2**32
-        if draw >= self._most:
+        if draw >= self._most or REPLAY in request.headers:
             return None
         environ = request.environ
         headers = {name: environ[key] for key, name in HEADERS.items() if key in environ}

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 from urllib.parse import quote
 
-from dispatcher.codecs.metadata import ATTRIBUTES, format_attributes, read_attributes
+from dispatcher.codecs.metadata import ATTRIBUTES, REPLAY, format_attributes, read_attributes
 from tool.replay.captured import CapturedLine, own_time, parse_json
 
 A = TypeVar("A")
@@ -48,6 +48,7 @@ class ReplayTarget:
     def ask(self, line: CapturedLine, body: bytes) -> ReplayedAnswer:
         """Send a captured request with its body."""
         path, headers, body = self.redirect(line, body)
+        headers[REPLAY] = "true"
         headers |= {"x-api-key": self.key} if self.key else {}
         request = urllib.request.Request(f"{self.url}{path}", body, headers)  # noqa: S310  see invoke
         begun = time.monotonic()

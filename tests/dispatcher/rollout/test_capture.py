@@ -238,6 +238,7 @@ def test_only_what_asks_a_model_is_captured(start: Callable[..., Site]) -> None:
     site.ask("/invocations", {"payload": {}})  # names no model
     site.client.get("/models", headers={START_HEADER: str(time.time())})
     site.client.post("/infer/colour", data=PICTURE)  # of `serve`, not of a caller
+    assert site.ask("/infer/colour", PICTURE, "image/png", X_Replay="true").status_code == 200
     assert site.lines() == []
 
 
