@@ -93,7 +93,7 @@ class Guard:
 
     def look(self) -> None:
         """Write what has ended; have canaries fall back that are beyond their limits."""
-        self.outcomes.end_overdue(time.monotonic())
+        self.outcomes.look(time.monotonic())
         self.outcomes.write()
         if not self.elected():
             return

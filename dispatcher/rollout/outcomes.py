@@ -38,8 +38,7 @@ SUFFIX = ".outcomes"
 MOST_BYTES = 2**20  # of a file; half of them stay when it is cut
 MOST_KEPT = 10_000  # outcomes in memory: of a model, and still to be written
 GRACE_S = 2.0  # after its deadline, in which a client may still end by itself
-# What says nothing about the model: too many requests, and a caller who has left.
-NO_FAULT = frozenset({429, 499})
+LONG_S = 2.0  # after so long, and each time after twice as long, it is noted that a call still runs
 
 SAME, CLOSE, DIFFERENT, ERROR, DROPPED = FOUND = ("same", "close", "different", "error", "dropped")
 
@@ -53,7 +52,7 @@ class Outcome(NamedTuple):
     by: str  # the version or the model that was asked, as `Choice` shows it
     at: float  # when it began, in seconds since 1970
     ms: float = 0.0  # that it took
-    status: int = 0  # of the answer; 0 where a shadow was not asked
+    status: int = 0  # of the answer; 0 where the call still runs, or a shadow was not asked
     failed: bool = False  # by the fault of what was asked
     request_id: str = ""
     found: str = ""  # of a shadow: one of `FOUND`
@@ -87,11 +86,14 @@ class Outcomes:
         self.metrics.rollout(name, of, status, ms / 1000, found)
         self._ended.append((name, outcome))
 
-    def end_overdue(self, now: float) -> None:
-        """Note calls as failed that have not ended long after their deadline."""
+    def look(self, now: float) -> None:
+        """Note which calls run for long; those have failed that run long after their deadline."""
         for call in list(self.running):
             if now > call.deadline + GRACE_S:
                 call.end(time_used_up())
+            elif now > call.began + call.long:
+                call.long = 2 * (now - call.began)
+                call.note(0)
 
     def write(self) -> None:
         """Write what ended since the last call; it is lost where there is no room."""
@@ -158,6 +160,7 @@ class Call:
     deadline: float
     at: float = field(default_factory=time.time)
     began: float = field(default_factory=time.monotonic)
+    long: float = LONG_S
 
     def end(self, error: InferenceError | None) -> None:
         """Note how it has ended, unless that was done."""
@@ -167,12 +170,15 @@ class Call:
         status = status_and_code(error)[0] if error else 200
         # Its client has made the tensors, unless the caller has.
         unfit = isinstance(error, TensorsRefused) and not trial.tensors
-        failed = status >= 500 or unfit or isinstance(error, UnknownModel | UnknownVersion)
-        ms = 1000 * (time.monotonic() - self.began)
+        gone = isinstance(error, UnknownModel | UnknownVersion)
+        self.note(status, failed=status >= 500 or unfit or gone)
+
+    def note(self, status: int, *, failed: bool = False) -> None:
+        """Note how it goes: a later note of a call counts in place of an earlier one."""
+        trial, ms = self.trial, 1000 * (time.monotonic() - self.began)
         of, by = trial.choice.of, str(trial.choice)
-        if status not in NO_FAULT:
-            outcome = Outcome(of, by, self.at, ms, status, failed, trial.request_id)
-            trial.outcomes.note(trial.name, outcome)
+        outcome = Outcome(of, by, self.at, ms, status, failed, trial.request_id)
+        trial.outcomes.note(trial.name, outcome)
 
 
 @dataclass(frozen=True)
@@ -225,13 +231,15 @@ class Answers:
 
     count: int = 0
     failed: int = 0
-    times: list[float] = field(default_factory=list)  # of those that were answered 200, in ms
+    times: list[float] = field(
+        default_factory=list
+    )  # of those that were answered 200, or still run, in ms
 
     def add(self, outcome: Outcome) -> None:
         """Count an outcome."""
         self.count += 1
         self.failed += outcome.failed
-        if outcome.status == 200:
+        if outcome.status in {0, 200}:
             self.times.append(outcome.ms)
 
     @property
@@ -260,7 +268,7 @@ class Window:
         self.differed: Outcome | None = None  # the last that was different, or an error
         stable = str(Choice(plan.stable.model, plan.stable.version))
         by = {STABLE: stable, CANARY: str(plan.canary), SHADOW: str(plan.shadow)}
-        for one in outcomes:
+        for one in {(one.at, one.request_id, one.of): one for one in outcomes}.values():
             if one.at < plan.since or one.by != by[one.of]:
                 continue
             if one.found != DROPPED:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ from dispatcher.rollout.plan import CANARY, SHADOW, STABLE, Canary, Plan, Varian
 from tests.support.rollouts import Side, times
 
 SINCE = 100.0
+NUMBERS = itertools.count()
 
 
 def some(count: int, of: str, version: str, at: float = SINCE, **fields: Any) -> list[Outcome]:
-    return [Outcome(of, f"version={version}", at, **{"status": 200, "ms": 10, **fields})] * count
+    given = {"status": 200, "ms": 10, "request_id": str(next(NUMBERS)), **fields}
+    return [Outcome(of, f"version={version}", at + n / 1e6, **given) for n in range(count)]
 
 
 def stable(count: int, **fields: Any) -> list[Outcome]:
@@ -57,6 +60,8 @@ FAILED: Any = {"status": 502, "failed": True}
         (stable(50, ms=500) + canary(50, ms=400), {"p99_ms": 500}, ""),
         # A stall of the machine slows both down.
         (stable(970) + stable(6, ms=300) + canary(95) + canary(2, ms=300), {}, ""),
+        # It hangs: its callers wait for as long as they may.
+        (stable(50) + canary(5, ms=2000, status=0), {}, "5 of its 5 answers took"),
         # Comparisons, of this version as a shadow.
         (canary(9) + shadow(90, "same") + shadow(4, "different"), {}, ""),
         (canary(9) + shadow(50, "close") + shadow(3, "different"), {}, "3 of 53 answers that were"),

@@ -113,7 +113,7 @@ def test_a_batch_that_is_run_in_halves_has_not_failed(tmp_path: Path) -> None:
     assert len(side.outcomes.last("doubles")) == 1
 
 
-def test_a_call_that_hangs_has_failed_before_it_returns(tmp_path: Path) -> None:
+def test_a_call_that_hangs_is_known_before_it_returns(tmp_path: Path) -> None:
     """A thread cannot be ended, and a guard that waits for it would wait for ever."""
     free = threading.Event()
 
@@ -129,13 +129,15 @@ def test_a_call_that_hangs_has_failed_before_it_returns(tmp_path: Path) -> None:
         while not side.outcomes.running:
             time.sleep(0.001)
         (call,) = side.outcomes.running
-        side.outcomes.end_overdue(call.deadline + module.GRACE_S)
-        side.outcomes.write()
-        assert side.outcomes.last("doubles") == []
-        side.outcomes.end_overdue(call.deadline + module.GRACE_S + 0.1)
+        side.outcomes.look(call.began + module.LONG_S)
+        assert side.counts() == {}
+        for after in (1, 1.5, 2.1, 3):
+            side.outcomes.look(call.began + after * module.LONG_S + 0.01)
+        assert side.counts()["canary"]["answers"] == 1
+        assert [one.status for one in side.outcomes.last("doubles")] == [0, 0]
+        side.outcomes.look(call.deadline + module.GRACE_S + 0.1)
     finally:
         free.set()
         thread.join()
-    side.outcomes.write()
-    (noted,) = side.outcomes.last("doubles")
-    assert (noted.status, noted.failed) == (504, True)
+    assert side.counts()["canary"] == {"answers": 1, "failed": 1}
+    assert side.outcomes.last("doubles")[-1].status == 504
