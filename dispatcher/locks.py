@@ -1,13 +1,16 @@
-"""Locks between threads and web workers: a file or a folder that one of them keeps locked."""
+"""Files that threads and web workers share: what one of them keeps locked, and whole JSON."""
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 LOOK_S = 0.05
 FILE, FOLDER = os.O_RDWR | os.O_CREAT, os.O_RDONLY | os.O_DIRECTORY
@@ -42,3 +45,18 @@ def is_locked(path: Path, what: int = FILE) -> bool:
             return False
     except Locked:
         return True
+
+
+def read_json(file: Path) -> dict[str, Any] | None:
+    """Return the object in a file; `None` where there is none, or where it is not whole."""
+    try:
+        return dict(json.loads(file.read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def write_json(file: Path, document: Mapping[str, Any]) -> None:
+    """Write a file that others see whole or not at all."""
+    part = file.with_suffix(f".{uuid.uuid4().hex}")
+    part.write_text(json.dumps(document), encoding="utf-8")
+    part.rename(file)

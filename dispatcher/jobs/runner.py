@@ -28,7 +28,8 @@ from dispatcher.codecs.error_responses import BUG_MESSAGE, error_body
 from dispatcher.codecs.responses import dumps
 from dispatcher.errors import RETRY_AFTER_S, ROUTING, time_used_up
 from dispatcher.execution.admission import Admission
-from dispatcher.jobs.store import BODY, FAILED, RESULT, SUCCEEDED, JobStore, StoredJob, read_json
+from dispatcher.jobs.store import BODY, FAILED, RESULT, SUCCEEDED, JobStore, StoredJob
+from dispatcher.locks import read_json
 
 log = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from typing import IO, Any, NamedTuple
 
 from clients.errors import TooManyRequests
 from dispatcher.errors import JobConflict, OutOfMemory
-from dispatcher.locks import Locked, hold_lock
+from dispatcher.locks import Locked, hold_lock, read_json, write_json
 
 JOBS, WAITING, ENDED, PARTS = "jobs", "waiting", "ended", "parts"
 REQUEST, BODY, RUN, RESULT, END, LOCK = (
@@ -277,18 +277,3 @@ class JobStore:
 
 def folder_name(owner: str, identity: str) -> str:
     return hashlib.sha256(f"{owner}\n{identity}".encode()).hexdigest()
-
-
-def read_json(file: Path) -> dict[str, Any] | None:
-    """Return the object in a file; `None` where there is none, or where it is not whole."""
-    try:
-        return dict(json.loads(file.read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        return None
-
-
-def write_json(file: Path, document: Mapping[str, Any]) -> None:
-    """Write a file that others see whole or not at all."""
-    part = file.with_suffix(f".{uuid.uuid4().hex}")
-    part.write_text(json.dumps(document), encoding="utf-8")
-    part.rename(file)

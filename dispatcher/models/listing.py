@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from clients.parameters import Parameter
 from clients.plugins.registry import Registry
 from clients.tensors.client import examples_of
 from clients.triton.server import ModelServer, ModelState
+from dispatcher.locks import read_json
 from dispatcher.models.repository import URL_FILE
 from dispatcher.rollout.rollouts import Rollouts
 from dispatcher.s3.model_cache import RECORD
@@ -128,13 +128,8 @@ class ModelListing:
 
         Empty for models in other backends, such as those of NVIDIA's image.
         """
-        if self.engines is None:
-            return {}
-        try:
-            noted = json.loads((self.engines / f"{model}.{version}.json").read_bytes())
-            return {key: noted[key] for key in ENGINE_FIELDS if key in noted}
-        except (OSError, ValueError, TypeError):  # no file, or a damaged one
-            return {}
+        noted = self.engines and read_json(self.engines / f"{model}.{version}.json")
+        return {key: noted[key] for key in ENGINE_FIELDS if key in noted} if noted else {}
 
 
 def model_url(folder: Path) -> str:
@@ -143,19 +138,14 @@ def model_url(folder: Path) -> str:
         return (folder / URL_FILE).read_bytes().decode()  # as text its line ends would change
     except OSError:
         own = authors_folder(folder)
-    try:
-        return str(json.loads((own / RECORD).read_bytes())["source"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return str(own)
+    return str((read_json(own / RECORD) or {}).get("source", own))
 
 
 def weights(folder: Path) -> str:
     """Describe the weights of a model."""
-    try:
-        record = json.loads((folder / WEIGHTS_RECORD).read_text(encoding="utf-8"))
-        return f"{record['weights']} ({record['licence']})"
-    except (OSError, ValueError, KeyError, TypeError):
-        return "your own"
+    record = read_json(folder / WEIGHTS_RECORD) or {}
+    known = {"weights", "licence"} <= record.keys()
+    return f"{record['weights']} ({record['licence']})" if known else "your own"
 
 
 def parameters(client: Client) -> dict[str, Any]:

@@ -9,7 +9,6 @@ take the same way. Running requests keep their objects.
 from __future__ import annotations
 
 import fcntl
-import json
 import logging
 import math
 import os
@@ -28,7 +27,7 @@ from clients.plugins.discovery import Source, model_source, sources
 from clients.plugins.registry import Registry, load, owners, take
 from clients.triton.client import TritonEnvironment
 from clients.triton.server import ModelServer
-from dispatcher.locks import Locked, hold_lock
+from dispatcher.locks import Locked, hold_lock, read_json, write_json
 from dispatcher.models.sandbox import Tried, in_one, try_sources
 from dispatcher.settings import Settings
 from dispatcher.status.checks import failures
@@ -37,7 +36,7 @@ from dispatcher.status.status_file import News
 log = logging.getLogger(__name__)
 
 STATES_S = 2.0  # for Triton to list its models
-TRIED = "tried.json"
+TRIED = "tried.json"  # the code of each source that was tried, and why it is fatal, or nothing
 
 Try = Callable[[Iterable[Source], Mapping[str, str], Settings], dict[str, Tried]]
 try_at_start: Try = partial(try_sources, at_start=True)
@@ -63,19 +62,6 @@ def alone(folder: Path, until: float = math.inf) -> Iterator[None]:
         ) from None
 
 
-def read_tried(folder: Path) -> dict[str, Any]:
-    """Return the code of each source that was tried, and why it is fatal, or nothing."""
-    file = folder / TRIED
-    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-
-
-def write_tried(folder: Path, known: Mapping[str, Any]) -> None:
-    """Replace what `read_tried` returns; who does holds the lock."""
-    part = folder / f"{TRIED}.part"
-    part.write_text(json.dumps(known), encoding="utf-8")
-    part.replace(folder / TRIED)
-
-
 def find_fatal(settings: Settings, trial: Try = try_at_start) -> dict[str, str]:
     """Return why sources must not be imported by a worker that starts, by their places.
 
@@ -87,14 +73,14 @@ def find_fatal(settings: Settings, trial: Try = try_at_start) -> dict[str, str]:
         return {}
     folder = news_of(settings).path.parent
     with alone(folder):
-        known = read_tried(folder)
+        known = read_json(folder / TRIED) or {}
         untried = [one for one in found if known.get(one.where, [None])[0] != code_of(one)]
         if untried:
             tried = trial(untried, {}, settings)
             for one in untried:
                 end = tried.get(one.where, Tried())
                 known[one.where] = code_of(one), end.reason if end.is_fatal else ""
-            write_tried(folder, known)
+            write_json(folder / TRIED, known)
     return {one.where: reason for one in found if (reason := known[one.where][1])}
 
 
@@ -186,7 +172,7 @@ class Reloader:
             good = {s.where for s in asked} - faults.keys()
             if not refused and (good or gone):
                 known = {where: (code_of(changed[where]), "") for where in good}
-                write_tried(folder, read_tried(folder) | known)
+                write_json(folder / TRIED, (read_json(folder / TRIED) or {}) | known)
                 self._publish([*good, *gone])
             after, now = self.registry.clients, self.registry.loaded
             absent = {
