@@ -25,7 +25,7 @@ from clients.plugins.registry import Registry
 from clients.tensors.quoting import brief
 from clients.triton.server import ModelServer
 from dispatcher.errors import OutOfMemory
-from dispatcher.locks import Locked, hold_lock
+from dispatcher.locks import Locked, hold_lock, write_json
 from dispatcher.rollout.in_force import VersionsInForce, plans_of_files
 from dispatcher.rollout.plan import Plan, read_plan
 from dispatcher.status.status import Status
@@ -152,10 +152,7 @@ class Rollouts:
         return self._folder / f"{quote(name, safe='')}{SUFFIX}"
 
     def _write(self, name: str, plan: Plan) -> None:
-        file = self._file(name)
-        part = file.with_suffix(".part")
-        part.write_text(json.dumps(plan.as_json()), encoding="utf-8")
-        part.replace(file)
+        write_json(self._file(name), plan.as_json())
         self._unwritten.pop(name, None)
         self.news.add([name])
 
