@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from clients.errors import (
@@ -34,8 +34,10 @@ from dispatcher.telemetry.telemetry import Metrics
 
 log = logging.getLogger(__name__)
 
-SUFFIX = ".outcomes"
-MOST_BYTES = 2**20  # of a file; half of them stay when it is cut
+SUFFIX, OLDER = ".outcomes", ".outcomes.1"
+MOST_BYTES = (
+    2**19
+)  # of a file, from which on it becomes the older one: a full disk has room for that
 MOST_KEPT = 10_000  # outcomes in memory: of a model, and still to be written
 GRACE_S = 2.0  # after its deadline, in which a client may still end by itself
 LONG_S = 2.0  # after so long, and each time after twice as long, it is noted that a call still runs
@@ -66,6 +68,16 @@ class Tail:
     inode: int = 0
     position: int = 0
     last: deque[Outcome] = field(default_factory=lambda: deque(maxlen=MOST_KEPT))
+
+    def read(self, file: BinaryIO) -> None:
+        """Read on."""
+        file.seek(self.position)
+        for line in file:
+            if not line.endswith(b"\n"):  # a full disk has cut it
+                break
+            self.position += len(line)
+            with suppress(ValueError, TypeError):
+                self.last.append(Outcome(**json.loads(line)))
 
 
 class Outcomes:
@@ -117,17 +129,14 @@ class Outcomes:
         """Return the last outcomes of a model, the oldest first."""
         with self._reading:
             tail = self._tails.setdefault(name, Tail())
-            with suppress(FileNotFoundError), self._file(name).open("rb") as file:
+            with suppress(OSError), self._file(name).open("rb") as file:
                 found = os.fstat(file.fileno())
-                if found.st_ino != tail.inode or found.st_size < tail.position:  # it was cut
-                    tail = self._tails[name] = Tail(found.st_ino)
-                file.seek(tail.position)
-                for line in file:
-                    if not line.endswith(b"\n"):  # a full disk has cut it
-                        break
-                    tail.position += len(line)
-                    with suppress(ValueError, TypeError):
-                        tail.last.append(Outcome(**json.loads(line)))
+                if found.st_ino != tail.inode or found.st_size < tail.position:  # another file
+                    tail = self._tails[name] = Tail()
+                    with suppress(OSError), self._file(name, OLDER).open("rb") as older:
+                        tail.read(older)
+                    tail.inode, tail.position = found.st_ino, 0
+                tail.read(file)
             return list(tail.last)
 
     def count(self, name: str, plan: Plan) -> dict[str, Any]:
@@ -135,21 +144,16 @@ class Outcomes:
         return Window(plan, self.last(name)).as_json()
 
     def tidy(self, names: Iterable[str]) -> None:
-        """Cut long files, which one worker sees to; delete those of other models."""
-        kept = {self._file(name) for name in names}
-        for file in self._folder.glob(f"*{SUFFIX}"):
-            if file not in kept:
-                file.unlink(missing_ok=True)
-            elif file.stat().st_size > MOST_BYTES:
-                with file.open("rb") as whole:
-                    whole.seek(-MOST_BYTES // 2, os.SEEK_END)
-                    rest = whole.read().partition(b"\n")[2]
-                part = file.with_suffix(".part")
-                part.write_bytes(rest)
-                part.replace(file)
+        """Put long files aside, which one worker sees to; delete those of other models."""
+        files = {self._file(name): self._file(name, OLDER) for name in names}
+        for found in {*self._folder.glob(f"*{SUFFIX}*")} - {*files, *files.values()}:
+            found.unlink(missing_ok=True)
+        for file, older in files.items():
+            if file.exists() and file.stat().st_size > MOST_BYTES:
+                file.replace(older)
 
-    def _file(self, name: str) -> Path:
-        return self._folder / (quote(name, safe="") + SUFFIX)
+    def _file(self, name: str, suffix: str = SUFFIX) -> Path:
+        return self._folder / (quote(name, safe="") + suffix)
 
 
 @dataclass(eq=False, slots=True)

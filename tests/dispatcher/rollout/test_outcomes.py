@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import time
@@ -42,26 +43,28 @@ def test_workers_read_what_others_wrote_whatever_stands_between(tmp_path: Path) 
     assert other.last("c") == []
 
 
-def test_a_long_file_is_cut_and_that_of_another_model_deleted(tmp_path: Path) -> None:
-    one, other = (Outcomes(tmp_path, Metrics()) for _ in range(2))
+def test_a_long_file_is_put_aside_and_that_of_another_model_deleted(tmp_path: Path) -> None:
+    one, other, late = (Outcomes(tmp_path, Metrics()) for _ in range(3))
+    (tmp_path / "m.json").write_text("a plan")
     one.note("gone", outcome())
-    one.note("m", outcome("last", words="é" * 300))
-    one.write()
-    length = (tmp_path / "m.outcomes").stat().st_size
-    most = module.MOST_BYTES // length + 1
-    for number in range(most):
-        one.note("m", outcome(f"{number:04d}", words="é" * 300))
-    one.write()
-    assert len(other.last("m")) == most + 1
-    one.tidy(["m"])
-    assert [file.name for file in tmp_path.iterdir()] == ["m.outcomes"]
-    assert (tmp_path / "m.outcomes").stat().st_size <= module.MOST_BYTES / 2
-    left = other.last("m")
-    assert most / 2 - 2 < len(left) <= most / 2
-    assert left[-1].request_id == f"{most - 1:04d}"
+    numbers = itertools.count()
+    seen: list[str] = []
+    for _ in range(3):  # each makes a file of more than half of what is kept
+        for number in itertools.islice(numbers, 1000):
+            one.note("m", outcome(f"{number:04d}", words="e" * 500))
+        one.write()
+        seen = [last.request_id for last in other.last("m")]
+        one.tidy(["m"])
+    assert seen == [f"{number:04d}" for number in range(1000, 3000)]
     one.note("m", outcome("next"))
     one.write()
-    assert other.last("m") == [*left, outcome("next")]
+    assert [last.request_id for last in other.last("m")] == [*seen[1000:], "next"]
+    assert other.last("m") == late.last("m")
+    names = sorted(file.name for file in tmp_path.iterdir())
+    assert names == ["m.json", "m.outcomes", "m.outcomes.1"]
+    assert sum(file.stat().st_size for file in tmp_path.iterdir()) < 2**21
+    one.tidy([])
+    assert [file.name for file in tmp_path.iterdir()] == ["m.json"]
 
 
 def test_what_cannot_be_written_is_said_once_and_lost(
