@@ -221,7 +221,7 @@ def test_another_model_or_version_is_asked(
 def test_answers_of_each_form_are_compared(
     media_type: str, was: str, now: str, verdict: str
 ) -> None:
-    one = line({}, 1)
+    one = line({}, 1, kind="classes")
     one["captureData"]["endpointOutput"]["observedContentType"] = media_type
     answer = ReplayedAnswer(200, media_type, now.encode(), 1.0)
     assert judge(read_line(one, "file"), was.encode(), answer).verdict == verdict

@@ -18,6 +18,7 @@ from tool.replay.asking import ReplayedAnswer
 from tool.replay.captured import CapturedLine, parse_json
 
 ERROR = "error"
+NPY = "application/x-npy"
 FIRST_ERROR = 400
 MOST_ERROR = 300  # bytes of an error that are shown
 # Fields of an answer that say who answered, and when.
@@ -57,6 +58,8 @@ def judge(line: CapturedLine, expected: bytes, answer: ReplayedAnswer) -> Replay
         words = f"there are {len(other)} results, not {len(one)}"
         return ReplayedRequest(line, answer, "different", words, results=(one, other))
     kind = "pictures" if line.answer_type.startswith("image/") else line.kind
+    if line.answer_type == NPY:
+        kind = "values"
     pairs = list(zip(one, other, strict=True)) or [("", "")]
     found = [compare(kind, *pair, confidence=line.confidence) for pair in pairs]
     worst = worst_of(found)
@@ -73,7 +76,7 @@ def read_answer(media_type: str, body: bytes) -> Any:
         return {"picture": base64.b64encode(body).decode()}
     text = body.decode(errors="replace")
     try:
-        if kind == "application/x-npy":
+        if kind == NPY:
             return np.load(io.BytesIO(body), allow_pickle=False).tolist()
         if kind == "text/csv":
             return [[*map(read_cell, row)] for row in csv.reader(io.StringIO(text))]
