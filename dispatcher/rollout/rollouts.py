@@ -1,23 +1,22 @@
 """The plans that are in force, the same in all web workers, and what changes them.
 
-What a route has said of a model is kept in a file of RUN_DIR: all web workers take it up with their
-next request, one that is restarted when it starts. It goes before what dispatch.toml says, which
-counts again after a restart of the container.
+What routes have said is kept in a file of RUN_DIR, which is written in place, as a disk may be
+full: all web workers take it up with their next request, one that is restarted when it starts. It
+goes before what dispatch.toml says, which counts again after a restart of the container.
 """
 
 from __future__ import annotations
 
 import fcntl
-import json
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote
 
 from clients.base import Client
 from clients.errors import DeadlineExceeded, UnknownModel
@@ -25,16 +24,16 @@ from clients.plugins.registry import Registry
 from clients.tensors.quoting import brief
 from clients.triton.server import ModelServer
 from dispatcher.errors import OutOfMemory
-from dispatcher.locks import Locked, hold_lock, write_json
+from dispatcher.locks import Locked, hold_lock
 from dispatcher.rollout.in_force import VersionsInForce, plans_of_files
 from dispatcher.rollout.plan import Plan, read_plan
 from dispatcher.status.status import Status
-from dispatcher.status.status_file import News
+from dispatcher.status.status_file import SIZE, News, StatusWriter, document_in
 
 log = logging.getLogger(__name__)
 
 FOLDER = "rollouts"  # in RUN_DIR
-SUFFIX = ".json"
+PLANS = "plans"  # in that folder
 LOCK_S = 5.0  # for another change to end; each writes one small file
 
 
@@ -61,19 +60,15 @@ class Rollouts:
         self._status = status
         self._read: Mapping[str, Client] | None = None  # of which are
         self._filed: Mapping[str, Plan] = {}  # what their files say
-        self._unwritten: dict[str, Plan] = {}
+        self._said: dict[str, Plan] = {}  # what the routes said, when it was last read
         self._looking = threading.RLock()
         self.news = News(folder / "news")
         self.news.take_up = lambda _: self.look()
         self.look()
 
-    # What requests ask
-
     def plan(self, name: str) -> Plan | None:
         """Return what is tried beside a model; `None` for nothing."""
         return self.plans.get(name)
-
-    # What changes them
 
     def change(self, name: str, how: Callable[[Plan], Plan]) -> Plan:
         """Put what `how` makes of a model's plan in its place, in all web workers.
@@ -82,15 +77,9 @@ class Rollouts:
         Raises DeadlineExceeded: another change does not end.
         Raises OutOfMemory: there is no room for the file; nothing has changed.
         """
-        try:
-            with self._alone():
-                self.look()
-                self._write(name, how(self.plans.get(name, Plan())))
-                self.look()
-        except OSError as error:
-            raise OutOfMemory(
-                f"the rollout of {name} cannot be kept: {error}", hint="make room in RUN_DIR"
-            ) from error
+        with self._alone():
+            self.look()
+            self._keep(name, how(self.plans.get(name, Plan())))
         return self.plans.get(name, Plan())
 
     def fall_back(self, name: str, why: str, since: float) -> bool:
@@ -106,10 +95,6 @@ class Rollouts:
 
         try:
             plan = self.change(name, back)
-        except OutOfMemory as error:  # each worker then does it for itself
-            log.warning("%s", error.message)
-            plan = self._unwritten[name] = replace(self.plans[name], back=why)
-            self.look()
         except LookupError:  # another worker was first, or a person
             return False
         log.error(
@@ -119,12 +104,9 @@ class Rollouts:
         return True
 
     def forget(self, name: str) -> None:
-        """Have dispatch.toml count again, in all web workers."""
+        """Have dispatch.toml count again, in all web workers; raises as `change`."""
         with self._alone():
-            self._file(name).unlink(missing_ok=True)
-            self._unwritten.pop(name, None)
-            self.news.add([name])
-            self.look()
+            self._keep(name, None)
 
     def name(self, asked: str) -> str:
         """Return the name of a model by that or by an alias.
@@ -139,24 +121,31 @@ class Rollouts:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        self._folder.mkdir(parents=True, exist_ok=True)
         try:
+            self._folder.mkdir(parents=True, exist_ok=True)
             with hold_lock(self._folder / "lock", fcntl.LOCK_EX, time.monotonic() + LOCK_S):
                 yield
         except Locked:
             raise DeadlineExceeded(
                 "another change of a rollout does not end", hint="try again in a few seconds"
             ) from None
+        except OSError as error:
+            why = f"the change of a rollout cannot be kept: {error}"
+            raise OutOfMemory(why, hint="make room in RUN_DIR") from error
 
-    def _file(self, name: str) -> Path:
-        return self._folder / f"{quote(name, safe='')}{SUFFIX}"
+    def _keep(self, name: str, plan: Plan | None) -> None:
+        """Keep another plan of a model, or none; the caller holds the lock."""
+        said = {one: each for one, each in {**self._kept(), name: plan}.items() if each}
+        self._writer.write({one: each.as_json() for one, each in said.items()})
+        self._said = said
+        with suppress(OSError):  # of a full disk: others find it within a second, by `look`
+            self.news.add([name])
+        self.look()
 
-    def _write(self, name: str, plan: Plan) -> None:
-        write_json(self._file(name), plan.as_json())
-        self._unwritten.pop(name, None)
-        self.news.add([name])
-
-    # What is in force
+    @cached_property
+    def _writer(self) -> StatusWriter:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        return StatusWriter(self._folder / PLANS)
 
     def look(self) -> None:
         """Bring the plans up to date with the files, the clients and the versions that are ready.
@@ -170,7 +159,10 @@ class Rollouts:
                 self._filed, self.faults = plans_of_files(clients)
                 for name, fault in self.faults.items() - known.items():
                     log.error("nothing is tried beside %s: %s", name, fault)
-            said = {**self._filed, **self._kept(), **self._unwritten}
+                if self._filed:  # room for a fall back, before the disk may be full
+                    with suppress(OSError, AttributeError):  # macOS has no such call
+                        os.posix_fallocate(self._writer.file, 0, SIZE)
+            said = {**self._filed, **self._kept()}
             if not (said or self.plans):
                 return
             states, pinned = self._status().models, self._server.pinned
@@ -183,13 +175,11 @@ class Rollouts:
             self._server.pinned, self.plans = found.pins, found.plans
 
     def _kept(self) -> dict[str, Plan]:
-        """Return what the routes have said."""
-        plans = {}
-        for file in self._folder.glob(f"*{SUFFIX}"):
-            # (One that was damaged by hand is passed over.)
-            with suppress(OSError, ValueError, KeyError, TypeError):
-                plans[unquote(file.stem)] = read_plan(json.loads(file.read_bytes()))
-        return plans
+        """Return what the routes have said; what was read before where it is half-written."""
+        with suppress(OSError, ValueError):  # there is none yet
+            read = document_in((self._folder / PLANS).read_bytes())
+            self._said = {name: read_plan(one) for name, one in read.items()}
+        return self._said
 
     def document(self, name: str) -> dict[str, Any]:
         """Return what is said of a model, for people."""

@@ -33,7 +33,7 @@ class StatusWriter:
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self.file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def write(self, document: Mapping[str, Any]) -> None:
         """Replace the document.
@@ -41,8 +41,8 @@ class StatusWriter:
         Raises OSError: it is longer than all before it, and the disk is full.
         """
         text = json.dumps(document).encode()
-        size = max(SIZE, os.fstat(self._file).st_size)
-        os.pwrite(self._file, (b"%08x" % zlib.crc32(text) + text).ljust(size), 0)
+        size = max(SIZE, os.fstat(self.file).st_size)
+        os.pwrite(self.file, (b"%08x" % zlib.crc32(text) + text).ljust(size), 0)
 
 
 class StatusReader(Generic[T]):

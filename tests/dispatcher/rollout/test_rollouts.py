@@ -16,6 +16,7 @@ from dispatcher.errors import BadBody
 from dispatcher.rollout.plan import CANARY, NO_CHOICE, STABLE, Canary, Choice, Plan, Variant
 from dispatcher.rollout.rollouts import Rollouts
 from dispatcher.status.status import Status
+from dispatcher.status.status_file import SIZE, News
 from tests.support.fake_triton import FakeTriton
 
 TWO = [ModelState("m", "1", "READY"), ModelState("m", "2", "READY")]
@@ -161,16 +162,18 @@ def test_what_is_promoted_or_taken_away_does_not_come_by_itself(tmp_path: Path) 
 def test_a_full_disk_does_not_keep_a_canary_from_falling_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    side = Side(tmp_path, TWO)
-    side.put({"canary": {"version": 2, "share": 1}})
+    """Nor one of a file: there is room for what is kept, which is written in place."""
+    one, other = (Side(tmp_path, TWO, toml="canary = {version = 2, share = 1}") for _ in "12")
+    assert (tmp_path / "rollouts" / "plans").stat().st_blocks * 512 >= SIZE
 
-    def full(*_: object, **__: object) -> int:
+    def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
-    assert side.rollouts.fall_back("m", "it failed", 7.0)
-    side.rollouts.look()
-    assert side.choose() == Choice("", "1", STABLE)
+    monkeypatch.setattr(News, "add", full)  # it adds at the end
+    since = one.rollouts.plans["m"].since
+    assert one.rollouts.fall_back("m", "it failed", since)
+    other.rollouts.look()
+    assert one.choose() == other.choose() == Choice("", "1", STABLE)
 
 
 def test_a_file_says_it_too_and_its_mistake_disables_nothing(
