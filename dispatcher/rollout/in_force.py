@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from clients.base import Client
 from clients.families.base.dispatch_toml import authors
@@ -11,7 +12,7 @@ from clients.families.base.family import Family
 from clients.plugins.registry import Registry
 from clients.triton.server import ModelState
 from dispatcher.errors import BadBody
-from dispatcher.rollout.plan import CANARY, SHADOW, STABLE, Plan, Variant
+from dispatcher.rollout.plan import CANARY, SHADOW, STABLE, VERSION, Plan, Variant
 
 ALL = "write `version_policy { all { } }` into its config.pbtxt, then POST /load_model/"
 
@@ -28,7 +29,17 @@ def plans_of_files(clients: Mapping[str, Client]) -> tuple[dict[str, Plan], dict
                 plans[name] = Plan().changed(given, client.toml.stat().st_mtime)
             except (BadBody, OSError) as error:
                 faults[name] = f"{authors(client.toml)}: {error}"
+                plans[name] = hold_back(given.values())
     return plans, faults
+
+
+def hold_back(tables: Iterable[Any]) -> Plan:
+    """Return a plan that keeps the versions in wrong tables from answering all, as the latest."""
+    listed = [one for table in tables for one in (table if isinstance(table, tuple) else [table])]
+    found: list[Any] = [one.get("version") for one in listed if isinstance(one, Mapping)]
+    versions = sorted({int(one) for one in found if VERSION.fits(one)})
+    held = zip((SHADOW, CANARY), versions[-2:], strict=False)
+    return Plan().changed({kind: {"version": one, "share": 0} for kind, one in held}, 0.0)
 
 
 class VersionsInForce:
@@ -104,6 +115,7 @@ class VersionsInForce:
             return f"no other version of {model!r} is ready, to be the stable one: {ALL}{model}"
         which = f"version {one.version} of {model!r}" if one.version else f"the model {model!r}"
         states = {state.version: state.why for state in self._states if state.name == model}
-        why = f" ({said})" if (said := states.get(one.version)) else ""
+        if said := states.get(one.version):
+            return f"{which} is not ready: {said}; then POST /load_model/{model}"
         fix = f"put it there, {ALL}{model}" if one.version else f"POST /load_model/{model} loads it"
-        return f"{which} is not ready{why}: {fix}"
+        return f"{which} is not ready: {fix}"

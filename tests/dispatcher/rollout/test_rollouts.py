@@ -186,7 +186,11 @@ def test_a_file_says_it_too_and_its_mistake_disables_nothing(
     side.rollouts.forget("m")
     assert side.choose() == Choice("", "2", CANARY)
     wrong = Side(tmp_path / "b", TWO, toml="shadow = {version = 2, share = 1.5}")
-    assert wrong.choose() == NO_CHOICE
+    assert wrong.choose() == Choice("", "1", STABLE), "it is not the latest for all"
+    assert wrong.rollouts.plans["m"].variants() == [Variant(version="2")]
+    several = "canary = [{version = 2, share = 0.1}, {version = 3, share = 0.1}]"
+    three = [*TWO, ModelState("m", "3", "READY")]
+    assert Side(tmp_path / "c", three, toml=several).choose() == Choice("", "1", STABLE)
     assert wrong.registry.broken == {}
     fault = wrong.rollouts.faults["m"]
     assert fault.endswith(
