@@ -41,9 +41,9 @@ class ReplayTarget:
 
     url: str
     opener: urllib.request.OpenerDirector
-    key: str = ""  # for the API; empty for none
-    model: str = ""  # in the place of the captured one
-    version: str = ""  # the same
+    key: str  # for the API; empty for none
+    model: str  # in the place of the captured one, if any
+    version: str  # the same
 
     def ask(self, line: CapturedLine, body: bytes) -> ReplayedAnswer:
         """Send a captured request with its body."""

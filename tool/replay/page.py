@@ -32,7 +32,7 @@ section { border-top: 1px solid #ccc; margin-top: 2rem }
 .sides { display: grid; grid-template-columns: 1fr 1fr; gap: 1.5rem }
 figure { margin: 0; min-width: 0 }
 img { max-width: 100% }
-pre { white-space: pre-wrap; overflow-wrap: anywhere; background: #f4f4f4; padding: .6rem }
+pre { white-space: pre-wrap; overflow: auto; max-height: 12rem; background: #f4f4f4; padding: 1ex }
 </style>
 """
 

@@ -66,18 +66,16 @@ class ReplayReport:
     limits: Mapping[str, float]  # of each model: shares of its requests, and a factor of its p99
     skipped: Counter[str]  # what was not replayed, by reason
     tallies: dict[str, ReplayTally] = field(default_factory=dict)
+    total: int = 0  # requests
     _worst: list[tuple[bool, float, int, ReplayedRequest]] = field(default_factory=list)
 
     def add(self, one: ReplayedRequest) -> None:
         """Count a request; keep it if it is among the worst."""
+        self.total += 1
         self.tallies.setdefault(one.line.model, ReplayTally()).add(one)
         if one.verdict in ("close", "different"):
             keep = heapq.heappushpop if len(self._worst) == WORST else heapq.heappush
             keep(self._worst, (one.verdict == "different", one.difference, -self.total, one))
-
-    @property
-    def total(self) -> int:
-        return sum(tally.counts.total() for tally in self.tallies.values())
 
     @property
     def worst(self) -> list[ReplayedRequest]:
