@@ -371,10 +371,9 @@ def choose(
     sequence: SequencePart | None,
 ) -> Choice:
     """Return what answers a request where something is tried beside its model."""
-    if not lookup.rollouts or not lookup.rollouts.plans or model_request.modelversion:
-        return NO_CHOICE
     name = lookup.registry.name(model_request.modelname)
-    if not (plan := lookup.rollouts.plans.get(name)):
+    plan = lookup.rollouts and lookup.rollouts.plans.get(name)
+    if not plan or model_request.modelversion:
         return NO_CHOICE
     session = f"{sequence.owner} {sequence.identity}" if sequence else metadata.session
     return plan.choose(name, session, metadata.owner, metadata.request_id)

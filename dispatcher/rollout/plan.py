@@ -22,7 +22,6 @@ from dispatcher.errors import BadBody
 
 STABLE, CANARY, SHADOW = "stable", "canary", "shadow"
 PARTS = 10_000  # of all requests, of which a share takes some
-ERRORS, DISAGREEMENT = 0.02, 0.05
 
 
 @dataclass(frozen=True)
@@ -34,28 +33,20 @@ class Choice:
     of: str = ""  # `STABLE` or `CANARY`; empty for a model without a rollout, or a version named
 
     def __str__(self) -> str:
-        return name_variant(self.model, self.version)
+        """Return it as in the header X-Canary: `version=2`, or another `model=NAME`."""
+        pairs = {"model": self.model, "version": self.version}
+        return ";".join(f"{name}={value}" for name, value in pairs.items() if value)
 
 
 NO_CHOICE: Final = Choice()
-
-
-def names_version(value: object) -> bool:
-    """Whether a value names a version: a number, or a text of digits as in requests."""
-    return type(value) in (int, str) and is_version(str(value))
-
-
-VERSION = Kind("a version, a whole number from 1", names_version)
+VERSION = Kind(
+    "a version, a whole number from 1",
+    lambda value: type(value) in (int, str) and is_version(str(value)),
+)
 SHARE = Kind(
     "a number from 0 to 1, such as 0.05", lambda value: is_number(value) and 0 <= value <= 1
 )
 MILLISECONDS = Kind("milliseconds, a number above 0", lambda value: is_number(value) and value > 0)
-
-
-def name_variant(model: str, version: str) -> str:
-    """Return what answers, as in the header X-Canary: `version=2`, or another `model=NAME`."""
-    pairs = {"model": model, "version": version}
-    return ";".join(f"{name}={value}" for name, value in pairs.items() if value)
 
 
 @dataclass(frozen=True)
@@ -68,7 +59,7 @@ class Variant:
     share: float = key(SHARE, "of the requests that name no version", 0.0)
 
     def __str__(self) -> str:
-        return name_variant(self.model, self.version)
+        return str(Choice(self.model, self.version))
 
     def takes(self, name: str, identity: str) -> bool:
         """Whether it gets a request to a model, by the request's id or what it sticks to.
@@ -86,9 +77,9 @@ class Canary(Variant):
 
     kind: ClassVar[str] = CANARY
     sticky: str = key(one_of("session", "key"), "what keeps a caller where it is", "")
-    errors: float = key(SHARE, "most failed answers, above the stable version's share", ERRORS)
+    errors: float = key(SHARE, "most failed answers, above the stable version's share", 0.02)
     p99_ms: float | None = key(MILLISECONDS, "longest p99; else twice the stable one's", None)
-    disagreement: float = key(SHARE, "most comparisons that differ", DISAGREEMENT)
+    disagreement: float = key(SHARE, "most comparisons that differ", 0.05)
 
 
 V = TypeVar("V", bound=Variant)
@@ -103,7 +94,7 @@ class Plan:
     canary: Canary | None = None
     back: str = ""  # why the canary fell back; empty while it answers
     since: float = 0.0  # when this canary began, in seconds since 1970
-    # Why a part is not asked now, and how to mend it, by its kind; not kept in a file.
+    # Why a part is not asked now, and how to mend it, by its kind: found out, and not said.
     waiting: Mapping[str, str] = field(default_factory=dict)
 
     def variants(self) -> list[Variant]:
@@ -172,26 +163,12 @@ class Plan:
             raise BadRequest("there is no canary", hint="GET …/rollout shows what there is")
         return replace(self, back=self.back or why)
 
-    def as_json(self) -> dict[str, Any]:
-        """Return what is kept in a file, and shown."""
-        document = asdict(self)
-        del document["waiting"]
-        return document
-
 
 def read_plan(document: Mapping[str, Any]) -> Plan:
-    """Return what `as_json` made.
-
-    Raises ValueError, KeyError, TypeError: the file was damaged.
-    """
+    """Return what `dataclasses.asdict` made of a plan."""
     shadow, canary = document[SHADOW], document[CANARY]
-    return Plan(
-        Choice(**document[STABLE]),
-        shadow and Variant(**shadow),
-        canary and Canary(**canary),
-        str(document["back"]),
-        float(document["since"]),
-    )
+    tried = {SHADOW: shadow and Variant(**shadow), CANARY: canary and Canary(**canary)}
+    return Plan(**{**document, **tried, STABLE: Choice(**document[STABLE])})
 
 
 def read_variant(kind: type[V], given: object, before: V | None = None) -> V | None:

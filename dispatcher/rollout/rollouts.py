@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -44,11 +45,7 @@ class Rollouts:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        registry: Registry,
-        server: ModelServer,
-        status: Callable[[], Status],
+        self, folder: Path, registry: Registry, server: ModelServer, status: Callable[[], Status]
     ) -> None:
         self.plans: Mapping[str, Plan] = {}
         """Those in force, by model: replaced and never changed, so that any thread may read it."""
@@ -70,8 +67,10 @@ class Rollouts:
         """Return what is tried beside a model; `None` for nothing."""
         return self.plans.get(name)
 
-    def change(self, name: str, how: Callable[[Plan], Plan]) -> Plan:
+    def change(self, name: str, how: Callable[[Plan], Plan | None]) -> Plan:
         """Put what `how` makes of a model's plan in its place, in all web workers.
+
+        With `None` its dispatch.toml counts again.
 
         Raises BadRequest: from `how`.
         Raises DeadlineExceeded: another change does not end.
@@ -103,11 +102,6 @@ class Rollouts:
         )  # fmt: skip
         return True
 
-    def forget(self, name: str) -> None:
-        """Have dispatch.toml count again, in all web workers; raises as `change`."""
-        with self._alone():
-            self._keep(name, None)
-
     def name(self, asked: str) -> str:
         """Return the name of a model by that or by an alias.
 
@@ -136,7 +130,7 @@ class Rollouts:
     def _keep(self, name: str, plan: Plan | None) -> None:
         """Keep another plan of a model, or none; the caller holds the lock."""
         said = {one: each for one, each in {**self._kept(), name: plan}.items() if each}
-        self._writer.write({one: each.as_json() for one, each in said.items()})
+        self._writer.write({one: asdict(each) for one, each in said.items()})
         self._said = said
         with suppress(OSError):  # of a full disk: others find it within a second, by `look`
             self.news.add([name])
@@ -184,8 +178,7 @@ class Rollouts:
     def document(self, name: str) -> dict[str, Any]:
         """Return what is said of a model, for people."""
         plan = self.plans.get(name, Plan())
-        document = {"modelName": name, **plan.as_json(), "waiting": dict(plan.waiting)}
-        document["counts"] = self.count(name, plan)
+        document = {"modelName": name, **asdict(plan), "counts": self.count(name, plan)}
         if fault := self.faults.get(name):
             document["fault"] = fault
         return document

@@ -22,6 +22,7 @@ from dispatcher.errors import NOT_READY, STUCK, BadBody, BadClient
 from dispatcher.execution.slots import Slots
 from dispatcher.models.control import ModelControl
 from dispatcher.models.listing import ModelListing
+from dispatcher.rollout.plan import Plan
 from dispatcher.rollout.rollouts import Rollouts
 from dispatcher.settings import Settings
 from dispatcher.status.status import Readiness
@@ -145,12 +146,13 @@ def management_routes(  # noqa: C901  small functions that share them
 def add_rollout_routes(routes: Blueprint, rollouts: Rollouts, follow: Callable[[], None]) -> None:
     """Add the routes that show and change what is tried beside a model."""
 
-    def answer(model: str, change: Callable[[str], object] = lambda _: None) -> Response:
+    def answer(model: str, how: Callable[[Plan], Plan | None] | None = None) -> Response:
         follow()
         rollouts.news.follow()
         g.record.modelname = name = rollouts.name(model)
         g.record.known = True
-        change(name)
+        if how:
+            rollouts.change(name, how)
         return json_response(rollouts.document(name))
 
     @routes.get("/models/<model>/rollout")
@@ -162,25 +164,22 @@ def add_rollout_routes(routes: Blueprint, rollouts: Rollouts, follow: Callable[[
     def change_rollout(model: str) -> Response:
         """Change what is tried beside a model, in all web workers."""
         given = parse_object(request.get_data(), hint=ROLLOUT_EXPECTED)
-        now = time.time()
-        return answer(model, lambda name: rollouts.change(name, lambda p: p.changed(given, now)))
+        return answer(model, lambda plan: plan.changed(given, time.time()))
 
     @routes.delete("/models/<model>/rollout")
     def forget_rollout(model: str) -> Response:
         """Have the model's dispatch.toml count again."""
-        return answer(model, rollouts.forget)
+        return answer(model, lambda _: None)
 
     @routes.post("/models/<model>/rollout/promote")
     def promote_canary(model: str) -> Response:
         """Make the canary the stable version."""
-        now = time.time()
-        return answer(model, lambda name: rollouts.change(name, lambda p: p.promoted(now)))
+        return answer(model, lambda plan: plan.promoted(time.time()))
 
     @routes.post("/models/<model>/rollout/back")
     def send_canary_back(model: str) -> Response:
         """Give the canary no further request."""
-        why = f"POST /models/{model}/rollout/back"
-        return answer(model, lambda name: rollouts.change(name, lambda p: p.fallen_back(why)))
+        return answer(model, lambda plan: plan.fallen_back(request.path))
 
 
 def ready_or_not(readiness: Readiness) -> Response:

@@ -152,7 +152,7 @@ def test_what_is_promoted_or_taken_away_does_not_come_by_itself(tmp_path: Path) 
     assert side.choose() == Choice("", "2", STABLE)
     with pytest.raises(BadBody, match="the stable one already"):
         side.put(CANARY_2)
-    side.rollouts.forget("m")
+    side.rollouts.change("m", lambda _: None)
     assert side.choose() == NO_CHOICE
     assert side.server.pinned == {}
     with pytest.raises(UnknownModel):
@@ -183,7 +183,7 @@ def test_a_file_says_it_too_and_its_mistake_disables_nothing(
     assert side.choose() == Choice("", "2", CANARY)
     side.put({"canary": None})
     assert side.choose() == Choice("", "1", STABLE), "a route goes before the file"
-    side.rollouts.forget("m")
+    side.rollouts.change("m", lambda _: None)
     assert side.choose() == Choice("", "2", CANARY)
     wrong = Side(tmp_path / "b", TWO, toml="shadow = {version = 2, share = 1.5}")
     assert wrong.choose() == Choice("", "1", STABLE), "it is not the latest for all"
