@@ -227,6 +227,19 @@ def test_answers_of_each_form_are_compared(
     assert judge(read_line(one, "file"), was.encode(), answer).verdict == verdict
 
 
+def test_answers_of_several_models_are_each_compared_by_its_family() -> None:
+    one = read_line(line({}, 1, "net,yolo", "classes,objects"), "file")
+    was = {"net": {"result": ["0.9:0:a", "0.1:1:b"]}, "yolo": {"result": [CAT]}}
+    now = {**was, "net": {"result": ["0.89:0:a", "0.11:1:b"]}}
+    was_in_list, in_list = (
+        [{"modelname": name, **item} for name, item in side.items()] for side in (was, now)
+    )
+    for expected, got in ((was, now), (was_in_list, in_list)):
+        answer = ReplayedAnswer(200, JSON, json.dumps({"results": got}).encode(), 1.0)
+        found = judge(one, json.dumps({"results": expected}).encode(), answer)
+        assert (found.verdict, found.place) == ("close", 0), found.words
+
+
 def test_lines_that_cannot_be_replayed_are_counted_and_the_others_are(
     server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

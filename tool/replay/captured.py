@@ -15,7 +15,6 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 from urllib.parse import quote
 
-from clients.tensors.agreement import KINDS
 from container.trouble import Trouble
 from dispatcher.s3.client import S3, Location
 from tool.engines.offline import settings_here
@@ -36,7 +35,7 @@ class CapturedLine:
     at: float  # when it came, in seconds since 1970
     request_id: str
     model: str
-    kind: str  # how answers are compared: one of `clients.tensors.agreement.KINDS`
+    kinds: Mapping[str, str]  # how answers are compared, by model: see `clients.tensors.agreement`
     confidence: float  # the least score of an object that was answered
     status: int
     ms: float  # in the model and its client, without waiting for a slot; 0 where it is unknown
@@ -119,14 +118,14 @@ def read_line(document: Any, file: str) -> CapturedLine:
     data, event, own = (document[name] for name in ("captureData", "eventMetadata", "dispatcher"))
     sent, answered = data["endpointInput"], data["endpointOutput"]
     headers = {"Content-Type": sent["observedContentType"], "X-Request-Id": event["eventId"]}
-    files, kind, query = own.get("files", ()), own.get("compared_as"), own.get("query")
+    files, model, query = own.get("files", ()), own.get("model", "-"), own.get("query")
     if any(name.startswith("/") or ".." in name for name in files):
         raise ValueError("files elsewhere")
     return CapturedLine(
         at=datetime.fromisoformat(event["inferenceTime"]).timestamp(),
         request_id=event["eventId"],
-        model=own.get("model", "-"),
-        kind=kind if kind in KINDS else "values",
+        model=model,
+        kinds=dict(zip(model.split(","), own.get("compared_as", "").split(","), strict=False)),
         confidence=float(own.get("parameters", {}).get("confidence", 0)),
         status=int(own["status"]),
         ms=own_time(own.get("phases_ms", {})),

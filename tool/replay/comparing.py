@@ -19,6 +19,7 @@ from tool.replay.captured import CapturedLine, parse_json
 
 ERROR = "error"
 NPY = "application/x-npy"
+FORMS = {NPY: "values", "image/png": "pictures", "image/jpeg": "pictures"}  # whatever the model is
 FIRST_ERROR = 400
 MOST_ERROR = 300  # bytes of an error that are shown
 # Fields of an answer that say who answered, and when.
@@ -57,15 +58,18 @@ def judge(line: CapturedLine, expected: bytes, answer: ReplayedAnswer) -> Replay
     if len(one) != len(other):
         words = f"there are {len(other)} results, not {len(one)}"
         return ReplayedRequest(line, answer, "different", words, results=(one, other))
-    kind = "pictures" if line.answer_type.startswith("image/") else line.kind
-    if line.answer_type == NPY:
-        kind = "values"
-    pairs = list(zip(one, other, strict=True)) or [("", "")]
-    found = [compare(kind, *pair, confidence=line.confidence) for pair in pairs]
+    by_form = FORMS.get(line.answer_type.partition(";")[0])
+    kind = by_form or line.kinds.get(line.model, "values")
+    pairs = list(zip(one, other, strict=True)) or [(("", ""), ("", ""))]
+    found = [
+        compare(line.kinds.get(name, kind), first, second, confidence=line.confidence)
+        for (name, first), (_, second) in pairs
+    ]
     worst = worst_of(found)
     place = found.index(worst)
+    results = pairs[place][0][1], pairs[place][1][1]
     return ReplayedRequest(
-        line, answer, worst.verdict, worst.worst, worst.difference, pairs[place], place
+        line, answer, worst.verdict, worst.worst, worst.difference, results, place
     )
 
 
@@ -95,15 +99,17 @@ def read_cell(text: str) -> float | str:
         return text
 
 
-def results_of(document: Any, *, several: bool) -> Sequence[Any]:
-    """Return the results in an answer, each as its model's client has made it."""
+def results_of(document: Any, *, several: bool, name: str = "") -> Sequence[tuple[str, Any]]:
+    """Return the results in an answer, each as its model's client has made it, with its model."""
     if not isinstance(document, Mapping):
-        return [document]
+        return [(name, document)]
+    name = name or str(document.get("modelname", ""))
     if "result" in document:
         result = document["result"]
-        return result if several and isinstance(result, list) else [result]
+        each = result if several and isinstance(result, list) else [result]
+        return [(name, one) for one in each]
     items = document.get("results")
     if isinstance(items, Mapping | list):
-        items = items.values() if isinstance(items, Mapping) else items
-        return [one for item in items for one in results_of(item, several=False)]
-    return [{name: value for name, value in document.items() if name not in ABOUT}]
+        named = items.items() if isinstance(items, Mapping) else (("", item) for item in items)
+        return [one for name, item in named for one in results_of(item, several=False, name=name)]
+    return [(name, {key: value for key, value in document.items() if key not in ABOUT})]
