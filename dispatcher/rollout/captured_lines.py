@@ -66,6 +66,7 @@ class CapturedLines:
         ]
         choice, known = record.choice, record.known and len(record.models) == 1
         answers = choice.model or "".join(record.models), choice.version or record.version
+        kinds = [self.describe(name, "").get("compared_as", "") for name in record.models]
         seconds = {"queue": record.queue, "s3": record.s3, "total": record.total}
         seconds |= dict(record.timings.seconds) if record.timings else {}
         metadata = {
@@ -79,6 +80,7 @@ class CapturedLines:
             "asked_version": record.version,
             "choice": choice.of,
             "answered_by": choice.model,
+            "compared_as": ",".join(kinds),
             **(self.describe(*answers) if known else {}),
             "path": record.path,
             "query": query,

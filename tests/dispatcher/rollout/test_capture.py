@@ -308,6 +308,15 @@ def test_the_queue_is_bounded(start: Callable[..., Site], monkeypatch: pytest.Mo
     assert len(site.lines()) == 3
 
 
+def test_the_measure_of_each_of_several_models_is_said(start: Callable[..., Site]) -> None:
+    site = start()
+    body = {"modelname": ["letters", "colour"], "payload": {"img": IMG, "text": "a"}}
+    assert site.ask("/invocations", body).status_code == 200
+    ours = site.lines()[0]["dispatcher"]
+    measures = dict(zip(ours["model"].split(","), ours["compared_as"].split(","), strict=True))
+    assert measures == {"letters": "values", "colour": "vectors"}
+
+
 def test_what_a_canary_answers_is_said(start: Callable[..., Site]) -> None:
     """In the record; tests of rollouts see that it is there."""
     site = start()
