@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from clients.base import FORMAT, Parameter, Payload
 from clients.families.base.dispatch_toml import FLAG, key, labels_key
-from clients.families.base.family import show_spec
 from clients.families.base.picture_input import (
     CutKeys,
     PicturePlan,
@@ -45,8 +44,8 @@ class Classification(ResizingFamily[ClassificationKeys]):
     def fit(self, signature: Signature) -> PicturePlan:
         plan, output, sizes = cut_plan(self, signature)
         if sum(size not in (1, -1) for size in sizes) > 1:
-            raise self.misfit(f"{show_spec(output)} has no score per class")
-        self.count_labels(max(sizes, default=-1), show_spec(output))
+            raise self.misfit(f"{output} has no score per class")
+        self.count_labels(max(sizes, default=-1), str(output))
         return plan
 
     def inference_batch(self, payloads: Sequence[Payload]) -> list[Any]:

@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from clients.base import Environment, Parameter, Payload
 from clients.families.base.dispatch_toml import COUNT, FLAG, INSIDE, TENSOR, key, one_of
-from clients.families.base.family import show_spec
 from clients.families.base.picture_input import (
     PictureFamily,
     PictureInput,
@@ -70,7 +69,7 @@ class Ctc(PictureFamily[CtcKeys, TensorPlan]):
         taken = self.read_input(signature)
         output = self.tensor(signature.outputs, "output")
         if output.datatype not in ("FP32", "FP16", "FP64"):
-            raise self.misfit(f"{show_spec(output)} has no scores")
+            raise self.misfit(f"{output} has no scores")
         height, own = self.keys.height or taken.height, taken.height
         if height == -1:
             what = f"is missing, and `{taken.name}` takes any height"

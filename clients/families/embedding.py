@@ -12,7 +12,6 @@ import numpy.typing as npt
 from clients.base import Parameter, Payload
 from clients.errors import BadParameter, BadPayload
 from clients.families.base.dispatch_toml import COUNTS, FLAG, key, one_of
-from clients.families.base.family import show_spec
 from clients.families.base.text_input import TextFamily, TextKeys
 from clients.families.base.vectors import as_vectors, normalise
 from clients.tensors.quoting import brief
@@ -66,19 +65,17 @@ class Embedding(TextFamily[EmbeddingKeys]):
     def check_output(self, spec: TensorSpec, sizes: tuple[int, ...]) -> None:
         pooled = self.keys.pooling == "none"
         if len(sizes) not in (1, 2):
-            raise self.misfit(f"{show_spec(spec)} has no vector per token or text")
+            raise self.misfit(f"{spec} has no vector per token or text")
         if pooled != (len(sizes) == 1):
             raise self.mistake(
                 "pooling",
-                f'is "{self.keys.pooling}", but {show_spec(spec)} has one vector per '
+                f'is "{self.keys.pooling}", but {spec} has one vector per '
                 f"{'token' if pooled else 'text'}",
                 'write "mean"' if pooled else 'write "none"',
             )
         if (longest := max(self.keys.matryoshka, default=0)) > sizes[-1] > 0:
             fix = "write lengths below that"
-            raise self.mistake(
-                "matryoshka", f"has {longest}, but {show_spec(spec)} is shorter", fix
-            )
+            raise self.mistake("matryoshka", f"has {longest}, but {spec} is shorter", fix)
 
     def texts(self, payloads: Sequence[Payload]) -> list[Any]:
         longest = self.fitted().longest

@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from clients.base import FORMAT, Environment, Parameter, Payload
 from clients.errors import BadPayload
-from clients.families.base.family import show_spec
 from clients.families.base.text_input import TextFamily, TextKeys
 from clients.tensors.scores import likeliest
 from clients.triton.server import TensorSpec
@@ -53,8 +52,7 @@ class FillMask(TextFamily[TextKeys]):
             words = self.tokenizer.backend.get_vocab()
             word = max(words, key=words.__getitem__)
             raise self.not_loaded(
-                f"whose token {words[word]} is `{word}`, but {show_spec(spec)} has "
-                f"{sizes[1]} words",
+                f"whose token {words[word]} is `{word}`, but {spec} has {sizes[1]} words",
                 "put the files of the model's own tokenizer there, or, where these are vectors, no "
                 'scores of words, write `family = "embedding"`',
             )

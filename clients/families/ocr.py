@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from clients.base import Environment, Parameter, Payload
 from clients.families.base.dispatch_toml import COUNT, MODEL, TENSOR, key
-from clients.families.base.family import show_spec
 from clients.families.base.picture_input import PictureFamily, PictureKeys, TensorPlan
 from clients.images.boxes import not_this_head
 from clients.images.drawing import draw_objects
@@ -114,7 +113,7 @@ class Ocr(PictureFamily[OcrKeys, TensorPlan]):
         output = self.tensor(signature.outputs, "output")
         sizes = taken.rest_of(output)
         if len(sizes) != 3 or sizes[0] not in (1, -1):
-            raise self.misfit(f"{show_spec(output)} has no likelihood for each pixel")
+            raise self.misfit(f"{output} has no likelihood for each pixel")
         return TensorPlan(taken, output.name)
 
     def inference_batch(self, payloads: Sequence[Payload]) -> list[Any]:

@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from clients.base import Payload
 from clients.families.base.dispatch_toml import FLAG, key, one_of
-from clients.families.base.family import show_spec
 from clients.families.base.picture_input import (
     CutKeys,
     PicturePlan,
@@ -43,12 +42,12 @@ class PictureEmbedding(ResizingFamily[PictureEmbeddingKeys]):
     def fit(self, signature: Signature) -> PicturePlan:
         plan, spec, sizes = cut_plan(self, signature)
         if not 1 <= len(sizes) <= 3:
-            raise self.misfit(f"{show_spec(spec)} has no vector per picture or part of one")
+            raise self.misfit(f"{spec} has no vector per picture or part of one")
         parts = sum(size != 1 for size in sizes) > 1
         if parts != (self.keys.pooling != "none"):
             raise self.mistake(
                 "pooling",
-                f'is "{self.keys.pooling}", but {show_spec(spec)} has one vector per '
+                f'is "{self.keys.pooling}", but {spec} has one vector per '
                 f"{'part of the picture' if parts else 'picture'}",
                 'write "first" or "mean"' if parts else 'write "none"',
             )

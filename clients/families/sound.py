@@ -24,7 +24,7 @@ from clients.families.base.dispatch_toml import (
     key,
     labels_key,
 )
-from clients.families.base.family import Family, show_spec
+from clients.families.base.family import Family
 from clients.sound.decoding import EXAMPLE, Samples
 from clients.sound.segments import SegmentLimits, find_segments
 from clients.tensors.scores import best, likeliest, sigmoid
@@ -105,11 +105,11 @@ class Sound(Family[SoundKeys, SoundPlan]):
         taken = self.tensor([one for one in left if one.datatype in FLOATS] or left, "input")
         if strange := [one for one in left if one != taken]:
             fix = 'write it into `state = {name = "output"}`, or into `constants`'
-            raise self.mistake("input", f"leaves {show_spec(strange[0])} without numbers", fix)
+            raise self.mistake("input", f"leaves {strange[0]} without numbers", fix)
         window, sizes = self.sizes(taken)
         at_once = self.keys.windows or (1 if self.state else self.max_batch_size)
         if at_once > 1 and taken.shape[:1] != (-1,):
-            what = f"is {at_once}, but {show_spec(taken)} takes one"
+            what = f"is {at_once}, but {taken} takes one"
             raise self.mistake("windows", what, "leave it out")
         inputs, outputs = ([one.name for one in s] for s in (signature.inputs, signature.outputs))
         for name, following in self.state.items():
@@ -135,12 +135,12 @@ class Sound(Family[SoundKeys, SoundPlan]):
         rest = taken.shape[1:] or taken.shape
         fixed = math.prod(size for size in rest if size != -1)
         if taken.datatype not in FLOATS or rest.count(-1) > 1 or (rest.count(-1) and fixed > 1):
-            raise self.misfit(f"{show_spec(taken)} takes no windows of samples")
+            raise self.misfit(f"{taken} takes no windows of samples")
         if -1 not in rest and self.keys.window not in (None, fixed):
-            what = f"is {self.keys.window}, but {show_spec(taken)} takes {fixed}"
+            what = f"is {self.keys.window}, but {taken} takes {fixed}"
             raise self.mistake("window", what, "leave it out")
         if not (window := self.keys.window or (0 if -1 in rest else fixed)):
-            what = f"is missing, and {show_spec(taken)} takes any number of samples"
+            what = f"is missing, and {taken} takes any number of samples"
             raise self.mistake("window", what, "write one, such as 512")
         return window, tuple(window if size == -1 else size for size in rest)
 

@@ -20,7 +20,7 @@ from clients.families.base.dispatch_toml import (
     key,
     labels_key,
 )
-from clients.families.base.family import Family, show_spec
+from clients.families.base.family import Family
 from clients.families.base.row_input import (
     FLOATS,
     TEXT,
@@ -120,7 +120,7 @@ class Table(RowClient, Family[RowKeys, AnswerPlan]):
         found = [one for one in outputs if one.datatype in FLOATS and is_row(one)]
         if not found or not (label or self.labels or self.keys.softmax):
             return AnswerPlan(plan, label, "", "")
-        self.count_labels(found[0].shape[1], show_spec(found[0]))
+        self.count_labels(found[0].shape[1], str(found[0]))
         sure = not label or self.keys.softmax or "prob" in found[0].name.lower()
         name = "probabilities" if sure else found[0].name
         return AnswerPlan(plan, label, found[0].name, name)

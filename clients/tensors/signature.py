@@ -180,4 +180,4 @@ def noise(signature: Signature) -> dict[str, Array]:
 
 
 def describe_tensors(specs: Sequence[TensorSpec]) -> str:
-    return ", ".join(f"`{spec.name}` {spec.datatype} {list(spec.shape)}" for spec in specs)
+    return ", ".join(map(str, specs))

@@ -139,6 +139,9 @@ class TensorSpec:
     shape: tuple[int, ...]
     optional: bool = False  # whether it may be left out
 
+    def __str__(self) -> str:
+        return f"`{self.name}` {self.datatype} {list(self.shape)}"
+
     @property
     def is_file(self) -> bool:
         """Whether an item may be an encoded file: it is BYTES, or UINT8 of any length."""

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from clients.families.base.family import Family, show_spec
+from clients.families.base.family import Family
 from clients.families.base.picture_input import PictureInput
 from clients.images.boxes import Array, Head, OutputLayout, grid_priors, is_turned
+from clients.tensors.signature import describe_tensors
 from clients.triton.server import Signature, TensorSpec
 
 BEHIND = ("keypoints", "rotated", "extra_columns")  # the keys for what is behind a box's classes
@@ -56,8 +57,7 @@ def fit_detector(
         return DetectorPlan(taken, outputs, head, counted=True, turned=False, points=points)
     tables = [one for one in signature.outputs if rank_of(one) == 2]
     if not tables:
-        there = ", ".join(map(show_spec, signature.outputs))
-        raise family.misfit(f"{there} is no table of boxes")
+        raise family.misfit(f"{describe_tensors(signature.outputs)} is no table of boxes")
     output = family.tensor(tables, "output")
     maps = [(taken.rest_of(one)[0], one.name) for one in signature.outputs if rank_of(one) == 3]
     masks, prototypes = max(maps, default=(0, ""))
@@ -100,10 +100,9 @@ def outputs_of_parts(
     for count in layout_parts(len(family.labels)):
         match = next((one for one in left if numbers(one) in (count, -1)), None)
         if match is None:
-            there = ", ".join(map(show_spec, signature.outputs))
             raise family.misfit(
-                f"of {there} none has {count} numbers for {layout.box}, as `labels` has "
-                f"{len(family.labels)} lines"
+                f"of {describe_tensors(signature.outputs)} none has {count} numbers for "
+                f"{layout.box}, as `labels` has {len(family.labels)} lines"
             )
         left.remove(match)
         found.append(match)
@@ -151,7 +150,7 @@ def count_behind(
         raise family.mistake(
             "output_layout",
             f'is "{keys.output_layout}", where a box is {layout.box}: {wanted + extra} numbers, as '
-            f"`labels` has {lines} lines; but {show_spec(plan.outputs[0])} has {count}",
+            f"`labels` has {lines} lines; but {plan.outputs[0]} has {count}",
             "write another one, give `labels` a line for each class, or say what is behind the "
             "classes: `keypoints` of a pose, `rotated` for boxes with an angle (OBB), or "
             "`extra_columns`",

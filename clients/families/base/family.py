@@ -157,7 +157,7 @@ class Family(Client, Generic[K, P]):
         for spec in specs:
             if spec.name == wanted or (not wanted and len(specs) == 1):
                 if spec.datatype == "BYTES":
-                    raise self.misfit(f"{show_spec(spec)} has no numbers")
+                    raise self.misfit(f"{spec} has no numbers")
                 return spec
         what = f'is "{wanted}"' if wanted else "is missing"
         there = ", ".join(f'"{spec.name}"' for spec in specs) or "none"
@@ -237,10 +237,6 @@ def label_files(folder: Path, output: str) -> list[str]:
         if not output or one.text("name") == output
     ]
     return list(dict.fromkeys(filter(None, files)))
-
-
-def show_spec(spec: TensorSpec) -> str:
-    return f"`{spec.name}` {spec.datatype} {list(spec.shape)}"
 
 
 def names() -> list[str]:

@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from clients.base import Environment, Payload
 from clients.families.base.dispatch_toml import SIZE, key
-from clients.families.base.family import show_spec
 from clients.families.base.picture_input import (
     CHANNELS_AT,
     PictureInput,
@@ -51,9 +50,9 @@ class MaskFamily(ResizingFamily[M]):
         taken, output = self.read_input(signature), self.tensor(signature.outputs, "output")
         sizes = taken.rest_of(output)
         if len(sizes) not in (2, 3):
-            raise self.misfit(f"{show_spec(output)} has no number for each pixel")
+            raise self.misfit(f"{output} has no number for each pixel")
         channels = sizes[CHANNELS_AT[taken.layout]] if len(sizes) == 3 else 1
-        self.check_channels(channels, show_spec(output))
+        self.check_channels(channels, str(output))
         size = self.size_of(taken)
         return PicturePlan(taken, output.name, size, size)
 

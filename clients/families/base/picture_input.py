@@ -21,7 +21,7 @@ from clients.families.base.dispatch_toml import (
     key,
     one_of,
 )
-from clients.families.base.family import Family, show_spec
+from clients.families.base.family import Family
 from clients.images.pictures import EXAMPLE, Picture
 from clients.images.resizing import FILTERS, FITS, Letterbox, planes, resized
 from clients.triton.server import Signature, TensorSpec
@@ -211,21 +211,19 @@ class PictureFamily(Family[Q, P]):
         specs = [one for one in signature.inputs if not one.optional]
         spec, layout, taken = self.tensor(specs, "input"), self.keys.layout, self.taken
         if spec.datatype not in DTYPES or not 3 <= len(spec.shape) <= 4:
-            raise self.misfit(f"{show_spec(spec)} takes no pictures")
+            raise self.misfit(f"{spec} takes no pictures")
         if signature.max_batch_size == 0 and len(spec.shape) == 4 and spec.shape[0] not in (1, -1):
-            raise self.misfit(f"{show_spec(spec)} takes {spec.shape[0]} pictures, never one")
+            raise self.misfit(f"{spec} takes {spec.shape[0]} pictures, never one")
         sizes = spec.shape[-3:]
         channels = sizes[CHANNELS_AT[layout]]
         if len(spec.shape) == 3 and (signature.max_batch_size or channels == -1):
-            raise self.misfit(f"{show_spec(spec)} has no axis for the channels")
+            raise self.misfit(f"{spec} has no axis for the channels")
         if channels not in (*taken, -1):
             other = next((one for one, at in CHANNELS_AT.items() if sizes[at] in taken), "")
             if other:
-                raise self.mistake(
-                    "layout", f'is "{layout}", but it is {show_spec(spec)}', f'write "{other}"'
-                )
+                raise self.mistake("layout", f'is "{layout}", but it is {spec}', f'write "{other}"')
             wanted = " or ".join("three channels" if one == 3 else "one" for one in taken)
-            raise self.misfit(f"{show_spec(spec)} has not {wanted}, in the layout {layout}")
+            raise self.misfit(f"{spec} has not {wanted}, in the layout {layout}")
         height, width = sizes[1:] if layout == "NCHW" else sizes[:2]
         found = PictureInput(
             spec.name,

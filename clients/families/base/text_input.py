@@ -12,7 +12,7 @@ import numpy.typing as npt
 from clients.base import Environment, Payload
 from clients.errors import BadPayload, ClientDisabled, InferenceError, TensorsRefused
 from clients.families.base.dispatch_toml import COUNT, FLAG, INSIDE, TENSOR, Keys, key
-from clients.families.base.family import Family, show_spec
+from clients.families.base.family import Family
 from clients.text.tokenizer import TokenizerNotReadable, load_tokenizer
 from clients.triton.server import (
     NO_HINTS,
@@ -111,11 +111,11 @@ class TextFamily(Family[K, TextPlan]):
         known = [spec for spec in signature.inputs if spec.name in PARTS]
         strange = [s for s in signature.inputs if s not in known and not s.optional]
         if strange or not known or not all(spec.datatype in DTYPES for spec in known):
-            wrong = show_spec((strange or known or [TensorSpec("no input", "", ())])[0])
+            wrong = str((strange or known or [TensorSpec("no input", "", ())])[0])
             raise self.misfit(f"{wrong} is none of {', '.join(PARTS)} of INT64 or INT32")
         sizes = known[0].shape[-1:]
         if sizes == () or len(known[0].shape) > 2:
-            raise self.misfit(f"{show_spec(known[0])} takes no token ids")
+            raise self.misfit(f"{known[0]} takes no token ids")
         for spec in known:
             self.check_sizes(spec, known[0])
         outputs = self.wanted(signature.outputs)
@@ -127,13 +127,13 @@ class TextFamily(Family[K, TextPlan]):
         if self.keys.max_tokens and 0 < length < self.keys.max_tokens:
             raise self.mistake(
                 "max_tokens",
-                f"is {longest}, but {show_spec(known[0])} takes {length}",
+                f"is {longest}, but {known[0]} takes {length}",
                 f"write {length}, or leave it out",
             )
         longest = min(longest, length or longest)
         if length and self.tokenizer.padding is None and MASK not in [one.name for one in known]:
             raise self.not_loaded(
-                f"which has no padding token, but {show_spec(known[0])} takes {length} tokens",
+                f"which has no padding token, but {known[0]} takes {length} tokens",
                 'name it in its tokenizer_config.json, such as "pad_token": "<pad>"',
             )
         alike = single or length or not signature.shares_runs
@@ -164,9 +164,9 @@ class TextFamily(Family[K, TextPlan]):
     def check_sizes(self, spec: TensorSpec, first: TensorSpec) -> None:
         """Raise ClientDisabled if an input is unlike the first, or takes no single text."""
         if len(spec.shape) != len(first.shape) or spec.shape[-1] not in (-1, first.shape[-1]):
-            raise self.misfit(f"{show_spec(spec)} is of another shape than {show_spec(first)}")
+            raise self.misfit(f"{spec} is of another shape than {first}")
         if spec.shape[:-1] not in ((), (-1,), (1,)):
-            raise self.misfit(f"{show_spec(spec)} takes {spec.shape[0]} texts, never one")
+            raise self.misfit(f"{spec} takes {spec.shape[0]} texts, never one")
 
     def check_tensors(self, inputs: Tensors) -> None:
         """Refuse tensors longer than any text, for which Triton would take much memory."""
@@ -194,8 +194,8 @@ class TextFamily(Family[K, TextPlan]):
         """Raise ClientDisabled if the family cannot read the output, of these sizes for a text."""
         axes, has = self.answered_with
         if len(sizes) != axes:
-            raise self.misfit(f"{show_spec(spec)} has no {has}")
-        self.count_labels(sizes[-1], show_spec(spec))
+            raise self.misfit(f"{spec} has no {has}")
+        self.count_labels(sizes[-1], str(spec))
 
     def encoded(
         self, text: str, longest: int, second: str | None = None, what: str = "`text`"
