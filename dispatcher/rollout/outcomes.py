@@ -35,9 +35,7 @@ from dispatcher.telemetry.telemetry import Metrics
 log = logging.getLogger(__name__)
 
 SUFFIX, OLDER = ".outcomes", ".outcomes.1"
-MOST_BYTES = (
-    2**19
-)  # of a file, from which on it becomes the older one: a full disk has room for that
+MOST_BYTES = 2**19  # of a file; a longer one is put aside, for which a full disk has room
 MOST_KEPT = 10_000  # outcomes in memory: of a model, and still to be written
 GRACE_S = 2.0  # after its deadline, in which a client may still end by itself
 LONG_S = 2.0  # after so long, and each time after twice as long, it is noted that a call still runs
@@ -158,7 +156,7 @@ class Outcomes:
 
 @dataclass(eq=False, slots=True)
 class Call:
-    """A call of a model with a rollout, which is noted once."""
+    """A call of a model with a rollout, whose end is noted once."""
 
     trial: Trial
     deadline: float
@@ -235,9 +233,8 @@ class Answers:
 
     count: int = 0
     failed: int = 0
-    times: list[float] = field(
-        default_factory=list
-    )  # of those that were answered 200, or still run, in ms
+    # Milliseconds of those that were answered 200, or still run
+    times: list[float] = field(default_factory=list)
 
     def add(self, outcome: Outcome) -> None:
         """Count an outcome."""

@@ -10,7 +10,6 @@ import json
 import re
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -62,7 +61,7 @@ class Shadows:
     cores: int  # of this worker
     timeout: float  # seconds that a call may take
     clock: Callable[[], float] = time.monotonic
-    _waiting: deque[ShadowCall] = field(default_factory=deque)
+    _waiting: list[ShadowCall] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _some: threading.Event = field(default_factory=threading.Event)
 
@@ -89,12 +88,13 @@ class Shadows:
 
     def step(self) -> bool:
         """Drop the calls that waited too long, and run the next one; return whether one ran."""
-        now, is_quiet = self.clock(), self.is_quiet()
+        now, calls = self.clock(), self.admission.calls
+        is_quiet = self.admission.is_free() and len(calls.running) < self.cores
         with self._lock:
             late = [call for call in self._waiting if now > call.until]
             left = [call for call in self._waiting if now <= call.until]
             due = next((call for call in left if is_quiet and call.sent()), None)
-            self._waiting = deque(call for call in left if call is not due)
+            self._waiting = [call for call in left if call is not due]
             if not self._waiting:
                 self._some.clear()
         for call in late:
@@ -102,10 +102,6 @@ class Shadows:
         if due:
             self._run(due)
         return due is not None
-
-    def is_quiet(self) -> bool:
-        """Whether no caller waits, and a core is idle as far as this worker knows."""
-        return self.admission.is_free() and len(self.admission.calls.running) < self.cores
 
     def _run(self, call: ShadowCall) -> None:
         deadline = time.monotonic() + self.timeout
