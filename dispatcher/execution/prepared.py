@@ -400,8 +400,7 @@ def begin_trial(
         again = replace(as_shadow, payloads=payloads)
 
         def ask(deadline: float) -> Any:
-            other = prepare(replace(lookup, rollouts=None), again, metadata, deadline)
-            return other.body(other.result())
+            return prepare(replace(lookup, rollouts=None), again, metadata, deadline).result()
 
         call = ShadowCall(
             name,
@@ -409,12 +408,11 @@ def begin_trial(
             request_id,
             client.compared_as,
             prepared.request.parameters.get("confidence", 0.0),
-            is_list=asked.is_list,
-            # (Nothing else of the request is kept.)
-            expected=partial(replace(prepared, model_request=again, payloads=[]).body, answer),
-            ask=ask,
-            sent=metadata.sent,
-            size=measure(payloads, answer),
+            asked.is_list,
+            answer,
+            ask,
+            metadata.sent,
+            measure(payloads, answer),
         )
         shadows.put(call)
 

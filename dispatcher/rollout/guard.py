@@ -11,7 +11,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from dispatcher.background import start_rounds
-from dispatcher.rollout.outcomes import CLOSE, DIFFERENT, ERROR, SAME, Outcome, Outcomes, Window
+from dispatcher.rollout.outcomes import (
+    CLOSE,
+    DIFFERENT,
+    ERROR,
+    LONG_S,
+    SAME,
+    Outcome,
+    Outcomes,
+    Window,
+)
 from dispatcher.rollout.plan import CANARY, STABLE, Canary, Plan
 from dispatcher.rollout.rollouts import Rollouts
 
@@ -20,6 +29,7 @@ LOOK_S = 0.5
 LEAST, LEAST_SLOW = 3, 5
 LEAST_STABLE = 20  # answers of the stable version, from which its p99 says something
 TIMES_STABLE = 2.0  # the p99 of the stable version, where no limit is set
+STUCK_TIMES = 10.0  # the limit: what takes so long may hang, and few callers are left to show it
 SLOW_SHARE = 0.01  # which a 99th percentile leaves
 
 
@@ -60,7 +70,8 @@ def find_slow(canary: Canary, window: Window) -> str:
         limit, whose = TIMES_STABLE * p99, f"{TIMES_STABLE:g} times the stable version's p99"
         usual += sum(ms > limit for ms in stable.times) / len(stable.times)
     slow = sum(ms > limit for ms in tried.times)
-    if slow < LEAST_SLOW or slow <= usual * len(tried.times):
+    stuck = sum(ms > max(STUCK_TIMES * limit, 1000 * LONG_S) for ms in tried.times)
+    if (slow < LEAST_SLOW and stuck < LEAST) or slow <= usual * len(tried.times):
         return ""
     return f"{slow} of its {len(tried.times)} answers took more than {limit:.4g} ms ({whose})"
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clients.errors import InferenceError
-from clients.tensors.agreement import Agreement, compare, worst_of
+from clients.tensors.agreement import Agreement, compare, tensors, worst_of
 from clients.tensors.client import TensorResult
 from dispatcher.background import start_rounds
 from dispatcher.codecs.responses import encode
@@ -45,8 +45,8 @@ class ShadowCall:
     compared_as: str
     confidence: float  # the least score of an object
     is_list: bool  # whether the answer has a result for each payload
-    expected: Callable[[], Any]  # the body that the caller got
-    ask: Callable[[float], Any]  # the shadow, until a deadline; returns its body
+    answer: Any  # what the model answered
+    ask: Callable[[float], Any]  # the shadow, until a deadline
     sent: Callable[[], bool]  # whether the caller has the answer
     size: int  # bytes that the payloads and the answer take, about
     until: float = 0.0  # when it has waited for too long
@@ -113,9 +113,9 @@ class Shadows:
         ms = 0.0
         try:
             with slot:
-                body = call.ask(deadline)
+                result = call.ask(deadline)
             ms = 1000 * (time.monotonic() - began)
-            agreement = compare_results(call, body)
+            agreement = compare_results(call, result)
             found, words = agreement.verdict, agreement.worst
             if call.compared_as in PRIVATE:
                 words = re.sub("""['"].*""", "…", words, flags=re.DOTALL)
@@ -131,17 +131,22 @@ class Shadows:
         self.outcomes.note(call.name, dropped)
 
 
-def compare_results(call: ShadowCall, body: Any) -> Agreement:
-    """Compare what a shadow answered with what the caller got, payload by payload.
+def compare_results(call: ShadowCall, got: Any) -> Agreement:
+    """Compare what a shadow answered with what the model did: its tensors, or as JSON has it.
 
     Raises NotJson: one of them cannot be sent.
     """
-    sides = (json.loads(encode(one)[0]) for one in (call.expected(), body))
-    results = [one.get("result", one) for one in sides]  # of plain tensors it is the body
-    pairs = zip(*results, strict=True) if call.is_list else [results]
-    return worst_of(
-        [compare(call.compared_as, *pair, confidence=call.confidence) for pair in pairs]
-    )
+    expected, found = call.answer, []
+    several = isinstance(expected, list) and isinstance(got, list) and len(expected) == len(got)
+    parts = call.is_list or (several and any(isinstance(one, TensorResult) for one in expected))
+    for pair in zip(expected, got, strict=True) if parts else [(expected, got)]:
+        one, other = pair
+        if isinstance(one, TensorResult) and isinstance(other, TensorResult):
+            found.append(tensors(one.outputs, other.outputs))
+        else:
+            sides = (json.loads(encode(side)[0]) for side in pair)
+            found.append(compare(call.compared_as, *sides, confidence=call.confidence))
+    return worst_of(found)
 
 
 def measure(*values: Any) -> int:

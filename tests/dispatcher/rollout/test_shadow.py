@@ -115,15 +115,17 @@ def test_a_canary_s_answer_and_a_sequence_have_no_shadow(tmp_path: Path) -> None
     assert not side.shadows.step()
 
 
-def call(name: str = "m", size: int = 1, ran: list[str] | None = None) -> ShadowCall:
+def call(
+    name: str = "m", size: int = 1, answer: Any = 1, got: Any = 1, ran: list[str] | None = None
+) -> ShadowCall:
     def ask(_: float) -> Any:
         if ran is not None:
             ran.append(name)
-        return {"result": 1}
+        return got
 
-    same = {"result": 1}
-    others = {"is_list": False, "expected": lambda: same, "ask": ask, "sent": lambda: True}
-    return ShadowCall(name, "version=2", "id", "values", 0.0, **others, size=size)
+    is_list = isinstance(answer, tuple)
+    by = "version=2", "id", "values", 0.0
+    return ShadowCall(name, *by, is_list, answer, ask, lambda: True, size)
 
 
 @pytest.fixture
@@ -184,17 +186,36 @@ def test_what_waits_is_bounded_by_count_and_bytes(side: Side) -> None:
     assert found(side).count("dropped") == 4
 
 
-def test_what_an_answer_says_is_shown_to_no_other_caller(side: Side) -> None:
-    one = call()
-    one.expected = lambda: {"result": "my secret"}
-    one.ask = lambda _: {"result": "another"}
-    side.shadows.put(one)
-    side.shadows.step()
+def out(*numbers: float, **fields: Any) -> TensorResult:
+    return TensorResult("m", "1", {"OUT": np.array(numbers, np.float32)}, **fields)
+
+
+@pytest.mark.parametrize(
+    ("answer", "got", "found", "words"),
+    [
+        # What an answer says is shown to no other caller.
+        ("my secret", "another", "different", "the result is …"),
+        # Tensors, also those that are sent in binary, and several of a decoupled model.
+        (out(1, 2), out(1, 2), "same", "`OUT` differs by 0 of its range"),
+        (out(1, 2, binary={"OUT": b"x"}), out(1, 9, binary={"OUT": b"x"}), "different", "7 of its"),
+        ([out(1, 2), out(1, 2)], [out(1, 2), out(1, 3)], "different", "1 of its range"),
+        ([out(1)], [out(1), out(1)], "error", "what JSON cannot represent"),
+        (out(1), {"OUT": 1}, "error", "what JSON cannot represent"),
+        ([1.0, float("nan")], [1.0, float("nan")], "same", ""),
+        ((1, "a"), (1, "b"), "different", "the result is …"),
+    ],
+)
+def test_answers_of_each_form_are_compared(
+    side: Side, answer: Any, got: Any, found: str, words: str
+) -> None:
+    side.shadows.put(call(answer=answer, got=got))
+    assert side.shadows.step()
     side.outcomes.write()
     (noted,) = side.outcomes.last("m")
-    assert (noted.found, noted.words) == ("different", "the result is …")
+    assert noted.found == found
+    assert words in noted.words
 
 
 def test_the_size_counts_texts_files_numbers_and_tensors() -> None:
-    tensors = TensorResult("m", "1", {"OUT": np.zeros(10, np.float32)})
-    assert measure([{"img": "x" * 100, "file": b"y" * 50, "n": [1, 2.0]}], tensors) == 206
+    payloads = [{"img": "x" * 100, "file": b"y" * 50, "n": [1, 2.0]}]
+    assert measure(payloads, out(*range(10))) == 206
