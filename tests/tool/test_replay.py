@@ -146,14 +146,14 @@ def test_a_reader_a_program_and_ci_see_which_limit_is_passed(
     assert replay(place, server, "--max-different", "0.7", "--junit", str(tmp_path / "j")) == 1
     shown = capsys.readouterr().out
     assert "net           4     1      0          3      0  10.0 → 20.0  10.0 → 20.0\n" in shown
-    assert "\nFAILED net: 0.75 different, --max-different is 0.7\n" in shown
+    assert "\nFAILED net: 75.0% of its answers differ, --max-different is 0.7\n" in shown
     (suite,) = ET.parse(tmp_path / "j").getroot()
     cases = {case.get("name"): [one.get("message") for one in case] for case in suite}
-    words = "0.75 different, --max-different is 0.7"
+    words = "75.0% of its answers differ, --max-different is 0.7"
     assert cases == {"different": [words], "errors": [], "slower": []}
     Replayed.answer = staticmethod(lambda path, document: (404, b'{"error":\n "no such model"}'))
     assert replay(place, server) == 1
-    words = '1 errors, --max-errors is 0; the first: 404: {"error": "no such model"}'
+    words = '100.0% of its requests failed, --max-errors is 0; the first: 404: {"error": "no such model"}'
     assert f"FAILED net: {words}\n" in capsys.readouterr().out
     Replayed.answer = staticmethod(lambda path, document: (200, {"result": 0}))
     assert replay(place, server, "--max-slower", "1.9") == 1

@@ -66,12 +66,13 @@ def run(options: argparse.Namespace) -> int:
         reasons = "; ".join(f"{count} {why}" for why, count in captured.skipped.items())
         of = f" of {options.model!r}" if options.model else ""
         raise Trouble(f"{options.place} has no request{of} to replay: {reasons or 'it is empty'}")
+    # (First what is there even where one of the files cannot be written.)
+    sys.stdout.write(f"{json.dumps(found, indent=2)}\n" if options.json else as_text(found))
     if options.html:
         page = write_page(report, captured, options.against)
         Path(options.html).write_text(page, encoding="utf-8")
     if options.junit:
         Path(options.junit).write_bytes(as_junit(found, limits))
-    sys.stdout.write(f"{json.dumps(found, indent=2)}\n" if options.json else as_text(found))
     return 1 if any(one["passed"] for one in found["models"].values()) else 0
 
 
@@ -94,7 +95,8 @@ def replay(options: argparse.Namespace, captured: CapturedRequests, report: Repl
         except (OSError, ValueError, InferenceError):
             return "have headers, or files beside their lines, that cannot be read"
 
-    for one in in_order(captured, ask, options.concurrency or (64 if pace else 4), pace):
+    threads = max(1, options.concurrency or (64 if pace else 4))
+    for one in in_order(captured, ask, threads, pace):
         if isinstance(one, str):
             captured.skipped[one] += 1
         else:

@@ -17,6 +17,11 @@ from tool.replay.comparing import ERROR, ReplayedRequest
 VERDICTS = ("same", "close", "different", ERROR)
 WORST = 10  # requests that are kept to be looked at
 SHOWN = 5  # of these in the text
+BEYOND = {
+    "different": "{:.1%} of its answers differ",
+    "errors": "{:.1%} of its requests failed",
+    "slower": "its p99 is {:.3g} times that before",
+}
 MOST_TIMES = 100_000  # of a model, the last ones
 
 
@@ -52,7 +57,8 @@ class ReplayTally:
             "p50_ms": p50,
             "p99_ms": p99,
             "passed": {
-                name: f"{one:.3g} {name}, --max-{name} is {limits[name]:g}{why.get(name, '')}"
+                name: f"{BEYOND[name].format(one)}, --max-{name} is {limits[name]:g}"
+                + why.get(name, "")
                 for name, one in found.items()
                 if one > limits[name]
             },
