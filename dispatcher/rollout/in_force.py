@@ -116,6 +116,7 @@ class VersionsInForce:
         which = f"version {one.version} of {model!r}" if one.version else f"the model {model!r}"
         states = {state.version: state.why for state in self._states if state.name == model}
         if said := states.get(one.version):
-            return f"{which} is not ready: {said}; then POST /load_model/{model}"
+            again = f"once all its versions can be loaded, POST /load_model/{model}"
+            return f"{which} is not ready: {said}; {again}"
         fix = f"put it there, {ALL}{model}" if one.version else f"POST /load_model/{model} loads it"
         return f"{which} is not ready: {fix}"

@@ -153,8 +153,8 @@ def test_a_reader_a_program_and_ci_see_which_limit_is_passed(
     assert cases == {"different": [words], "errors": [], "slower": []}
     Replayed.answer = staticmethod(lambda path, document: (404, b'{"error":\n "no such model"}'))
     assert replay(place, server) == 1
-    words = '100.0% of its requests failed, --max-errors is 0; the first: 404: {"error": "no such model"}'
-    assert f"FAILED net: {words}\n" in capsys.readouterr().out
+    words = '100.0% of its requests failed, --max-errors is 0; the first: 404: {"error": '
+    assert f'FAILED net: {words}"no such model"}}\n' in capsys.readouterr().out
     Replayed.answer = staticmethod(lambda path, document: (200, {"result": 0}))
     assert replay(place, server, "--max-slower", "1.9") == 1
 
