@@ -68,7 +68,7 @@ class CapturedRequests:
         else:
             path = Path(self.place)
             files = [path] if path.is_file() else sorted(path.rglob(f"*{LINES}"))
-            sizes = [(str(file), file.stat().st_size) for file in files]
+            sizes = [(file.as_posix(), file.stat().st_size) for file in files]
         if not (found := [one for one in sizes if one[0].endswith(LINES)]):
             raise Trouble(f"{self.place} has no {LINES} files; name what CAPTURE_TO names")
         for at in range(0, len(found), OPEN_FILES):
