@@ -69,8 +69,8 @@ class Side:
         )
         self.client: FlaskClient = app.test_client()
 
-    def put(self, **given: Any) -> None:
-        self.rollouts.change("doubles", lambda plan: plan.changed(given, 7.0))
+    def put(self, name: str = "doubles", **given: Any) -> None:
+        self.rollouts.change(name, lambda plan: plan.changed(given, 7.0))
 
     def ask(self, identity: str = "", payload: Any = None, **body: Any) -> TestResponse:
         document = {"payload": payload or {"numbers": [1.0]}, **body}

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from clients.errors import TooLargeAtOnce
@@ -16,7 +17,7 @@ from dispatcher.rollout import outcomes as module
 from dispatcher.rollout.outcomes import Outcome, Outcomes
 from dispatcher.rollout.plan import CANARY, STABLE
 from dispatcher.telemetry.telemetry import Metrics
-from tests.support.rollouts import Side, times
+from tests.support.rollouts import Doubles, Side, times
 
 CANARY_ALONE: Any = {"version": 2, "share": 1}
 
@@ -102,6 +103,30 @@ def test_every_form_of_request_is_noted_and_one_that_names_a_version_is_not(
     assert all(one.by == "version=2" and one.ms > 0 for one in seen)
     page = side.metrics.page().decode()
     assert 'rollout_seconds_count{model="doubles",of="canary",status="200"} 6.0' in page
+
+
+def test_a_stream_is_one_call_unless_its_reader_leaves(tmp_path: Path) -> None:
+    class Counts(Doubles):
+        modelname = "counts"
+        model = "doubles"
+
+        def inference(self, payload: Any) -> Any:
+            for number in payload["numbers"]:
+                yield self.infer({"IN": np.array([number])})["OUT"].tolist()
+
+    side = Side(tmp_path, times(2))
+    clients = side.rollouts._registry.clients
+    clients["counts"] = Counts(clients["doubles"]._environment)
+    side.put("counts", canary=CANARY_ALONE)
+    lines = {"Accept": "application/jsonlines"}
+    body = {"payload": {"numbers": [1, 2, 3]}}
+    answer = side.client.post("/infer/counts", json=body, headers=lines)
+    assert len(answer.text.splitlines()) == 3
+    side.client.post("/infer/counts", json=body, headers=lines, buffered=False).close()
+    side.outcomes.write()
+    (noted,) = side.outcomes.last("counts")
+    assert (noted.of, noted.status) == (CANARY, 200)
+    assert not side.outcomes.running
 
 
 def test_a_batch_that_is_run_in_halves_has_not_failed(tmp_path: Path) -> None:

@@ -88,9 +88,7 @@ def test_another_model_is_asked_by_its_own_client_and_not_shadowed_itself(tmp_pa
     clients = side.rollouts._registry.clients
     clients["other"] = Other(clients["doubles"]._environment)
     side.put(shadow={"model": "other", "share": 1})
-    side.rollouts.change(
-        "other", lambda plan: plan.changed({"shadow": {"model": "doubles", "share": 1}}, 7.0)
-    )
+    side.put("other", shadow={"model": "doubles", "share": 1})
     side.ask()
     assert side.shadows.step()
     assert not side.shadows.step()
