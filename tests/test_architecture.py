@@ -60,9 +60,9 @@ ARROWS = {
     # What is tried beside a model: routes and dispatch.toml say it, each request asks for it. And
     # samples of requests, which ask another version the same.
     "dispatcher/rollout": (
-        "clients clients/families/base clients/plugins clients/tensors clients/triton dispatcher"
-        " dispatcher/codecs dispatcher/execution/admission.py dispatcher/s3 dispatcher/status"
-        " dispatcher/telemetry"
+        "clients clients/families/base clients/model_files clients/plugins clients/tensors"
+        " clients/triton dispatcher dispatcher/codecs dispatcher/execution/admission.py"
+        " dispatcher/s3 dispatcher/status dispatcher/telemetry"
     ),
     "dispatcher/gunicorn": "dispatcher/telemetry",
     # Requests that are answered later: kept on disk, and asked of the application itself.

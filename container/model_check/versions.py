@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
-from clients.model_files.config_text import Message, parse_integer
-from clients.model_files.files import exists, is_litter
+from clients.model_files.config_text import Message
+from clients.model_files.files import exists
 from clients.model_files.model_folders import (
     CONFIG,
     MODEL_FILES,
@@ -14,10 +13,10 @@ from clients.model_files.model_folders import (
     TO_ONNX,
     is_its_own_version,
 )
+from clients.model_files.versions import find_served, folders, version_folders
 from container.model_check.file import check_file
 from container.model_check.findings import ConfigFindings
 
-VERSION = re.compile(r"0|[1-9][0-9]*")
 OF_NVIDIA = {
     "model.plan": "TensorRT",
     "model.pt": "PyTorch",
@@ -79,30 +78,6 @@ def check_version(config: ConfigFindings, message: Message, version: Path) -> No
         )
     if file.is_file():
         check_file(config, file)
-
-
-def folders(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_dir() and not is_litter(path))
-
-
-def version_folders(folder: Path) -> list[Path]:
-    """Return the folders of a model that Triton takes for its versions."""
-    return [path for path in folders(folder) if VERSION.fullmatch(path.name)]
-
-
-def find_served(message: Message, versions: list[Path]) -> list[Path]:
-    """Return the versions that Triton serves: the latest, where there is no policy."""
-    versions = sorted(versions, key=lambda path: int(path.name))
-    count = 1
-    for policy in message.messages("version_policy"):
-        if policy.all("all"):
-            return versions
-        for specific in policy.messages("specific"):
-            wanted = {parse_integer(version) for version in specific.texts("versions")}
-            return [path for path in versions if int(path.name) in wanted]
-        for latest in policy.messages("latest"):
-            count = latest.readable_number("num_versions")
-    return versions[-count:] if count > 0 else []
 
 
 def looks_like_a_version(name: str) -> bool:

@@ -9,6 +9,8 @@ from typing import Any
 from clients.base import Client
 from clients.families.base.dispatch_toml import authors
 from clients.families.base.family import Family
+from clients.model_files.config_text import read_folder
+from clients.model_files.versions import find_served, version_folders
 from clients.plugins.registry import Registry
 from clients.triton.server import ModelState
 from dispatcher.errors import BadBody
@@ -70,6 +72,14 @@ class VersionsInForce:
         client = self._registry.clients.get(name)
         return client.served_by if client else name
 
+    def _expected(self, model: str) -> set[str]:
+        """Return the versions that a model will have once it is loaded, by its folder."""
+        client = next((c for c in self._registry.clients.values() if c.served_by == model), None)
+        if client is None or not client.folder.is_dir():  # it is on another Triton, or in S3
+            return set()
+        served = find_served(read_folder(client.folder), version_folders(client.folder))
+        return {path.name for path in served}
+
     def _pins(self, said: Mapping[str, Plan], before: Mapping[str, str]) -> dict[str, str]:
         tried: dict[str, set[str]] = {}
         for name, plan in said.items():
@@ -79,10 +89,10 @@ class VersionsInForce:
         for model, versions in tried.items():
             if versions == {""}:  # another model is tried, in the version that it has anyway
                 continue
-            if others := self._ready.get(model, set()) - versions:
-                pins[model] = max(others, key=int)
-            elif model not in self._ready and model in before:  # it is being loaded
+            if model not in self._ready and model in before:  # it is being loaded again
                 pins[model] = before[model]
+            elif others := self._ready.get(model, self._expected(model)) - versions:
+                pins[model] = max(others, key=int)
         for name, plan in said.items():
             model, version = self._served(plan.stable.model or name), plan.stable.version
             if version and version in self._ready.get(model, {version}):

@@ -15,12 +15,12 @@ from clients.families.base.dispatch_toml import FILE
 from clients.model_files.config_text import read_folder
 from clients.model_files.files import is_litter
 from clients.model_files.model_folders import models_in
+from clients.model_files.versions import find_served, version_folders
 from clients.plugins.discovery import sources
 from clients.plugins.registry import Loaded, Registry
 from clients.triton.server import ModelState
 from container.model_check.findings import Findings
 from container.model_check.model import BUILT_IN
-from container.model_check.versions import find_served, version_folders
 from dispatcher.rollout.in_force import VersionsInForce, plans_of_files
 from dispatcher.status.checks import LOGGED, failures
 from tool.engines.offline import (

@@ -27,12 +27,12 @@ from clients.model_files.crash_causes import TRUE
 from clients.model_files.files import exists, text_of
 from clients.model_files.model_folders import CONFIG, NAME, NAMED
 from clients.model_files.response_cache import mixes_shapes
+from clients.model_files.versions import version_folders
 from clients.tensors.classes import labels_at
 from clients.triton.configuration import config_dictionary
 from container.model_check.file import is_onnx
 from container.model_check.findings import ConfigFindings, Findings
 from container.model_check.model import check_loading
-from container.model_check.versions import version_folders
 
 READ = (ENGINE, PRECISION, THREADS, STREAMS)
 """The parameters that say how a model is run on the CPU; ONNX Runtime has more."""

@@ -14,9 +14,9 @@ from backends.onnxruntime.session import model_file
 from clients.model_files.config_text import read
 from clients.model_files.files import text_of
 from clients.model_files.model_folders import CONFIG
+from clients.model_files.versions import find_served, version_folders
 from clients.triton.configuration import config_dictionary, config_fault
 from container.model_check.file import is_onnx
-from container.model_check.versions import find_served, version_folders
 from container.trouble import Trouble
 from tool.engines.offline import compose_links, settings_here
 

@@ -21,12 +21,12 @@ from clients.errors import ModelUnavailable, UnknownModel
 from clients.model_files.config_text import read_folder
 from clients.model_files.files import text_of
 from clients.model_files.model_folders import CONFIG
+from clients.model_files.versions import find_served, version_folders
 from clients.plugins.registry import Registry, load_clients
 from clients.testing import OnnxModels
 from clients.triton.configuration import config_dictionary, config_fault, config_signature
 from clients.triton.server import Signature, Tensors
 from container.model_check.file import is_onnx
-from container.model_check.versions import find_served, version_folders
 from container.repository.compose import compose
 from container.trouble import Trouble
 from dispatcher.settings import SettingError, Settings, read_settings

@@ -26,6 +26,7 @@ from backends.engines.runs import (
 )
 from clients.base import Client, Environment
 from clients.model_files.model_folders import authors_folder, has_versions
+from clients.model_files.versions import version_folders
 from clients.tensors.agreement import (
     LEAST_COSINE,
     LEAST_IOU,
@@ -38,7 +39,6 @@ from clients.tensors.agreement import (
 )
 from clients.tensors.client import TensorClient
 from container.model_check.samples import Sample, ask, samples_in
-from container.model_check.versions import version_folders
 from container.trouble import Trouble
 from dispatcher.settings import PROJECT
 from tool.engines.offline import compose_links, load_offline, settings_here

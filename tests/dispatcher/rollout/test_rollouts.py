@@ -121,6 +121,19 @@ def test_a_version_that_is_not_ready_gets_no_request_and_says_why(
     assert "'other' is not ready" in side.rollouts.plans["m"].waiting[CANARY]
 
 
+def test_no_request_gets_a_version_that_is_tried_while_its_model_is_loaded(tmp_path: Path) -> None:
+    """At a start, and on demand, requests may come before it is known what is ready."""
+    for version in "123":
+        (tmp_path / "models" / "m" / version).mkdir(parents=True)
+    config = tmp_path / "models" / "m" / "config.pbtxt"
+    config.write_text("version_policy { specific { versions: [1, 2] } }")
+    loading = [ModelState("m", "", "")]
+    side = Side(tmp_path, loading, toml="canary = {version = 2, share = 1}")
+    assert side.choose() == Choice("", "1", STABLE)
+    config.write_text("")  # the latest alone
+    assert Side(tmp_path, loading, toml="canary = {version = 3, share = 1}").choose().version == ""
+
+
 def test_all_web_workers_follow_at_once_and_after_a_restart(tmp_path: Path) -> None:
     """And one alone has the canary fall back, whoever sees it first."""
     one, other = Side(tmp_path, TWO), Side(tmp_path, TWO)
