@@ -66,7 +66,8 @@ def check_rollouts(findings: Findings, registry: Registry, repository: Path) -> 
     ]
     said, faults = plans_of_files(registry.clients)
     found = VersionsInForce(said, registry, states, {}).plans
-    reasons = [(name, why) for name, plan in found.items() for why in plan.waiting.values()]
+    right = [(name, plan) for name, plan in found.items() if name not in faults]
+    reasons = [(name, why) for name, plan in right for why in plan.waiting.values()]
     for name, why in (*faults.items(), *reasons):
         file = (repository / name / FILE).resolve()
         findings.error(file, why.removeprefix(f"{file}: "), "")
