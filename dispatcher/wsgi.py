@@ -6,7 +6,6 @@ import logging
 import math
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -46,7 +45,7 @@ from dispatcher.models.repository import models_on_disk
 from dispatcher.models.sandbox import environment_of
 from dispatcher.rollout.capture import Capture
 from dispatcher.rollout.capture_files import CaptureFiles
-from dispatcher.rollout.captured_lines import CapturedLines
+from dispatcher.rollout.captured_request import CapturedLines
 from dispatcher.rollout.guard import Guard
 from dispatcher.rollout.outcomes import Outcomes
 from dispatcher.rollout.rollouts import FOLDER, Rollouts
@@ -59,12 +58,10 @@ from dispatcher.routes.openai import openai_routes
 from dispatcher.routes.openapi import openapi_routes
 from dispatcher.routes.page import page_routes
 from dispatcher.routes.v2 import inference_of_v2, models_of_v2
-from dispatcher.s3.client import S3, Location
 from dispatcher.s3.remote_models import cache_of, remote_models
 from dispatcher.s3.step import Step
 from dispatcher.settings import (
     ASIDE,
-    CAPTURED,
     ENGINES,
     INSTANCES,
     JOBS,
@@ -306,17 +303,8 @@ def make_capture(
         engine = {name: str(noted[name]) for name in ("engine", "precision") if name in noted}
         return engine | {"version": found, "compared_as": client.compared_as if client else ""}
 
-    if place := Location.of(settings.capture_to):
-        folder = settings.run_dir or Path(tempfile.mkdtemp())
-        files = CaptureFiles(folder / CAPTURED, s3=S3.of(settings), to=place)
-    else:
-        files = CaptureFiles(Path(settings.capture_to), settings.capture_keep_days)
-    hidden, payloads = settings.capture_hide, settings.capture_payloads
-    per_minute = math.ceil(settings.capture_per_minute / settings.workers)
-    lines = CapturedLines(payloads, hidden, describe)
-    capture = Capture(
-        settings.capture_share, per_minute, payloads, lines.make, files, metrics.capture
-    )
+    lines = CapturedLines(settings.capture_payloads, settings.capture_hide, describe)
+    capture = Capture(settings, lines, CaptureFiles.of(settings), metrics.capture)
     capture.start()
     return capture.begin
 

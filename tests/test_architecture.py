@@ -62,7 +62,7 @@ ARROWS = {
     "dispatcher/rollout": (
         "clients clients/families/base clients/model_files clients/plugins clients/tensors"
         " clients/triton dispatcher dispatcher/codecs dispatcher/execution/admission.py"
-        " dispatcher/s3 dispatcher/status dispatcher/telemetry"
+        " dispatcher/s3 dispatcher/settings dispatcher/status dispatcher/telemetry"
     ),
     "dispatcher/gunicorn": "dispatcher/telemetry",
     # Requests that are answered later: kept on disk, and asked of the application itself.

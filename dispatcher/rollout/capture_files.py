@@ -11,6 +11,7 @@ import hashlib
 import math
 import os
 import shutil
+import tempfile
 import time
 import uuid
 from collections.abc import Callable
@@ -18,8 +19,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Self
 
 from dispatcher.s3.client import S3, Location
+from dispatcher.settings import CAPTURED, Settings
 
 LINES, BINARY = ".jsonl", "application/octet-stream"
 MAX_FILE = 16 * 2**20  # bytes of lines
@@ -43,6 +46,14 @@ class CaptureFiles:
     s3: S3 | None = None  # to which they are uploaded
     to: Location = Location("")  # the prefix of their keys
     clock: Callable[[], float] = time.time  # seconds since 1970
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """Return the files that the settings describe."""
+        if to := Location.of(settings.capture_to):
+            place = settings.run_dir or Path(tempfile.mkdtemp())
+            return cls(place / CAPTURED, s3=S3.of(settings), to=to)
+        return cls(Path(settings.capture_to), settings.capture_keep_days)
 
     def __post_init__(self) -> None:
         self.folder = self.place / str(os.getpid()) if self.s3 else self.place

@@ -21,7 +21,7 @@ from clients.base import Client, Environment, Parameter, Payload
 from clients.plugins.registry import Registry
 from dispatcher.app import START_HEADER
 from dispatcher.rollout import capture as captured
-from dispatcher.rollout import capture_files
+from dispatcher.rollout import capture_files, captured_request
 from dispatcher.rollout.capture import Capture
 from dispatcher.rollout.plan import Choice
 from dispatcher.settings import read_settings
@@ -334,7 +334,8 @@ def test_what_a_canary_answers_is_said(start: Callable[..., Site]) -> None:
 def test_what_is_too_large_is_left_out(
     start: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(captured, "MAX_PART", 200)
+    for module in (captured, captured_request):
+        monkeypatch.setattr(module, "MAX_PART", 200)
     site = start(CAPTURE_PAYLOADS="true")
     site.ask("/invocations", LINES + b"\n" + LINES, "application/jsonlines")
     site.ask("/invocations", b"{}", "application/jsonlines")  # no model, and a line all the same

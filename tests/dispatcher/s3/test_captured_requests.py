@@ -11,7 +11,9 @@ import pytest
 
 from dispatcher.rollout.capture import Capture
 from dispatcher.rollout.capture_files import CaptureFiles
+from dispatcher.rollout.captured_request import CapturedLines
 from dispatcher.s3.client import S3, Location
+from dispatcher.settings import read_settings
 from tests.support.s3 import BUCKET, REGION, S3Server, credentials
 
 NOON = 1_800_000_000.0 // 86400 * 86400 + 43200
@@ -26,9 +28,8 @@ def test_lines_wait_for_s3_and_are_uploaded_with_their_files(
     now = [NOON]
     to = Location(BUCKET, "captured/shop")
     files = CaptureFiles(tmp_path, s3=S3(REGION, 1), to=to, clock=lambda: now[0])
-    capture = Capture(
-        {"": 1.0}, 10, files=files, payloads=True, make_line=lambda *_: b"", count=print
-    )
+    lines = CapturedLines(payloads=True, hidden={}, describe=lambda *_: {})
+    capture = Capture(read_settings({}), lines, files, print)
     files.prepare()
     name = files.keep(b"\x89PNG a picture")
     files.append(b'{"a": 1}\n')
