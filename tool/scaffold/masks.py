@@ -90,8 +90,7 @@ def picture_to_picture(source: ModelSource) -> Iterator[FamilyPlan]:
     for spec, channels, scale, numbers in found:
         why = f"{show(taken.spec)} takes pictures, and {show(spec)} is one of {scale:g} times that"
         plan = name_output(source, FamilyPlan("picture-to-picture", f"{why} size"), spec)
-        if taken.layout != "NCHW":
-            plan = plan.and_lines(f'layout = "{taken.layout}"')
+        plan = plan.and_lines(*taken.layout_line())
         least, greatest = numbers.min(), numbers.max()
         plan = plan.and_lines(
             f"{CHECK}for pixels of 0 to 1 the answer has {least:.3g} to {greatest:.3g}"

@@ -15,7 +15,7 @@ from backends.onnxruntime.session import OnnxFile
 from clients.images.boxes import LAYOUTS, MOST_QUERIES, MOST_SHARE, grid_priors
 from clients.triton.server import TensorSpec
 from container.trouble import Trouble
-from tool.scaffold.plan import CHECK, SCORES, AskAuthor, FamilyPlan, Misfit, quote, several, show
+from tool.scaffold.plan import CHECK, SCORES, AskAuthor, FamilyPlan, Misfit, several, show
 from tool.scaffold.source import ModelSource, without_onnx
 from tool.scaffold.texts import name_output
 
@@ -220,8 +220,7 @@ def find_steps(source: ModelSource, taken: Pixels) -> Iterator[tuple[TensorSpec,
 
 def describe_lines(taken: Pixels, *, is_paddles: bool) -> Iterator[str]:
     """Yield the lines of a file for how lines of text are prepared."""
-    if taken.layout != "NCHW":
-        yield f'layout = "{taken.layout}"'
+    yield from taken.layout_line()
     if taken.height == -1:
         yield f"{CHECK}it takes lines of any height; PP-OCR's are of 48 pixels, its oldest of 32"
         yield f"height = {LINE_HEIGHT}"
@@ -315,9 +314,7 @@ def layouts(
         plan = FamilyPlan("detection", f"{why}boxes: {layout.box}", (f'output_layout = "{name}"',))
         if not source.metadata.get("task"):
             plan = plan.and_lines(f"{CHECK}by the output's sizes a box is {layout.box}")
-        if len(source.outputs) > 1:
-            plan = plan.and_lines(f"output = {quote(output.name)}")
-        plan = plan.and_lines(*lines)
+        plan = name_output(source, plan, output).and_lines(*lines)
         if shares and not layout.shares:
             plan = plan.and_lines("normalised = true")
         plan = plan.and_lines(YOLOX if layout.grids else PADDED)
