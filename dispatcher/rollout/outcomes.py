@@ -106,22 +106,24 @@ class Outcomes:
                 call.note(0)
 
     def write(self) -> None:
-        """Write what ended since the last call; it is lost where there is no room."""
-        lines: dict[str, list[bytes]] = {}
+        """Write what ended since the last call; without room this worker alone knows it."""
+        ended: dict[str, list[Outcome]] = {}
         while self._ended:
             name, outcome = self._ended.popleft()
-            line = json.dumps(outcome._asdict()).encode()
-            lines.setdefault(name, []).append(line + b"\n")
-        for name, some in lines.items():
+            ended.setdefault(name, []).append(outcome)
+        for name, some in ended.items():
+            lines = [json.dumps(one._asdict()).encode() + b"\n" for one in some]
             try:
                 self._folder.mkdir(parents=True, exist_ok=True)
                 with self._file(name).open("ab", buffering=0) as file:
-                    file.write(b"".join(some))
+                    file.write(b"".join(lines))
                 self._writes = True
             except OSError as error:
                 if self._writes:
                     log.warning("the guard of %r misses some of its answers: %s", name, error)
                 self._writes = False
+                with self._reading:
+                    self._tails.setdefault(name, Tail()).last.extend(some)
 
     def last(self, name: str) -> list[Outcome]:
         """Return the last outcomes of a model, the oldest first."""

@@ -68,19 +68,22 @@ def test_a_long_file_is_put_aside_and_that_of_another_model_deleted(tmp_path: Pa
     assert [file.name for file in tmp_path.iterdir()] == ["m.json"]
 
 
-def test_what_cannot_be_written_is_said_once_and_lost(
+def test_what_cannot_be_written_is_said_once_and_known_to_its_worker(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    outcomes = Outcomes(tmp_path / "folder", Metrics())
+    """A guard that is blind where a disk is full would let a bad canary go on."""
+    one, other = (Outcomes(tmp_path / "folder", Metrics()) for _ in range(2))
     (tmp_path / "folder").write_bytes(b"")
-    for _ in range(3):
-        outcomes.note("m", outcome())
-        outcomes.write()
+    for number in range(3):
+        one.note("m", outcome(str(number)))
+        one.write()
     assert caplog.text.count("the guard of 'm' misses some of its answers") == 1
+    assert [last.request_id for last in one.last("m")] == ["0", "1", "2"]
+    assert other.last("m") == []
     (tmp_path / "folder").unlink()
-    outcomes.note("m", outcome("there"))
-    outcomes.write()
-    assert outcomes.last("m") == [outcome("there")]
+    one.note("m", outcome("there"))
+    one.write()
+    assert other.last("m") == one.last("m") == [outcome("there")]
 
 
 def test_every_form_of_request_is_noted_and_one_that_names_a_version_is_not(
