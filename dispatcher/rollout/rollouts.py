@@ -58,6 +58,7 @@ class Rollouts:
         self._read: Mapping[str, Client] | None = None  # of which are
         self._filed: Mapping[str, Plan] = {}  # what their files say
         self._said: dict[str, Plan] = {}  # what the routes said, when it was last read
+        self._logged: set[tuple[str, ...]] = set()  # why parts of plans wait
         self._looking = threading.RLock()
         self.news = News(folder / "news")
         self.news.take_up = lambda _: self.look()
@@ -161,10 +162,11 @@ class Rollouts:
                 return
             states, pinned = self._status().models, self._server.pinned
             found = VersionsInForce(said, self._registry, states, pinned)
-            for name, plan in found.plans.items():
-                known = self.plans[name].waiting if name in self.plans else {}
-                for kind, why in plan.waiting.items() - known.items():
-                    log.warning("the rollout of %s, %s: %s", name, kind, why)
+            if states and all(state.state != "LOADING" for state in states):
+                plans, logged = found.plans.items(), self._logged
+                self._logged = {(n, *why) for n, plan in plans for why in plan.waiting.items()}
+                for which in self._logged - logged:
+                    log.warning("the rollout of %s, %s: %s", *which)
             # (First what keeps requests away from a version that is tried.)
             self._server.pinned, self.plans = found.pins, found.plans
 
