@@ -17,6 +17,7 @@ from dispatcher.errors import BadBody
 from dispatcher.rollout.plan import CANARY, SHADOW, STABLE, VERSION, Plan, Variant
 
 ALL = "write `version_policy { all { } }` into its config.pbtxt, then POST /load_model/"
+UNLOADED = "the model itself is not loaded"
 
 
 def plans_of_files(clients: Mapping[str, Client]) -> tuple[dict[str, Plan], dict[str, str]]:
@@ -128,5 +129,7 @@ class VersionsInForce:
         if said := states.get(one.version):
             again = f"once all its versions can be loaded, POST /load_model/{model}"
             return f"{which} is not ready: {said}; {again}"
+        if not (ready or one.model):
+            return UNLOADED
         fix = f"put it there, {ALL}{model}" if one.version else f"POST /load_model/{model} loads it"
         return f"{which} is not ready: {fix}"

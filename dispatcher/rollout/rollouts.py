@@ -26,7 +26,7 @@ from clients.tensors.quoting import brief
 from clients.triton.server import ModelServer
 from dispatcher.errors import OutOfMemory
 from dispatcher.locks import Locked, hold_lock
-from dispatcher.rollout.in_force import VersionsInForce, plans_of_files
+from dispatcher.rollout.in_force import UNLOADED, VersionsInForce, plans_of_files
 from dispatcher.rollout.plan import Plan, read_plan
 from dispatcher.status.status import Status
 from dispatcher.status.status_file import SIZE, News, StatusWriter, document_in
@@ -163,8 +163,15 @@ class Rollouts:
             states, pinned = self._status().models, self._server.pinned
             found = VersionsInForce(said, self._registry, states, pinned)
             if states and all(state.state != "LOADING" for state in states):
-                plans, logged = found.plans.items(), self._logged
-                self._logged = {(n, *why) for n, plan in plans for why in plan.waiting.items()}
+                logged, self._logged = (
+                    self._logged,
+                    {
+                        (name, kind, why)
+                        for name, plan in found.plans.items()
+                        for kind, why in plan.waiting.items()
+                        if why != UNLOADED
+                    },
+                )
                 for which in self._logged - logged:
                     log.warning("the rollout of %s, %s: %s", *which)
             # (First what keeps requests away from a version that is tried.)

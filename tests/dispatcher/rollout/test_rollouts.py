@@ -125,7 +125,9 @@ def test_a_version_that_is_not_ready_gets_no_request_and_says_why(
     assert "'other' is not ready" in side.rollouts.plans["m"].waiting[CANARY]
 
 
-def test_no_request_gets_a_version_that_is_tried_while_its_model_is_loaded(tmp_path: Path) -> None:
+def test_no_request_gets_a_version_that_is_tried_while_its_model_is_loaded(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """At a start, and on demand, requests may come before it is known what is ready."""
     for version in "123":
         (tmp_path / "models" / "m" / version).mkdir(parents=True)
@@ -134,6 +136,8 @@ def test_no_request_gets_a_version_that_is_tried_while_its_model_is_loaded(tmp_p
     loading = [ModelState("m", "", "")]
     side = Side(tmp_path, loading, toml="canary = {version = 2, share = 1}")
     assert side.choose() == Choice("", "1", STABLE)
+    assert side.rollouts.plans["m"].waiting == {CANARY: "the model itself is not loaded"}
+    assert not caplog.text
     config.write_text("")  # the latest alone
     assert Side(tmp_path, loading, toml="canary = {version = 3, share = 1}").choose().version == ""
 
