@@ -145,11 +145,6 @@ class Letterbox:
         )
         return cls(planes(whole), width, height, scale, left, top, wider)
 
-    @property
-    def pixels(self) -> npt.NDArray[np.float32]:
-        """The pixels of the rectangle as parts of 1, computed at each call."""
-        return self.shades / np.float32(255)
-
     def back(self, corners: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         """Return corners [N, 4], x1, y1, x2, y2, in pixels of the picture, clipped to it."""
         ends = self.back_points(corners.reshape(-1, 2, 2))

@@ -81,9 +81,6 @@ class Body(io.RawIOBase):
         """The number of bytes that are still to be read."""
         return len(self._begun) + self._left
 
-    def readable(self) -> bool:
-        return True
-
     def read(self, size: int | None = -1) -> bytes:
         """Return up to `size` bytes, or all."""
         if size is None or size < 0:
@@ -101,9 +98,6 @@ class Body(io.RawIOBase):
             wanted -= len(piece)
             self._left -= len(piece)
         return b"".join(pieces)
-
-    def readall(self) -> bytes:
-        return self.read()
 
     def readinto(self, buffer: Any) -> int:
         piece = self.read(len(buffer))
