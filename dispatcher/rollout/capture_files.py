@@ -1,7 +1,9 @@
 """The files of captured requests: bounded in size, by the hour; in a folder, or on their way to S3.
 
-yyyy/mm/dd/hh/MM-SS-mmm-ID.jsonl           as SageMaker names them
-yyyy/mm/dd/hh/MM-SS-mmm-ID.files/HASH.jpg  pictures and other files of its lines
+    yyyy/mm/dd/hh/MM-SS-mmm-ID.jsonl           as SageMaker names them
+    yyyy/mm/dd/hh/MM-SS-mmm-ID.files/HASH.jpg  pictures and other files of its lines
+
+Each web worker has files of its own.
 """
 
 from __future__ import annotations
