@@ -222,7 +222,7 @@ class Telemetry:
         )
         if self.traces:
             self.traces.begin(record, request, wanted=counts)
-        if self.capture and counts:
+        if self.capture:
             record.captured = self.capture(record, request)
         return record
 
@@ -240,7 +240,7 @@ class Telemetry:
             response.response = count_bytes(response.iter_encoded(), record)
         response.call_on_close(partial(self.report, record))
         if record.captured:
-            # One that was answered in the place of its thread has been reported.
+            # (One that was answered in the place of its thread has been reported.)
             if not record.reported:
                 record.captured(response)
             record.captured = None

@@ -7,6 +7,7 @@ import gzip
 import json
 import logging
 import resource
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -42,10 +43,14 @@ class Colour(Client):
     compared_as = "vectors"
     example = {"img": ""}
     media = {"picture": "img"}
+    drawn_as = ("image/png",)
     parameters = {"factor": Parameter(1.0, 0, 10, "what to multiply by")}
 
     def inference(self, payload: Payload) -> Any:
         return [one * self.request.parameters["factor"] for one in self.picture(payload)[0, 0]]
+
+    def draw(self, payload: Payload, result: Any, media_type: str) -> bytes:
+        return PICTURE
 
 
 class Letters(Client):
@@ -158,7 +163,10 @@ LINES = b"\n".join(
     json.dumps({"modelname": "letters", "payload": {"text": f"a{n}"}}).encode() for n in range(3)
 )
 SPACED = b'{ "payload": [ {"img":"data:image/png;base64,%s"},\n {"img":"%s"} ] }'
+# What looks like base64, and would not come back as it is.
+ODD = json.dumps({"payload": {"text": "a" * 1025, "b": "a" * 1025 + "b==", "c": IMG[:1500] + "="}})
 BODIES = {
+    "odd": ("/infer/letters", ODD.encode(), JSON, 0),
     "json": ("/infer/colour", SPACED % (IMG.encode(), IMG.encode()), JSON, 1),
     "picture": ("/infer/colour", PICTURE, "image/png", 1),
     "lines": ("/invocations", LINES, "application/jsonlines", 0),
@@ -201,15 +209,37 @@ def test_hidden_fields_are_nowhere(start: Callable[..., Site]) -> None:
     assert "CAPTURE_HIDE" in second["captureData"]["endpointInput"]["left_out"]
 
 
+def test_a_tensor_is_hidden_by_its_name(start: Callable[..., Site]) -> None:
+    site = start(CAPTURE_PAYLOADS="true", CAPTURE_HIDE="secret")
+    tensors = [{"name": name, "shape": [1], "data": [name * 3]} for name in ("secret", "open")]
+    site.ask("/v2/models/letters/infer", {"inputs": tensors})
+    data = site.lines()[0]["captureData"]["endpointInput"]["data"]
+    assert "secretsecretsecret" not in data
+    assert "openopenopen" in data
+
+
 def test_without_payloads_errors_do_not_quote_them(start: Callable[..., Site]) -> None:
     site = start()
+    service = {"modelname": "colour", "payload": {}, "parameters": {"factor": SECRET}}
+    assert SECRET[:4] in site.ask("/endpoints/x/invocations", service).text
     site.ask("/infer/colour", {"payload": {"img": SECRET}})
     one = json.dumps({"modelname": "letters", "payload": {"text": 1, SECRET: 2}}).encode()
     site.ask("/invocations", one + b"\n" + LINES, "application/jsonlines")
-    first, second = site.lines()
-    assert SECRET not in json.dumps([first, second])
+    service, first, second = site.lines()
+    assert SECRET[:4] not in json.dumps([service, first, second])
     assert (first["dispatcher"]["status"], first["dispatcher"]["code"]) == (400, "bad_payload")
     assert '{"code":"bad_payload"}' in second["captureData"]["endpointOutput"]["data"]
+
+
+def test_without_payloads_no_copy_of_a_picture_is_kept(start: Callable[..., Site]) -> None:
+    for payloads in ("false", "true"):
+        site = start(CAPTURE_PAYLOADS=payloads)
+        assert site.ask("/infer/colour", PICTURE, "image/png", Accept="image/png").data == PICTURE
+        answered = site.lines()[-1]["captureData"]["endpointOutput"]
+        assert ("data" in answered, "left_out" in answered) == (
+            payloads == "true",
+            payloads != "true",
+        )
 
 
 def test_requests_are_sampled_by_model_and_minute(start: Callable[..., Site]) -> None:
@@ -236,8 +266,8 @@ def test_requests_are_sampled_by_model_and_minute(start: Callable[..., Site]) ->
 def test_only_what_asks_a_model_is_captured(start: Callable[..., Site]) -> None:
     site = start()
     site.ask("/invocations", {"payload": {}})  # names no model
-    site.client.get("/models", headers={START_HEADER: str(time.time())})
-    site.client.post("/infer/colour", data=PICTURE)  # of `serve`, not of a caller
+    site.client.get("/models", headers={START_HEADER: str(time.time())}).close()
+    site.client.post("/infer/colour", data=PICTURE).close()  # of `serve`, not of a caller
     assert site.ask("/infer/colour", PICTURE, "image/png", X_Replay="true").status_code == 200
     assert site.lines() == []
 
@@ -329,6 +359,20 @@ def test_what_a_canary_answers_is_said(start: Callable[..., Site]) -> None:
     canary = {"choice": "canary", "answered_by": "letters", "version": "3"}
     assert said == {"model": "colour", **canary}
     assert ours["compared_as"] == "values"
+
+
+def test_a_folder_that_is_emptied_is_made_again(start: Callable[..., Site]) -> None:
+    site = start()
+    site.ask("/infer/colour", PICTURE, "image/png")
+    assert len(site.lines()) == 1
+    shutil.rmtree(site.folder)
+    site.ask("/infer/colour", PICTURE, "image/png")
+    assert len(site.lines()) == 1
+    assert site.counted("written") == 2
+    shutil.rmtree(site.folder)
+    site.capture.flush()
+    site.capture.close()
+    assert not [*site.folder.rglob("*.jsonl")]  # an empty one says nothing
 
 
 def test_what_is_too_large_is_left_out(
