@@ -161,7 +161,7 @@ def format_record(record: RequestRecord) -> bytes:
         "key": record.key or None,
         "model": ",".join(record.models)[:MAX_TEXT] or None,
         "version": record.version[:MAX_TEXT] or None,
-        "answered_by": f"{record.choice.of} {record.choice}".strip() or None,
+        "choice": f"{record.choice.of} {record.choice}".strip() or None,
         "status": record.status,
         "code": record.code or None,
         "message": record.message[:MAX_TEXT] or None,

@@ -64,3 +64,5 @@ def test_all_web_workers_follow_a_rollout_at_once_and_after_a_restart(tmp_path: 
             endpoint.call("/models/adder/rollout", None, "DELETE").json["stable"]["version"] == "1"
         )
         assert answers() == {(1, None): 24}
+        for choice in ("canary version=2", "stable version=1"):
+            assert f'"choice": "{choice}"' in endpoint.log.read_text()
