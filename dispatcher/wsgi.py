@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -94,7 +93,6 @@ MAX_LARGE_BODIES = 8  # of the largest size, in a web worker
 PICTURES_SHARE = 3 / 4
 # How long a probed model may take before /ping is 503, unless it answers other requests.
 PROBE_TIMEOUT_S = 8.0
-JOBS_BYTES = 2**30  # of asynchronous requests and results, without a folder of their own
 # Soon after its load a model with a class or an example is asked that: it would be unloaded while
 # it is tested.
 MODEL_KEEP_S = 5.0
@@ -351,10 +349,7 @@ def job_store(settings: Settings) -> JobStore | None:
     folder = settings.jobs_dir or (settings.run_dir and settings.run_dir / JOBS)
     if not (folder and settings.jobs_queue):
         return None
-    disk = JOBS_BYTES
-    if settings.jobs_dir:
-        folder.mkdir(parents=True, exist_ok=True)
-        disk = max(disk, shutil.disk_usage(folder).total // 4)
+    disk = settings.jobs_disk_mb * 2**20
     if lies_in_memory(folder):
         disk = min(disk, int(total_memory() * BODIES_SHARE))
     return JobStore(folder, settings.jobs_queue, disk, settings.jobs_keep)

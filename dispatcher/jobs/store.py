@@ -168,8 +168,8 @@ class JobStore:
         if sum(one.size for one in (*waiting, *self.entries(ENDED))) + length > self.most_bytes:
             raise TooManyRequests(
                 f"jobs and their results take {self.most_bytes // 2**20} MiB of disk already",
-                hint="try again later; JOBS_KEEP decides, and the disk of JOBS_DIR, or where that "
-                "lies in memory, how much the container has",
+                hint="try again later; JOBS_DISK_MB and JOBS_KEEP decide, and where JOBS_DIR lies "
+                "in memory, how much of that the container has",
             )
 
     def find(self, owner: str, identity: str) -> StoredJob | None:

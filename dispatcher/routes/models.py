@@ -71,7 +71,7 @@ def management_routes(  # noqa: C901  small functions that share them
             {
                 "MaxConcurrentTransforms": settings.workers * settings.threads,
                 "BatchStrategy": "SINGLE_RECORD",
-                "MaxPayloadInMB": settings.max_body // 2**20,
+                "MaxPayloadInMB": settings.max_payload_mb,
             }
         )
 

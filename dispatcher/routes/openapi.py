@@ -61,7 +61,7 @@ def document(settings: Settings, registry: Registry) -> dict[str, Any]:
         "@version": VERSION,
         "@security": [{"key": []}, {"bearer": []}] if settings.api_keys_file else [],
         "@max_batch": MAX_BATCH,
-        "@max_payload_mb": settings.max_body // 2**20,
+        "@max_payload_mb": settings.max_payload_mb,
         "@error_codes": [*sorted(codes), NOT_READY],
         "@examples": examples(registry),
         "@texts": texts(registry),

@@ -139,7 +139,10 @@ class Settings:
     timeout: float = setting("MODEL_SERVER_TIMEOUT", "60", read.seconds(2, 3600),
         "how long the platform waits for a response; eight times as long for lines")
     max_body_mb: int = setting("MODEL_SERVER_MAX_BODY_MB", "25", read.read_integer(1, 2048),
-        "largest request body, of batch transform too, object in S3, and picture by URL, in MiB")
+        "largest request body, object in S3, and picture by URL, in MiB")
+    batch_payload_mb: int | None = setting("SAGEMAKER_MAX_PAYLOAD_IN_MB", "",
+        read.or_nothing(read.read_integer(1, 2048)),
+        "the same for a batch transform job, where it is larger")
     serverless: bool = setting("SERVERLESS", "false", read.truth,
         "for SageMaker Serverless: bodies of at most 4 MB, no /dev/shm")
     max_megapixels: int = setting("MODEL_SERVER_MAX_MEGAPIXELS", "50", read.read_integer(1, 1000),
@@ -201,6 +204,8 @@ class Settings:
         "asynchronous requests that may wait or run before 429; 0: none are asynchronous")
     jobs_dir: Path | None = setting("JOBS_DIR", "", read.or_nothing(read.path),
         "folder for them and their results, which then survive a restart")
+    jobs_disk_mb: int = setting("JOBS_DISK_MB", "1024", read.read_integer(1, 2**20),
+        "MiB for their bodies and results, before 429")
     jobs_keep: float = setting("JOBS_KEEP", "3600", read.seconds(1, 31_536_000),
         "seconds for which one that has ended is kept")
     capture_to: Path | str = setting("CAPTURE_TO", "", read.capture_place,
@@ -264,7 +269,7 @@ class Settings:
     def max_body(self) -> int:
         """Bytes of the largest request body."""
         most = MOST_SERVERLESS_MB if self.serverless else sys.maxsize
-        return min(most, self.max_body_mb) * 2**20
+        return min(most, max(self.max_body_mb, self.batch_payload_mb or 0)) * 2**20
 
     @property
     def objects_are_read(self) -> bool:
@@ -275,6 +280,12 @@ class Settings:
     def shows_page(self) -> bool:
         """Whether / is a page."""
         return self.page == "on" or (self.page == AUTO and self.api_keys_file is None)
+
+    @property
+    def max_payload_mb(self) -> int:
+        """The largest payload of a batch transform job, in MB."""
+        most = MOST_SERVERLESS_MB if self.serverless else sys.maxsize
+        return min(most, self.batch_payload_mb or self.max_body_mb)
 
     @property
     def stream_timeout(self) -> float:
@@ -353,8 +364,7 @@ def rows() -> Iterator[SettingRow]:
 
 GONE = (
     *("CANARY_INTERVAL", "CANARY_TIMEOUT", "CLIENTS_WATCH", "GPU_CONFIGS", "JOBS_AT_A_TIME"),
-    *("JOBS_DISK_MB", "MODEL_KEEP", "MODEL_LOAD_TIMEOUT", "MODEL_SERVER_MAX_BATCH"),
-    *("MODEL_SERVER_STREAM_TIMEOUT",),
+    *("MODEL_KEEP", "MODEL_LOAD_TIMEOUT", "MODEL_SERVER_MAX_BATCH", "MODEL_SERVER_STREAM_TIMEOUT"),
     *("OTEL_EXPORTER_OTLP_PROTOCOL", "PINNED_MODELS", "S3_ENDPOINT_URL", "S3_MAX_CONCURRENCY"),
     *("S3_MAX_OBJECT_MB", "S3_TIMEOUT"),
     *("SERVE_RESTART_WINDOW", "SHARED_MEMORY_MB", "TENSORRT_ENGINES", "TENSORS_SHARED_MEMORY_MB"),
