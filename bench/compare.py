@@ -23,7 +23,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import product
@@ -35,11 +35,20 @@ from bench.load import load, models, work
 from bench.load.limit import Limit, Sample, Way
 from bench.measure import PAUSE_S, best_ways, of_server, say
 from bench.servers.contenders import PRECISION, Contender, Skipped, this_server, tidy
-from bench.servers.rival_servers import RIVALS, Place
+from bench.servers.rival_servers import LITSERVE, RIVALS, TRITON, Place
 from bench.servers.sessions import PRECISIONS, engines_at
 
 DEFAULT = "default"
 LIMIT = "in-process limit"
+GOALS = {
+    ("resnet", 1): (1.5, 1.0),
+    **dict.fromkeys(
+        [*product(["resnet"], (4, 8, 16)), *product(["bert_base"], (8, 16))], (1.0, 1.0)
+    ),
+}
+"""Answers a second, by model and callers, as shares of LitServe's and of Triton HTTP's at least."""
+P99_GOAL = 1.05
+"""Of a ResNet-50 with several callers, as a share of the better one's at most."""
 CPUINFO = Path("/proc/cpuinfo")
 CPUS = len(os.sched_getaffinity(0))
 Found = dict[tuple[str, int], list[Sample]]
@@ -59,6 +68,7 @@ def main(argv: list[str]) -> int:
             found = compare(model, repository, cache, options)
             first = f"1: {options.settings[0]}"
             sys.stdout.write(table(model, found, first))
+            sys.stdout.write("".join(f"- {line}\n" for line in judge(model, found, first)))
             sys.stdout.flush()
     finally:
         tidy()
@@ -229,6 +239,29 @@ def table(model: str, found: Found, first: str) -> str:
         cells = [f"{speed:.1f}", *shares, *(f"{statistics.median(one):.1f}" for one in figures)]
         lines.append(f"| {callers} | {name} | {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
+
+
+def judge(model: str, found: Found, first: str) -> Iterator[str]:
+    """Yield what the first server has beside LitServe and Triton HTTP, and whether it should."""
+    for callers in sorted({callers for _, callers in found}):
+        own, *rivals = (found.get((name, callers), []) for name in (first, LITSERVE, TRITON))
+        goals = GOALS.get((model, callers))
+        if not goals or not own or any(len(one) != len(own) for one in rivals):
+            continue
+        words = []
+        for name, rival, goal in zip((LITSERVE, TRITON), rivals, goals, strict=True):
+            part = median_share((one.per_second for one in own), (one.per_second for one in rival))
+            words.append(f"{part:.2f} of {name} (goal: {goal}{'' if part >= goal else ', MISSED'})")
+        if model == "resnet" and callers > 1:
+            better = (min(one.p99 for one in some) for some in zip(*rivals, strict=True))
+            part = median_share((one.p99 for one in own), better)
+            missed = "" if part <= P99_GOAL else ", MISSED"
+            words.append(f"p99 {part:.2f} of the better one's (goal: {P99_GOAL}{missed})")
+        yield f"{callers} callers: {', '.join(words)}"
+
+
+def median_share(figures: Iterable[float], others: Iterable[float]) -> float:
+    return statistics.median(one / two for one, two in zip(figures, others, strict=True))
 
 
 def share(samples: Sequence[Sample], others: Sequence[Sample] | None) -> str:

@@ -164,6 +164,19 @@ def test_a_contender_is_compared_with_others_in_the_same_round() -> None:
     assert f"| 8 | 2: default | 13.0 | {shares} | 3.0 | 9.0 | 5.0 | 100.0 |" in rows
 
 
+def test_goals_are_shares_of_rivals_in_the_same_round() -> None:
+    found = {
+        ("1: default", 8): [sample(20, 1), sample(9, 1), sample(30, 1)],
+        ("LitServe", 8): [sample(10, 1), sample(10, 1), sample(20, 1)],
+        ("Triton HTTP", 8): [sample(25, 1), sample(10, 1), sample(25, 1)],
+    }
+    (line,) = compare.judge("resnet", found, "1: default")
+    assert line == (
+        "8 callers: 1.50 of LitServe (goal: 1.0), 0.90 of Triton HTTP (goal: 1.0, MISSED),"
+        " p99 1.00 of the better one's (goal: 1.05)"
+    )
+
+
 @pytest.mark.skipif(
     not (PROJECT / ".git").exists() or not shutil.which("git"), reason="no git repository here"
 )
