@@ -14,8 +14,9 @@ from flask.testing import FlaskClient
 from werkzeug.serving import make_server
 
 from clients.base import Environment
-from clients.plugins.registry import Registry
+from clients.plugins.registry import Registry, load_clients
 from dispatcher.settings import read_settings
+from tests.conftest import PROJECT
 from tests.support.application import serve_built_in
 from tests.support.asking import stand_in
 from tests.support.fake_triton import Arrays, FakeTriton
@@ -28,6 +29,15 @@ BODY: Any = {"payload": {"img": image(Red)}, "parameters": {"format": "objects"}
 def green(inputs: Any) -> Arrays:
     """Take red for class 3: version 2."""
     return {"output": np.roll(resnet(inputs)["output"], -4, axis=1)}
+
+
+@pytest.fixture(scope="module")
+def built_in(tmp_path_factory: pytest.TempPathFactory) -> Registry:
+    """Without a tokenizer, which takes a while."""
+    folder = tmp_path_factory.mktemp("models")
+    for name in ("resnet", "yolov5"):
+        (folder / name).symlink_to(PROJECT / "model_repository" / name)
+    return load_clients(Environment(FakeTriton(), folder))
 
 
 @pytest.fixture
@@ -96,13 +106,14 @@ def test_another_model_is_tried_in_the_slot_of_the_one_asked(
     client: FlaskClient, server: FakeTriton
 ) -> None:
     """Its client reads the payload; the answer has the name that was asked."""
-    put(client, {"canary": {"model": "bert_base", "share": 1}})
-    response = client.post("/infer/resnet", json={"payload": {"text": "[MASK]"}})
-    assert response.headers["X-Canary"] == "model=bert_base"
+    put(client, {"canary": {"model": "yolov5", "share": 1}})
+    response = client.post("/infer/resnet", json={"payload": {"img": image(Red)}})
+    assert response.headers["X-Canary"] == "model=yolov5"
     assert response.json["modelname"] == "resnet"
-    assert server.calls[-1]["model"] == "bert_base"
-    failed = client.post("/infer/resnet", json={"payload": {"img": image(Red)}})
-    assert failed.headers["X-Canary"] == "model=bert_base", "the error is the canary's"
+    assert server.calls[-1]["model"] == "yolov5"
+    failed = client.post("/infer/resnet", json={"payload": {"text": "a"}})
+    assert failed.status_code == 400
+    assert failed.headers["X-Canary"] == "model=yolov5", "the error is the canary's"
 
 
 def test_the_same_key_session_or_sequence_gets_the_same(client: FlaskClient) -> None:
