@@ -37,7 +37,7 @@ MAX_WAITING = 10_000  # requests
 MAX_BYTES = 64 * 2**20  # of their bodies and answers
 MAX_CHUNK = 32  # requests whose lines are written at once
 BATCH_S, PAUSE_S, EXIT_S = 0.5, 5.0, 5.0
-MINUTE_S = 60.0
+MINUTE_S, HOUR_S = 60.0, 3600.0
 HINT = "make room there, let this user write there, or set CAPTURE_TO to another place"
 
 
@@ -59,7 +59,7 @@ class Capture:
         self._minute, self._taken = self.clock(), 0
         self._lock, self._writing = threading.Lock(), threading.Lock()
         self._some = threading.Event()
-        self._faults = dict[str, str]()
+        self._faults = dict[str, tuple[str, float]]()
 
     def start(self) -> None:
         """Write in a daemon thread from now on."""
@@ -141,10 +141,11 @@ class Capture:
         self.tidy(time.monotonic() + EXIT_S)
 
     def _note(self, what: str, fault: str) -> None:
-        """Log a fault once."""
-        if fault and fault != self._faults.get(what):
+        """Log a fault once an hour: on a disk that is nearly full some requests find room."""
+        last, at = self._faults.get(what, ("", 0.0))
+        if fault and (fault != last or self.clock() > at + HOUR_S):
             log.warning("%s: %s", what, fault)
-        self._faults[what] = fault
+            self._faults[what] = fault, self.clock()
 
     def _go_on(self) -> None:
         self._some.wait(PAUSE_S)
