@@ -198,11 +198,11 @@ def example(options: argparse.Namespace) -> Any:
     return found[options.example - 1]
 
 
-def parameter(text: str, option: str = "--parameter") -> tuple[str, Any]:
+def parameter(text: str, option: str = "--parameter", example: str = "top_k=5") -> tuple[str, Any]:
     """Read NAME=VALUE; a value that is JSON, such as a number, is taken as that."""
     name, equals, value = text.partition("=")
     if not name or not equals:
-        raise Trouble(f"{option} is {text!r}; expected NAME=VALUE, such as top_k=5")
+        raise Trouble(f"{option} is {text!r}; expected NAME=VALUE, such as {example}")
     try:
         return name, json.loads(value)
     except ValueError:

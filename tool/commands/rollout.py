@@ -57,4 +57,4 @@ def read_table(kind: str, text: str) -> dict[str, Any] | None:
     """Read `version=2,share=0.05`; `None` for `none`."""
     if text == "none":
         return None
-    return dict(parameter(one, f"--{kind}") for one in text.split(","))
+    return dict(parameter(one, f"--{kind}", "version=2") for one in text.split(","))
