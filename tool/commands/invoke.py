@@ -211,12 +211,16 @@ def parameter(text: str, option: str = "--parameter", example: str = "top_k=5") 
 
 def print_error(status: int, answer: bytes) -> int:
     """Print the endpoint's error; return the exit code."""
+    sys.stderr.write("".join(f"{line}\n" for line in describe_error(status, answer)))
+    return 1
+
+
+def describe_error(status: int | str, answer: bytes) -> list[str]:
+    """Return the lines of an endpoint's error."""
     try:
         error = json.loads(answer)["error"]
         lines = [f"{status} {error['code']}: {error['message']}"]
         lines += [f"hint: {error['hint']}"] if error.get("hint") else []
-        lines += [f"request: {error['request_id']}"] if error.get("request_id") else []
+        return lines + ([f"request: {error['request_id']}"] if error.get("request_id") else [])
     except (ValueError, KeyError, TypeError):
-        lines = [f"{status}: {answer[:500].decode(errors='replace')}"]
-    sys.stderr.write("".join(f"{line}\n" for line in lines))
-    return 1
+        return [f"{status}: {answer[:500].decode(errors='replace')}"]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from clients.tensors.agreement import compare, worst_of
+from tool.commands.invoke import describe_error
 from tool.replay.asking import ReplayedAnswer
 from tool.replay.captured import CapturedLine, parse_json
 
@@ -21,7 +22,6 @@ ERROR = "error"
 NPY = "application/x-npy"
 FORMS = {NPY: "values", "image/png": "pictures", "image/jpeg": "pictures"}  # whatever the model is
 FIRST_ERROR = 400
-MOST_ERROR = 300  # bytes of an error that are shown
 # Fields of an answer that say who answered, and when.
 ABOUT = ("modelname", "modelversion", "model_name", "model_version", "model", "id", "created")
 
@@ -47,8 +47,8 @@ def judge(line: CapturedLine, expected: bytes, answer: ReplayedAnswer) -> Replay
         words, gap = f"the status is {now}, not {was}", 0.0 if was == now else math.inf
         return ReplayedRequest(line, answer, "different" if gap else "same", words, gap)
     if not 0 < now < FIRST_ERROR:
-        text = " ".join(answer.body[:MOST_ERROR].decode(errors="replace").split())
-        return ReplayedRequest(line, answer, ERROR, f"{now or 'no answer'}: {text}")
+        words = " ".join("; ".join(describe_error(now or "no answer", answer.body)).split())
+        return ReplayedRequest(line, answer, ERROR, words)
     sent = parse_json(line.sent["data"])
     payload = sent.get("payload", sent.get("instances")) if isinstance(sent, Mapping) else None
     one, other = (
