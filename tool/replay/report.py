@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,10 +16,10 @@ from tool.replay.comparing import ERROR, ReplayedRequest
 VERDICTS = ("same", "close", "different", ERROR)
 WORST = 10  # requests that are kept to be looked at
 SHOWN = 5  # of these in the text
-BEYOND = {
-    "different": "{:.1%} of its answers differ",
-    "errors": "{:.1%} of its requests failed",
-    "slower": "its p99 is {:.3g} times that before",
+BEYOND = {  # what was found, its limit, the first error
+    "different": "{:.1%} of its answers differ, --max-different is {:g}",
+    "errors": "{:.1%} of its requests failed, --max-errors is {:g}; the first: {}",
+    "slower": "its p99 is {:.3g} times that before, --max-slower is {:g}",
 }
 MOST_TIMES = 100_000  # of a model, the last ones
 
@@ -50,15 +49,13 @@ class ReplayTally:
             "errors": self.counts[ERROR] / total,
             "slower": p99[1] / (p99[0] or 1.0),
         }
-        why = {"errors": f"; the first: {self.error}"}
         return {
             "requests": total,
             **{verdict: self.counts[verdict] for verdict in VERDICTS},
             "p50_ms": p50,
             "p99_ms": p99,
             "passed": {
-                name: f"{BEYOND[name].format(one)}, --max-{name} is {limits[name]:g}"
-                + why.get(name, "")
+                name: BEYOND[name].format(one, limits[name], self.error)
                 for name, one in found.items()
                 if one > limits[name]
             },
@@ -73,20 +70,17 @@ class ReplayReport:
     skipped: Counter[str]  # what was not replayed, by reason
     tallies: dict[str, ReplayTally] = field(default_factory=dict)
     total: int = 0  # requests
-    _worst: list[tuple[bool, float, int, ReplayedRequest]] = field(default_factory=list)
+    # The worst differences, the worst first, and of equals the first
+    worst: list[ReplayedRequest] = field(default_factory=list)
 
     def add(self, one: ReplayedRequest) -> None:
         """Count a request; keep it if it is among the worst."""
         self.total += 1
         self.tallies.setdefault(one.line.model, ReplayTally()).add(one)
         if one.verdict in ("close", "different"):
-            keep = heapq.heappushpop if len(self._worst) == WORST else heapq.heappush
-            keep(self._worst, (one.verdict == "different", one.difference, -self.total, one))
-
-    @property
-    def worst(self) -> list[ReplayedRequest]:
-        """The worst differences, the worst first, and of equals the first."""
-        return [entry[-1] for entry in sorted(self._worst, reverse=True)]
+            self.worst.append(one)
+            self.worst.sort(key=lambda one: (one.verdict == "close", -one.difference))
+            del self.worst[WORST:]
 
     def describe(self) -> dict[str, Any]:
         """Return the report for a program."""
