@@ -12,6 +12,7 @@ import sys
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from clients.model_files.files import text_of
 from container.trouble import Trouble
 
 URL = "http://127.0.0.1:8080"
-TIME_S = 70.0  # a little more than the endpoint takes at most, as it is set by default
+TIME_S = 120.0  # twice what the endpoint takes at most, as it is set by default
 DRAWN = {".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".png": "image/png"}
 
 
@@ -110,13 +111,8 @@ def call(
 ) -> bytes:
     """Send a request to the endpoint; return the answer."""
     headers = {"Content-Type": "application/json", "Accept": accept}
-    if options.api_key:
-        headers["x-api-key"] = options.api_key
-    request = urllib.request.Request(  # noqa: S310  its kind is looked at
-        f"{address(options.url)}{path}", data, headers, method=method
-    )
     try:
-        with opener(request.host).open(request, timeout=TIME_S) as response:
+        with send(options, path, data, headers, method) as response:
             answer: bytes = response.read()
             return answer
     except urllib.error.HTTPError:
@@ -126,6 +122,21 @@ def call(
             f"{options.url} does not answer: {getattr(error, 'reason', error)}; "
             "is it running there? `make serve` starts one"
         ) from error
+
+
+def send(
+    options: argparse.Namespace,
+    path: str,
+    data: bytes | None,
+    headers: Mapping[str, str],
+    method: str | None = None,
+) -> Any:
+    """Send a request to the endpoint; return its response, or raise it as an HTTPError."""
+    key = {"x-api-key": options.api_key} if options.api_key else {}
+    request = urllib.request.Request(  # noqa: S310  its kind is looked at
+        f"{address(options.url)}{path}", data, {**headers, **key}, method=method
+    )
+    return opener(request.host).open(request, timeout=TIME_S)
 
 
 def read_json(options: argparse.Namespace, answer: bytes) -> Any:

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import argparse
 import http.client
 import json
 import re
 import time
-import urllib.error
-import urllib.request
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
+from urllib.error import HTTPError
 from urllib.parse import quote
 
 from dispatcher.codecs.metadata import ATTRIBUTES, REPLAY, format_attributes, read_attributes
+from tool.commands.invoke import send
 from tool.replay.captured import CapturedLine, own_time, parse_json
 
 A = TypeVar("A")
 
-TIMEOUT_S = 120.0  # for one answer; a request's own limit is sent as it was captured
 MODEL_PATH = re.compile("(/v2/models|/infer|/models)/([^/?]+)(?:/versions/[^/?]+)?([/?].*)?")
 PHASE = re.compile(r"(\w+);dur=([0-9.]+)")
 
@@ -35,57 +35,48 @@ class ReplayedAnswer:
     ms: float  # in the model and its client, without waiting for a slot
 
 
-@dataclass(frozen=True)
-class ReplayTarget:
-    """The server that is asked, and what it is asked for."""
-
-    url: str
-    opener: urllib.request.OpenerDirector
-    key: str  # for the API; empty for none
-    model: str  # in the place of the captured one, if any
-    version: str  # the same
-
-    def ask(self, line: CapturedLine, body: bytes) -> ReplayedAnswer:
-        """Send a captured request with its body."""
-        path, headers, body = self.redirect(line, body)
-        headers[REPLAY] = "true"
-        headers |= {"x-api-key": self.key} if self.key else {}
-        request = urllib.request.Request(f"{self.url}{path}", body, headers)  # noqa: S310  see invoke
-        begun = time.monotonic()
+def ask(options: argparse.Namespace, line: CapturedLine, body: bytes) -> ReplayedAnswer:
+    """Send a captured request with its body."""
+    path, headers, body = redirect(line, body, vars(options)["as"], options.version)
+    headers[REPLAY] = "true"
+    begun = time.monotonic()
+    try:
         try:
-            try:
-                response = self.opener.open(request, timeout=TIMEOUT_S)
-            except urllib.error.HTTPError as error:
-                response = error
-            with response:
-                body, headers = response.read(), response.headers
-        except (OSError, TypeError, ValueError, http.client.HTTPException) as error:
-            return ReplayedAnswer(0, "", str(getattr(error, "reason", error)).encode(), 0.0)
-        phases = dict(PHASE.findall(headers.get("Server-Timing", "")))
-        ms = own_time(phases) if phases else 1000 * (time.monotonic() - begun)
-        return ReplayedAnswer(response.status, headers.get("Content-Type", ""), body, ms)
+            response = send(options, path, body, headers)
+        except HTTPError as error:
+            response = error
+        with response:
+            body, headers = response.read(), response.headers
+    except (OSError, TypeError, ValueError, http.client.HTTPException) as error:
+        return ReplayedAnswer(0, "", str(getattr(error, "reason", error)).encode(), 0.0)
+    phases = dict(PHASE.findall(headers.get("Server-Timing", "")))
+    ms = own_time(phases) if phases else 1000 * (time.monotonic() - begun)
+    return ReplayedAnswer(response.status, headers.get("Content-Type", ""), body, ms)
 
-    def redirect(self, line: CapturedLine, body: bytes) -> tuple[str, dict[str, str], bytes]:
-        """Return the path, the headers and the body that ask the wanted model and version."""
-        path, headers = line.path, dict(line.headers)
-        wanted = {"modelname": self.model, "modelversion": self.version, "model": self.model}
-        wanted = {name: value for name, value in wanted.items() if value}
-        if wanted:
-            if match := MODEL_PATH.fullmatch(path):
-                room, name, call = match.groups("")
-                name = quote(self.model) or name
-                if self.version and room == "/v2/models":
-                    name += f"/versions/{self.version}"
-                path = f"{room}/{name}{call}"
-            attributes = {**read_attributes(headers.get(ATTRIBUTES, "")), **wanted}
-            headers[ATTRIBUTES] = format_attributes(attributes)  # before those of the query
-            if isinstance(document := parse_json(body), dict):
-                several = document.get("requests")
-                for one in (document, *(several if isinstance(several, list) else ())):
-                    if isinstance(one, dict):
-                        one.update((name, wanted[name]) for name in wanted if name in one)
-                body = json.dumps(document).encode()
-        return path, headers, body
+
+def redirect(
+    line: CapturedLine, body: bytes, model: str, version: str
+) -> tuple[str, dict[str, str], bytes]:
+    """Return the path, the headers and the body that ask a model and a version, where given."""
+    path, headers = line.path, dict(line.headers)
+    wanted = {"modelname": model, "modelversion": version, "model": model}
+    wanted = {name: value for name, value in wanted.items() if value}
+    if wanted:
+        if match := MODEL_PATH.fullmatch(path):
+            room, name, call = match.groups("")
+            name = quote(model) or name
+            if version and room == "/v2/models":
+                name += f"/versions/{version}"
+            path = f"{room}/{name}{call}"
+        attributes = {**read_attributes(headers.get(ATTRIBUTES, "")), **wanted}
+        headers[ATTRIBUTES] = format_attributes(attributes)  # before those of the query
+        if isinstance(document := parse_json(body), dict):
+            several = document.get("requests")
+            for one in (document, *(several if isinstance(several, list) else ())):
+                if isinstance(one, dict):
+                    one.update((name, wanted[name]) for name in wanted if name in one)
+            body = json.dumps(document).encode()
+    return path, headers, body
 
 
 def in_order(

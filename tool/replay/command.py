@@ -10,13 +10,12 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 from urllib.error import HTTPError
-from urllib.parse import urlsplit
 
 from clients.errors import InferenceError
 from container.trouble import Trouble
-from tool.commands.invoke import add_endpoint_key, address, call, opener
+from tool.commands.invoke import add_endpoint_key, call
 from tool.progress import announce
-from tool.replay.asking import ReplayTarget, in_order
+from tool.replay.asking import ask, in_order
 from tool.replay.captured import CapturedLine, CapturedRequests
 from tool.replay.comparing import ReplayedRequest, judge
 from tool.replay.page import write_page
@@ -43,7 +42,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "1 where a limit is passed."
     )
     parser.add_argument("place", metavar="FOLDER", help="what CAPTURE_TO names: a folder, or s3://")
-    parser.add_argument("--against", required=True, metavar="URL", help="the server that is asked")
+    parser.add_argument(
+        "--against", dest="url", required=True, metavar="URL", help="the server that is asked"
+    )
     for name, metavar, default, what in OPTIONS:
         kind = type(default)
         parser.add_argument(name, metavar=metavar, type=kind, default=default, help=what)
@@ -57,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     captured = CapturedRequests(options.place, options.model)
     report = ReplayReport(limits, captured.skipped)
     try:
-        with announce(f"replaying {options.place} against {options.against}"):
+        with announce(f"replaying {options.place} against {options.url}"):
             replay(options, captured, report)
     except InferenceError as error:  # of S3
         raise Trouble(f"{error.message}; {error.hint}") from error
@@ -69,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
     # (First what is there even where one of the files cannot be written.)
     sys.stdout.write(f"{json.dumps(found, indent=2)}\n" if options.json else as_text(found))
     if options.html:
-        page = write_page(report, captured, options.against)
+        page = write_page(report, captured, options.url)
         Path(options.html).write_text(page, encoding="utf-8")
     if options.junit:
         Path(options.junit).write_bytes(as_junit(found, limits))
@@ -81,22 +82,18 @@ def replay(options: argparse.Namespace, captured: CapturedRequests, report: Repl
     if not (match := re.fullmatch(r"max|(\d+(?:\.\d+)?)x?", options.rate)):
         raise Trouble(f"--rate is {options.rate!r}; expected max, or such as 1x or 2.5x")
     pace = float(match[1] or 0)
-    options.url = url = address(options.against)
     with suppress(HTTPError):  # which is an answer
         call(options, "/ping", None)
-    target = ReplayTarget(
-        url, opener(urlsplit(url).netloc), options.api_key, vars(options)["as"], options.version
-    )
 
-    def ask(line: CapturedLine) -> ReplayedRequest | str:
+    def compare(line: CapturedLine) -> ReplayedRequest | str:
         try:
             body, expected = (captured.restore(line, part) for part in (line.sent, line.answered))
-            return judge(line, expected, target.ask(line, body))
+            return judge(line, expected, ask(options, line, body))
         except (OSError, ValueError, InferenceError):
             return "have headers, or files beside their lines, that cannot be read"
 
     threads = max(1, options.concurrency or (64 if pace else 4))
-    for one in in_order(captured, ask, threads, pace):
+    for one in in_order(captured, compare, threads, pace):
         if isinstance(one, str):
             captured.skipped[one] += 1
         else:
