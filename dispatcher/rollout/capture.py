@@ -22,12 +22,7 @@ from clients.errors import InferenceError
 from dispatcher.background import start_rounds
 from dispatcher.codecs.metadata import REPLAY
 from dispatcher.rollout.capture_files import CaptureFiles
-from dispatcher.rollout.captured_request import (
-    MAX_PART,
-    WSGI_HEADERS,
-    CapturedLines,
-    CapturedRequest,
-)
+from dispatcher.rollout.captured_request import HEADERS, MAX_PART, CapturedLines, CapturedRequest
 from dispatcher.settings import Settings
 from dispatcher.telemetry.request_log import RequestRecord
 
@@ -35,7 +30,6 @@ log = logging.getLogger(__name__)
 
 MAX_WAITING = 10_000  # requests
 MAX_BYTES = 64 * 2**20  # of their bodies and answers
-MAX_CHUNK = 32  # requests whose lines are written at once
 BATCH_S, PAUSE_S, EXIT_S = 0.5, 5.0, 5.0
 MINUTE_S, HOUR_S = 60.0, 3600.0
 HINT = "make room there, let this user write there, or set CAPTURE_TO to another place"
@@ -72,7 +66,7 @@ class Capture:
         if not is_sampled(record, max(self.shares.values())) or REPLAY in request.headers:
             return None
         environ = request.environ
-        headers = {name: environ[key] for key, name in WSGI_HEADERS.items() if key in environ}
+        headers = {name: request.headers[name] for name in HEADERS if name in request.headers}
         media_type, query = environ.get("CONTENT_TYPE", ""), environ.get("QUERY_STRING", "")
         captured = CapturedRequest(record, self.put, media_type, query, headers)
         if self.lines.payloads and record.bytes_in <= MAX_PART:
@@ -108,26 +102,23 @@ class Capture:
             more = True
             while more:
                 with self._lock:
-                    count = min(len(self._waiting), MAX_CHUNK)
-                    chunk = [self._waiting.popleft() for _ in range(count)]
-                    self._held -= sum(size for _, size in chunk)
+                    one, size = self._waiting.popleft() if self._waiting else (None, 0)
+                    self._held -= size
                 outcome, fault = "written", ""
                 try:
                     self.files.prepare()
-                    lines = [self.lines.make(one, self.files.keep) for one, _ in chunk]
-                    self.files.append(b"".join(lines))
+                    if one:
+                        self.files.append(self.lines.make(one, self.files.keep))
                 except OSError as error:
                     outcome, fault = "not_written", f"{self.files.place}: {error.strerror}; {HINT}"
                 self._note("requests are not captured", fault)
-                for _ in chunk:
+                if more := one is not None:
                     self.count(outcome)
-                more = bool(chunk)
 
     def tidy(self, until: float = math.inf) -> None:
-        """Upload what is complete, or remove what was kept long enough."""
+        """Upload what is complete."""
         fault = ""
         try:
-            self.files.sweep()
             self.files.upload(until)
         except InferenceError as error:
             fault = f"{error.message}; {error.hint}"

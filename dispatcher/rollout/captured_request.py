@@ -42,7 +42,6 @@ HEADERS = (
     *("Accept", "Content-Encoding", "Inference-Header-Content-Length", INFERENCE_ID),
     *(ATTRIBUTES, SESSION, TARGET_MODEL),
 )
-WSGI_HEADERS = {f"HTTP_{name.upper().replace('-', '_')}": name for name in HEADERS}
 
 
 @dataclass(slots=True, eq=False)
