@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -118,41 +119,33 @@ class Metrics:
         self.in_flight.dec()
         model, status = self._label(record), record.status
         method = record.method if record.route else ""
-        try:
+        with self._counting():
             self._child(self._requests, method, record.route, model, status).inc()
             if model:
                 self._child(self._seconds, model, status).observe(record.total)
                 self._child(self._queue, model, status).observe(record.queue)
                 if record.s3:
                     self._child(self._s3, model, status).observe(record.s3)
-        except OSError as error:
-            self._missing(error)
 
     def item(self, model: str, status: int) -> None:
         """Count one result of a response that holds several."""
         label = self._bounded(model, known=status == 200)
-        try:
+        with self._counting():
             self._child(self._items, label, status).inc()
-        except OSError as error:
-            self._missing(error)
 
     def rollout(self, model: str, of: str, status: int, seconds: float, found: str) -> None:
         """Count a call of a model with a rollout, and what was found of a shadow."""
         model = self._bounded(model, known=True)
-        try:
+        with self._counting():
             if status:  # it was not dropped
                 self._child(self._rollout, model, of, status).observe(seconds)
             if found:
                 self._child(self._shadow, model, found).inc()
-        except OSError as error:
-            self._missing(error)
 
     def capture(self, outcome: str) -> None:
         """Count a sampled request: `written`, `queue_full` or `not_written`."""
-        try:
+        with self._counting():
             self._child(self._captured, outcome).inc()
-        except OSError as error:
-            self._missing(error)
 
     def note_saturation(self, share: float) -> None:
         """Set the saturation of this web worker."""
@@ -164,11 +157,15 @@ class Metrics:
             extend(self.folder, self.seat)
         return family.labels(*labels)
 
-    def _missing(self, error: OSError) -> None:
-        """Log once that something is not counted."""
-        if self._room:
+    @contextmanager
+    def _counting(self) -> Iterator[None]:
+        """Log once where something cannot be counted, as the disk is full."""
+        try:
+            yield
+        except OSError as error:
+            if self._room:
+                log.warning("some counts will be missing from /metrics: %s", error)
             self._room = False
-            log.warning("some counts will be missing from /metrics: %s", error)
 
     def page(self) -> bytes:
         """Return the counts of all processes in Prometheus' text format."""
