@@ -51,7 +51,8 @@ def find_reason(plan: Plan, outcomes: Iterable[Outcome]) -> str:
 def find_failures(canary: Canary, window: Window) -> str:
     """Return how many answers failed where that is beyond the limit."""
     tried, stable = window.answers[CANARY], window.answers[STABLE]
-    if tried.failed < LEAST or tried.failures <= canary.errors + stable.failures:
+    usual = stable.failed / max(stable.count, 1)
+    if tried.failed < LEAST or tried.failed <= (canary.errors + usual) * tried.count:
         return ""
     return (
         f"{tried.failed} of its {tried.count} answers failed, of the stable version's"

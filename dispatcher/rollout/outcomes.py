@@ -92,8 +92,7 @@ class Outcomes:
 
     def note(self, name: str, outcome: Outcome) -> None:
         """Count an outcome of a model, and keep it until it is written."""
-        of, _, _, ms, status, *_, found, _ = outcome
-        self.metrics.rollout(name, of, status, ms / 1000, found)
+        self.metrics.rollout(name, outcome.of, outcome.status, outcome.ms / 1000, outcome.found)
         self._ended.append((name, outcome))
 
     def look(self, now: float) -> None:
@@ -132,10 +131,10 @@ class Outcomes:
             with suppress(OSError), self._file(name).open("rb") as file:
                 found = os.fstat(file.fileno())
                 if found.st_ino != tail.inode or found.st_size < tail.position:  # another file
-                    tail = self._tails[name] = Tail()
+                    tail = self._tails[name] = Tail(found.st_ino)
                     with suppress(OSError), self._file(name, OLDER).open("rb") as older:
                         tail.read(older)
-                    tail.inode, tail.position = found.st_ino, 0
+                    tail.position = 0
                 tail.read(file)
             return list(tail.last)
 
@@ -245,11 +244,6 @@ class Answers:
         if outcome.status in {0, 200}:
             self.times.append(outcome.ms)
 
-    @property
-    def failures(self) -> float:
-        """The share of those that failed, 0 to 1."""
-        return self.failed / self.count if self.count else 0.0
-
     def percentile(self, share: float) -> float | None:
         """Return the milliseconds that a share of them took at most; `None` of none."""
         place = math.ceil(share * len(self.times)) - 1
@@ -269,8 +263,7 @@ class Window:
         self.answers = {of: Answers() for of in (STABLE, CANARY, SHADOW)}
         self.found: Counter[str] = Counter()  # of the shadow
         self.differed: Outcome | None = None  # the last that was different, or an error
-        stable = str(Choice(plan.stable.model, plan.stable.version))
-        by = {STABLE: stable, CANARY: str(plan.canary), SHADOW: str(plan.shadow)}
+        by = {STABLE: str(plan.stable), CANARY: str(plan.canary), SHADOW: str(plan.shadow)}
         for one in {(one.at, one.request_id, one.of): one for one in outcomes}.values():
             if one.at < plan.since or one.by != by[one.of]:
                 continue
