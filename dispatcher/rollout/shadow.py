@@ -110,17 +110,17 @@ class Shadows:
             self._drop(call)
             return
         at, began, status = time.time(), time.monotonic(), 200
-        ms = 0.0
         try:
-            with slot:
-                result = call.ask(deadline)
-            ms = 1000 * (time.monotonic() - began)
+            try:
+                with slot:
+                    result = call.ask(deadline)
+            finally:
+                ms = 1000 * (time.monotonic() - began)
             agreement = compare_results(call, result)
             found, words = agreement.verdict, agreement.worst
             if call.compared_as in PRIVATE:
                 words = re.sub("""['"].*""", "…", words, flags=re.DOTALL)
         except InferenceError as error:
-            ms = ms or 1000 * (time.monotonic() - began)
             status, code = status_and_code(error)
             found, words = ERROR, code if code in QUOTING_CODES else error.message
         outcome = SHADOW, call.by, at, ms, status, found == ERROR, call.request_id
