@@ -147,8 +147,7 @@ def build() -> Flask:
     cores = max(1, usable_cpus() // settings.workers)
     shadows = Shadows(outcomes, admission, cores, settings.client_timeout)
     shadows.start()
-    alone = settings.run_dir is None
-    Guard(rollouts, outcomes, lambda: alone or prober.status.is_own).start()
+    Guard(rollouts, outcomes, lambda: prober.status.is_own).start()
 
     def take_up_clients() -> None:
         prober.forgive()

@@ -55,7 +55,7 @@ class StatusReader(Generic[T]):
         self, path: Path | None, parse: Callable[[Any], T], first: T, fresh: float = FRESH_S
     ) -> None:
         self.newest = first
-        self.is_own = False
+        self.is_own = path is None
         """Whether this process publishes the status, and sets `newest` itself."""
         self._path, self._parse, self._fresh = path, parse, fresh
         self._content, self._read_at = b"", -math.inf
