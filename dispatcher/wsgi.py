@@ -229,6 +229,7 @@ def assemble(
         control = OnDemand(memory, loader, reloader, stores, cache)
         control.start()
     loading.using = control.using
+    control.refuse_reload = rollouts.refuse_reload
     engines = run_dir and run_dir / INSTANCES / ENGINES
     rollouts.count = shadows.outcomes.count
     listing = ModelListing(

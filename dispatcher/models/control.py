@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,8 @@ class ModelControl:
     reloader: Reloader
     remote: Sequence[RemoteModels] = ()
     cache: ModelCache | None = None
+    # Raises BadModel where a loaded model would be left with versions alone that are only tried
+    refuse_reload: Callable[[str], None] = lambda _: None
 
     def using(self, model: str, until: float) -> AbstractContextManager[None]:  # noqa: ARG002
         """Keep a model loaded meanwhile; nothing unloads one here but a caller."""
@@ -122,7 +124,8 @@ class ModelControl:
 
     def load_fetched(self, name: str) -> None:
         """Load a model of the repository and its client, as they are on disk."""
-        was_loaded = self.loader.is_loaded(name)
+        if was_loaded := self.loader.is_loaded(name):
+            self.refuse_reload(name)
         self.loader.load_own(name)
         if reason := self.load_client_of(name):
             if not was_loaded:

@@ -13,7 +13,7 @@ from clients.model_files.config_text import read_folder
 from clients.model_files.versions import find_served, version_folders
 from clients.plugins.registry import Registry
 from clients.triton.server import ModelState
-from dispatcher.errors import BadBody
+from dispatcher.errors import BadBody, BadModel
 from dispatcher.rollout.plan import CANARY, SHADOW, STABLE, VERSION, Plan, Variant
 
 ALL = "write `version_policy { all { } }` into its config.pbtxt, then POST /load_model/"
@@ -61,6 +61,7 @@ class VersionsInForce:
     ) -> None:
         self._registry, self._states = registry, list(states)
         self._ready: dict[str, set[str]] = {}
+        self._tried: dict[str, set[str]] = {}
         for state in self._states:
             if state.ready:
                 self._ready.setdefault(state.name, set()).add(state.version)
@@ -73,6 +74,15 @@ class VersionsInForce:
         client = self._registry.clients.get(name)
         return client.served_by if client else name
 
+    def refuse_reload(self, model: str) -> None:
+        """Raise BadModel where nothing but what is tried would be loaded, and answer everybody."""
+        if (expected := self._expected(model)) and expected <= self._tried.get(model, set()):
+            which = " and ".join(sorted(expected))
+            raise BadModel(
+                f"{model!r} is left as it is: only version {which} would be loaded, which is tried",
+                hint=f"{ALL}{model}",
+            )
+
     def _expected(self, model: str) -> set[str]:
         """Return the versions that a model will have once it is loaded, by its folder."""
         client = next((c for c in self._registry.clients.values() if c.served_by == model), None)
@@ -82,12 +92,11 @@ class VersionsInForce:
         return {path.name for path in served}
 
     def _pins(self, said: Mapping[str, Plan], before: Mapping[str, str]) -> dict[str, str]:
-        tried: dict[str, set[str]] = {}
         for name, plan in said.items():
             for one in plan.variants():
-                tried.setdefault(self._served(one.model or name), set()).add(one.version)
+                self._tried.setdefault(self._served(one.model or name), set()).add(one.version)
         pins = {}
-        for model, versions in tried.items():
+        for model, versions in self._tried.items():
             if versions == {""}:  # another model is tried, in the version that it has anyway
                 continue
             if model not in self._ready and model in before:  # it is being loaded again

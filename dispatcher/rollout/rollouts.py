@@ -59,6 +59,7 @@ class Rollouts:
         self._filed: Mapping[str, Plan] = {}  # what their files say
         self._said: dict[str, Plan] = {}  # what the routes said, when it was last read
         self._logged: set[tuple[str, ...]] = set()  # why parts of plans wait
+        self._found: VersionsInForce | None = None  # the last ones
         self._looking = threading.RLock()
         self.news = News(folder / "news")
         self.news.take_up = lambda _: self.look()
@@ -102,6 +103,12 @@ class Rollouts:
             name, plan.canary, why, name,
         )  # fmt: skip
         return True
+
+    def refuse_reload(self, model: str) -> None:
+        """Raise BadModel where a loaded model would be left with what is only tried."""
+        self.news.follow()
+        if self._found:
+            self._found.refuse_reload(model)
 
     def name(self, asked: str) -> str:
         """Return the name of a model by that or by an alias.
@@ -175,7 +182,7 @@ class Rollouts:
                 for which in self._logged - logged:
                     log.warning("the rollout of %s, %s: %s", *which)
             # (First what keeps requests away from a version that is tried.)
-            self._server.pinned, self.plans = found.pins, found.plans
+            self._server.pinned, self.plans, self._found = found.pins, found.plans, found
 
     def _kept(self) -> dict[str, Plan]:
         """Return what the routes have said; what was read before where it is half-written."""

@@ -12,7 +12,7 @@ from clients.base import Environment
 from clients.errors import BadRequest, UnknownModel
 from clients.plugins.registry import load_clients
 from clients.triton.server import ModelState
-from dispatcher.errors import BadBody
+from dispatcher.errors import BadBody, BadModel
 from dispatcher.rollout.plan import CANARY, NO_CHOICE, STABLE, Canary, Choice, Plan, Variant
 from dispatcher.rollout.rollouts import Rollouts
 from dispatcher.status.status import Status
@@ -138,8 +138,15 @@ def test_no_request_gets_a_version_that_is_tried_while_its_model_is_loaded(
     assert side.choose() == Choice("", "1", STABLE)
     assert side.rollouts.plans["m"].waiting == {CANARY: "the model itself is not loaded"}
     assert not caplog.text
+    side.rollouts.refuse_reload("m")  # it does not
     config.write_text("")  # the latest alone
-    assert Side(tmp_path, loading, toml="canary = {version = 3, share = 1}").choose().version == ""
+    side = Side(tmp_path, loading, toml="canary = {version = 3, share = 1}")
+    assert side.choose().version == ""
+    with pytest.raises(BadModel, match="only version 3 would be loaded, which is tried") as found:
+        side.rollouts.refuse_reload("m")
+    assert "version_policy { all { } }" in found.value.hint
+    side.put({"canary": None})
+    side.rollouts.refuse_reload("m")
 
 
 def test_all_web_workers_follow_at_once_and_after_a_restart(tmp_path: Path) -> None:
