@@ -292,14 +292,15 @@ def make_capture(
         return None
 
     def describe(model: str, version: str) -> dict[str, str]:
-        client = registry.clients.get(registry.name(model))
-        served = client.served_by if client else model
+        if not (client := registry.clients.get(registry.name(model))):
+            return {}
+        served = client.served_by
         states = readiness.prober().models
         ready = [one.version for one in states if one.name == served and one.ready]
         found = version or max(ready, key=int, default="")
         noted = listing.engine(served, found) if found in ready else {}
         engine = {name: str(noted[name]) for name in ("engine", "precision") if name in noted}
-        return engine | {"version": found, "compared_as": client.compared_as if client else ""}
+        return engine | {"version": found, "compared_as": client.compared_as}
 
     lines = CapturedLines(settings.capture_payloads, settings.capture_hide, describe)
     capture = Capture(settings, lines, CaptureFiles.of(settings), metrics.capture)

@@ -99,7 +99,7 @@ class CapturedLines:
     # What is not written as it is, by the name of a field at any depth, of a parameter or tensor.
     hidden: Mapping[str, str]
     # Returns `version`, `engine`, `precision` and `compared_as` of a model in a version, which is
-    # empty for the latest.
+    # empty for the latest; nothing of an unknown model.
     describe: Callable[[str, str], Mapping[str, str]]
 
     def make(self, one: CapturedRequest, keep: Callable[[bytes], str]) -> bytes:
@@ -132,17 +132,16 @@ class CapturedLines:
             "inferenceId": headers.pop(INFERENCE_ID, ""),
             "customAttributes": list(filter(None, [headers.get(ATTRIBUTES)])),
         }
-        choice, known = record.choice, record.known and len(record.models) == 1
-        answers = choice.model or "".join(record.models), choice.version or record.version
-        several = [] if known else record.models
-        kinds = [self.describe(name, "").get("compared_as", "") for name in several]
+        choice = record.choice  # (of one model alone)
+        version = choice.version or record.version
+        described = [self.describe(choice.model or name, version) for name in record.models]
         ours = {
             "model": ",".join(record.models),
             "asked_version": record.version,
             "choice": choice.of,
             "answered_by": choice.model,
-            "compared_as": ",".join(kinds),
-            **(self.describe(*answers) if known else {}),
+            **(described[0] if len(described) == 1 else {}),
+            "compared_as": ",".join(one.get("compared_as", "") for one in described),
             "path": record.path,
             "query": query,
             "headers": {name: text for name, text in headers.items() if text},
