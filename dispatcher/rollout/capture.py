@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 MAX_WAITING = 10_000  # requests
 MAX_BYTES = 64 * 2**20  # of their bodies and answers
-BATCH_S, PAUSE_S, EXIT_S = 0.5, 5.0, 5.0
+BATCH_S, EXIT_S = 1.0, 5.0
 MINUTE_S, HOUR_S = 60.0, 3600.0
 HINT = "make room there, let this user write there, or set CAPTURE_TO to another place"
 
@@ -52,7 +52,6 @@ class Capture:
         self._held = 0  # bytes
         self._minute, self._taken = self.clock(), 0
         self._lock, self._writing = threading.Lock(), threading.Lock()
-        self._some = threading.Event()
         self._faults = dict[str, tuple[str, float]]()
 
     def start(self) -> None:
@@ -94,7 +93,6 @@ class Capture:
                 self._waiting.append((one, size))
         if not fits:
             self.count("queue_full")
-        self._some.set()
 
     def flush(self) -> None:
         """Write what waits; drop and count it where that cannot be done."""
@@ -139,8 +137,6 @@ class Capture:
             self._faults[what] = fault, self.clock()
 
     def _go_on(self) -> None:
-        self._some.wait(PAUSE_S)
-        self._some.clear()
         self.flush()
         self.tidy()
 

@@ -117,8 +117,7 @@ class CapturedLines:
             query = urlencode([(k, v) for k, old in pairs for v in self.hide({k: old}).values()])
         answer = one.answer
         if record.status >= FIRST_ERROR and self.shortens_errors:
-            error = {"code": record.code, "message": record.message}
-            answer = [dumps({"error": error}).encode()]
+            answer = [dumps({"error": {"code": record.code}}).encode()]
         sent: dict[str, str] = {"observedContentType": one.content_type, "mode": "INPUT"}
         if self.payloads:
             sent |= self.encode(one.body, one.content_type, put_aside)

@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
         page = write_page(report, captured, options.url)
         Path(options.html).write_text(page, encoding="utf-8")
     if options.junit:
-        Path(options.junit).write_bytes(as_junit(found, limits))
+        Path(options.junit).write_bytes(as_junit(found))
     return 1 if any(one["passed"] for one in found["models"].values()) else 0
 
 
