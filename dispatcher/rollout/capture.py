@@ -1,7 +1,7 @@
 """Samples requests with what was answered, and has them written in the background (CAPTURE_TO).
 
-In a request's own time nothing is done but to keep references, in a bounded queue. A thread makes
-the lines and writes them; what finds no room in the queue or on the disk is dropped and counted.
+In a request's own time only references are kept, in a bounded queue. A thread makes the lines and
+writes them; what finds no room in the queue or on the disk is dropped and counted.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Capture:
         return captured.finish
 
     def put(self, one: CapturedRequest) -> None:
-        """Have a request written whose answer was sent, if its model and the time allow."""
+        """Queue a request whose answer was sent, if the shares and the limit by minute allow it."""
         record, others = one.record, self.shares.get("", 0.0)
         share = max(self.shares.get(name, others) for name in record.models or [""])
         # (What never waited for a slot has asked no model.)

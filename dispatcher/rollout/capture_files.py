@@ -41,9 +41,9 @@ FULL = os.strerror(errno.ENOSPC)
 
 @dataclass
 class CaptureFiles:
-    """The files that one web worker writes; who calls must see to it that one thread does."""
+    """The files that one web worker writes, from one thread at a time."""
 
-    place: Path  # the folder; where they wait for S3, one for all web workers
+    place: Path  # the folder; with S3 the one, of all web workers, in which they wait
     keep_days: int = 0  # after which folders of hours are removed
     s3: S3 | None = None  # to which they are uploaded
     to: Location = Location("")  # the prefix of their keys
@@ -63,7 +63,7 @@ class CaptureFiles:
         self._staged = 0
 
     def prepare(self) -> None:
-        """See to it that a file is open, and not too large or old; remove those kept long enough.
+        """Have a file open that is neither too large nor too old; remove what was kept long enough.
 
         Raises OSError: it cannot be made, or the disk is nearly full.
         """

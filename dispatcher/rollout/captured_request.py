@@ -1,4 +1,4 @@
-"""A captured request, and its line: that of SageMaker's data capture, with what is known besides.
+"""A captured request, and its line: that of SageMaker's data capture, and what else is known.
 
 Files, such as pictures in base64, are written beside the lines: in `data` each is named, as
 `@file:PATH`, in the place of its base64. docs/operations.md has the format.
@@ -48,7 +48,7 @@ HEADERS = (
 class CapturedRequest:
     """A request as it comes, and its answer.
 
-    Where payloads are captured, the request's body is read from it (`wsgi.input`).
+    Where payloads are captured it takes the place of `wsgi.input`: the body is read through it.
     """
 
     record: RequestRecord
@@ -58,7 +58,7 @@ class CapturedRequest:
     headers: Mapping[str, str]  # those of `HEADERS`
     source: Any = None  # where the body comes from
     body: list[bytes] | None = None  # its pieces; None where it is not captured, or too large
-    answer: list[bytes] | None = field(default_factory=list)  # the same of what was answered
+    answer: list[bytes] | None = field(default_factory=list)  # the same of the answer
     answer_type: str = ""
 
     def read(self, size: int = -1) -> bytes:
@@ -192,7 +192,7 @@ class CapturedLines:
         return {"data": data, "encoding": "BASE64"}
 
     def hide_in(self, text: str, media_type: str) -> str:
-        """Return JSON, of lines where its type says so, without what is hidden.
+        """Return JSON, or JSON lines if that is its type, without what is hidden.
 
         Raises ValueError, RecursionError: it is no JSON.
         """

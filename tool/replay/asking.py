@@ -82,9 +82,9 @@ def redirect(
 def in_order(
     lines: Iterable[CapturedLine], call: Callable[[CapturedLine], A], threads: int, pace: float
 ) -> Iterator[A]:
-    """Yield the result of a call for each line; `pace` is how often faster than they came.
+    """Yield the result of a call for each line, in their order; few of them are held at a time.
 
-    A pace of 0 is as fast as `threads` calls at a time are answered. So many results wait at most.
+    A pace of 2 is twice as fast as they came; 0 as fast as `threads` calls at a time are answered.
     """
     begun, first, waiting = time.monotonic(), None, deque[Future[A]]()
     with ThreadPoolExecutor(threads) as pool:

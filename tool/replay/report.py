@@ -16,7 +16,7 @@ from tool.replay.comparing import ERROR, ReplayedRequest
 VERDICTS = ("same", "close", "different", ERROR)
 WORST = 10  # requests that are kept to be looked at
 SHOWN = 5  # of these in the text
-BEYOND = {  # what was found, its limit, the first error
+BEYOND = {  # with what was found, its limit and the first error
     "different": "{:.1%} of its answers differ, --max-different is {:g}",
     "errors": "{:.1%} of its requests failed, --max-errors is {:g}; the first: {}",
     "slower": "its p99 is {:.3g} times that before, --max-slower is {:g}",
