@@ -114,9 +114,10 @@ class Capture:
                     self.count(outcome)
 
     def tidy(self, until: float = math.inf) -> None:
-        """Upload what is complete."""
+        """Upload what is complete, or remove what was kept long enough."""
         fault = ""
         try:
+            self.files.sweep()
             self.files.upload(until)
         except InferenceError as error:
             fault = f"{error.message}; {error.hint}"

@@ -60,10 +60,10 @@ class CaptureFiles:
     def __post_init__(self) -> None:
         self.folder = self.place / str(os.getpid()) if self.s3 else self.place
         self._file, self._path, self._began, self._size = -1, Path(), 0.0, 0
-        self._staged = 0
+        self._staged, self._swept = 0, 0.0
 
     def prepare(self) -> None:
-        """Have a file open that is neither too large nor too old; remove what was kept long enough.
+        """Have a file open that is neither too large nor too old.
 
         Raises OSError: it cannot be made, or the disk is nearly full.
         """
@@ -72,7 +72,6 @@ class CaptureFiles:
         is_over = is_old or now // HOUR_S != self._began // HOUR_S or not self._path.exists()
         if is_over or self._size > MAX_FILE:
             self.close()
-            self._sweep(now)
         self.folder.mkdir(parents=True, exist_ok=True)
         disk = shutil.disk_usage(self.folder)
         if disk.free < min(disk.total * LEFT_SHARE, LEFT_BYTES) or self._staged > MAX_STAGED:
@@ -122,13 +121,15 @@ class CaptureFiles:
                 self._path.unlink(missing_ok=True)
         self._file, self._path, self._size = -1, Path(), 0
 
-    def _sweep(self, now: float) -> None:
-        """Remove the folders of hours that were kept long enough."""
-        until = datetime.fromtimestamp(now, UTC) - timedelta(days=self.keep_days)
-        for hour in self.folder.glob(HOURS) if self.keep_days else ():
-            if hour.relative_to(self.folder).as_posix() < f"{until:%Y/%m/%d/%H}":
-                shutil.rmtree(hour, ignore_errors=True)
-                remove_empty(*hour.parents[:3])
+    def sweep(self) -> None:
+        """Remove the folders of hours that were kept long enough; look once an hour."""
+        if self.keep_days and self.clock() > self._swept + HOUR_S:
+            self._swept = self.clock()
+            until = datetime.fromtimestamp(self._swept, UTC) - timedelta(days=self.keep_days)
+            for hour in self.folder.glob(HOURS):
+                if hour.relative_to(self.folder).as_posix() < f"{until:%Y/%m/%d/%H}":
+                    shutil.rmtree(hour, ignore_errors=True)
+                    remove_empty(*hour.parents[:3])
 
     def upload(self, until: float = math.inf) -> None:
         """Upload what is complete, of this web worker and of those that were killed.
