@@ -312,7 +312,7 @@ def same_array(
 def values(expected: Any, got: Any) -> Agreement:
     """Compare two results in JSON, or the tensors of two V2 bodies.
 
-    Texts, whole numbers and what there is must be equal. A real number may differ by `SPREAD` of
+    Texts, whole numbers, names and lengths must be equal. A real number may differ by `SPREAD` of
     the largest beside it: those of its list, or of the same field in each item of a list.
     """
     with suppress(LookupError, TypeError, ValueError):  # they are no V2 bodies
@@ -341,7 +341,7 @@ def outputs_of(body: Any) -> dict[str, npt.NDArray[Any]]:
 def find_other(
     expected: Any, got: Any, place: str, numbers: dict[str, list[tuple[float, float]]]
 ) -> str:
-    """Return the first other part in words; put real numbers by their place into `numbers`."""
+    """Return the first part that is not equal, in words; collect real numbers by their place."""
     if isinstance(expected, Mapping) and isinstance(got, Mapping):
         if strange := sorted(map(str, expected.keys() ^ got.keys())):
             return f"{place} {'lacks' if strange[0] in expected else 'has'} `{strange[0]}`"

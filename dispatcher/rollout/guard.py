@@ -25,12 +25,12 @@ from dispatcher.rollout.plan import CANARY, STABLE, Canary, Plan
 from dispatcher.rollout.rollouts import Rollouts
 
 LOOK_S = 0.5
-# So many are no chance; the first run of each instance may be slow, whatever the version.
+# Fewer may be chance: the first run of each instance may be slow, whatever the version.
 LEAST, LEAST_SLOW = 3, 5
 LEAST_STABLE = 20  # answers of the stable version, from which its p99 says something
 TIMES_STABLE = 2.0  # the p99 of the stable version, where no limit is set
-STUCK_TIMES = 10.0  # the limit: what takes so long may hang, and few callers are left to show it
-SLOW_SHARE = 0.01  # which a 99th percentile leaves
+STUCK_TIMES = 10.0  # the limit: what takes so long may hang, and then `LEAST` answers are enough
+SLOW_SHARE = 0.01  # of all answers, which take longer than their p99
 
 
 def find_reason(plan: Plan, outcomes: Iterable[Outcome]) -> str:
@@ -49,19 +49,19 @@ def find_reason(plan: Plan, outcomes: Iterable[Outcome]) -> str:
 
 
 def find_failures(canary: Canary, window: Window) -> str:
-    """Return how many answers failed where that is beyond the limit."""
+    """Return how many answers failed if they are beyond the limit."""
     tried, stable = window.answers[CANARY], window.answers[STABLE]
     usual = stable.failed / max(stable.count, 1)
     if tried.failed < LEAST or tried.failed <= (canary.errors + usual) * tried.count:
         return ""
     return (
-        f"{tried.failed} of its {tried.count} answers failed, of the stable version's"
-        f" {stable.failed} of {stable.count} (errors = {canary.errors:g})"
+        f"{tried.failed} of its {tried.count} answers failed, and {stable.failed} of"
+        f" {stable.count} of the stable version (errors = {canary.errors:g})"
     )
 
 
 def find_slow(canary: Canary, window: Window) -> str:
-    """Return how many answers were slow where they are more than a 99th percentile leaves."""
+    """Return how many answers were slow if their p99 is beyond the limit."""
     tried, stable = window.answers[CANARY], window.answers[STABLE]
     limit, whose, usual = canary.p99_ms, "p99_ms", SLOW_SHARE
     if limit is None:
@@ -78,7 +78,7 @@ def find_slow(canary: Canary, window: Window) -> str:
 
 
 def find_other(canary: Canary, window: Window) -> str:
-    """Return how many of the compared answers differ where that is beyond the limit."""
+    """Return how many of the compared answers differ if they are beyond the limit."""
     found = window.found
     other = found[DIFFERENT] + found[ERROR]
     count = other + found[SAME] + found[CLOSE]

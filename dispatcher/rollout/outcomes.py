@@ -1,7 +1,7 @@
 """How the calls of models with a rollout ended, in all web workers.
 
-Each worker adds what ended in it to a file a model, a line of JSON each: the kernel keeps writes
-that append apart. Only the last ones are kept.
+Each worker appends the calls that ended in it to a file for each model, as lines of JSON: the
+kernel keeps apart what several processes append. Only the last calls are kept.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from dispatcher.telemetry.telemetry import Metrics
 log = logging.getLogger(__name__)
 
 SUFFIX, OLDER = ".outcomes", ".outcomes.1"
-MOST_BYTES = 2**19  # of a file; a longer one is put aside, for which a full disk has room
-MOST_KEPT = 10_000  # outcomes in memory: of a model, and still to be written
-GRACE_S = 2.0  # after its deadline, in which a client may still end by itself
-LONG_S = 2.0  # after so long, and each time after twice as long, it is noted that a call still runs
+MOST_BYTES = 2**19  # of a file; a longer one is renamed, which works on a full disk too
+MOST_KEPT = 10_000  # outcomes in memory: those read of a model, and those still to be written
+GRACE_S = 2.0  # after its deadline a call may still end by itself; then it has failed
+LONG_S = 2.0  # a call that still runs is noted after so long, then each time after twice as long
 
 SAME, CLOSE, DIFFERENT, ERROR, DROPPED = FOUND = ("same", "close", "different", "error", "dropped")
 
@@ -53,7 +53,7 @@ class Outcome(NamedTuple):
     at: float  # when it began, in seconds since 1970
     ms: float = 0.0  # that it took
     status: int = 0  # of the answer; 0 where the call still runs, or a shadow was not asked
-    failed: bool = False  # by the fault of what was asked
+    failed: bool = False  # by the fault of the version or model, and not of the caller
     request_id: str = ""
     found: str = ""  # of a shadow: one of `FOUND`
     words: str = ""  # the worst difference, or the error
@@ -96,7 +96,7 @@ class Outcomes:
         self._ended.append((name, outcome))
 
     def look(self, now: float) -> None:
-        """Note which calls run for long; those have failed that run long after their deadline."""
+        """Note calls that run for long; as failed, those that run long after their deadline."""
         for call in list(self.running):
             if now > call.deadline + GRACE_S:
                 call.end(time_used_up())
@@ -105,7 +105,7 @@ class Outcomes:
                 call.note(0)
 
     def write(self) -> None:
-        """Write what ended since the last call; without room this worker alone knows it."""
+        """Write the new outcomes; those for which the disk has no room only this worker knows."""
         ended: dict[str, list[Outcome]] = {}
         while self._ended:
             name, outcome = self._ended.popleft()
@@ -143,7 +143,7 @@ class Outcomes:
         return Window(plan, self.last(name)).as_json()
 
     def tidy(self, names: Iterable[str]) -> None:
-        """Put long files aside, which one worker sees to; delete those of other models."""
+        """Put long files aside, and delete those of other models; one worker does this for all."""
         files = {self._file(name): self._file(name, OLDER) for name in names}
         for found in {*self._folder.glob(f"*{SUFFIX}*")} - {*files, *files.values()}:
             found.unlink(missing_ok=True)
@@ -171,13 +171,13 @@ class Call:
         if trial.outcomes.running.pop(self, True):  # else it is `None`
             return
         status = status_and_code(error)[0] if error else 200
-        # Its client has made the tensors, unless the caller has.
+        # A client whose own tensors do not fit is at fault; a caller's own are the caller's.
         unfit = isinstance(error, TensorsRefused) and not trial.tensors
         gone = isinstance(error, UnknownModel | UnknownVersion)
         self.note(status, failed=status >= 500 or unfit or gone)
 
     def note(self, status: int, *, failed: bool = False) -> None:
-        """Note how it goes: a later note of a call counts in place of an earlier one."""
+        """Note its status; of several notes of a call only the last one counts."""
         trial, ms = self.trial, 1000 * (time.monotonic() - self.began)
         of, by = trial.choice.of, str(trial.choice)
         outcome = Outcome(of, by, self.at, ms, status, failed, trial.request_id)
@@ -198,9 +198,9 @@ class Trial:
 
     @contextmanager
     def call(self, deadline: float, *, several: bool = False) -> Iterator[Call]:
-        """Note how the block ends, or that it has not long after its deadline.
+        """Note how the block, a call, ends, or that it still runs long after its deadline.
 
-        One about several payloads is run in halves where it is too large.
+        One of several payloads that is too large is not noted: it is made again in halves.
         """
         call = Call(self, deadline)
         self.outcomes.running[call] = None
@@ -211,16 +211,16 @@ class Trial:
             if not (several and isinstance(error, TooLargeAtOnce)):
                 call.end(error)
             raise
-        finally:  # the reader of a stream may have left
+        finally:  # where the reader of a stream has left, nothing is noted
             self.outcomes.running.pop(call, None)
 
     def run(self, payloads: list[Any], ask: Callable[[], T], deadline: float) -> T:
-        """Return what a call returns that is about some payloads."""
+        """Return what `ask` returns for some payloads, and note that call."""
         # A client may change what it is given.
         kept = copy_deeply(payloads) if self.offer else []
         with self.call(deadline, several=len(payloads) > 1) as call:
             result = ask()
-            if isinstance(result, Iterator):  # a stream, whose steps are a call
+            if isinstance(result, Iterator):  # of a stream, whose steps are the call
                 self.outcomes.running.pop(call)
             elif self.offer:
                 call.end(None)
@@ -245,7 +245,7 @@ class Answers:
             self.times.append(outcome.ms)
 
     def percentile(self, share: float) -> float | None:
-        """Return the milliseconds that a share of them took at most; `None` of none."""
+        """Return the milliseconds that a share of them took at most; `None` if there are none."""
         place = math.ceil(share * len(self.times)) - 1
         return sorted(self.times)[max(0, place)] if self.times else None
 
@@ -263,8 +263,10 @@ class Window:
         self.answers = {of: Answers() for of in (STABLE, CANARY, SHADOW)}
         self.found: Counter[str] = Counter()  # of the shadow
         self.differed: Outcome | None = None  # the last that was different, or an error
+        # Of several notes of a call, the last one.
+        calls = {(one.at, one.request_id, one.of): one for one in outcomes}
         by = {STABLE: str(plan.stable), CANARY: str(plan.canary), SHADOW: str(plan.shadow)}
-        for one in {(one.at, one.request_id, one.of): one for one in outcomes}.values():
+        for one in calls.values():
             if one.at < plan.since or one.by != by[one.of]:
                 continue
             if one.found != DROPPED:

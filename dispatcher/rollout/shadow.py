@@ -1,7 +1,7 @@
 """Asks shadows about requests that were answered, while nobody waits.
 
-A thread of each web worker runs them, one after the other. Where there is no quiet moment within
-some seconds, or too many wait, they are dropped and counted.
+A thread of each web worker runs them, one after the other. One that finds no quiet moment within
+some seconds, or too many waiting, is dropped and counted.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ PATIENCE_S = 5.0  # for a quiet moment
 LOOK_S = 0.02
 SMALL = 8  # bytes, of a number in JSON
 MOST_WORDS = 300
-SLOT = " (shadow)"  # a part of the name under which its slot is taken
-# Their differences quote what a caller's answer says, which is shown to nobody else.
+SLOT = " (shadow)"  # added to the model's name: its calls have slots of their own
+# Kinds of answers whose differences quote what a caller got, which nobody else may see.
 PRIVATE = frozenset({"texts", "words", "values"})
 
 
@@ -132,7 +132,7 @@ class Shadows:
 
 
 def compare_results(call: ShadowCall, got: Any) -> Agreement:
-    """Compare what a shadow answered with what the model did: its tensors, or as JSON has it.
+    """Compare what a shadow answered with what the model did: by tensors, or else as JSON.
 
     Raises NotJson: one of them cannot be sent.
     """
