@@ -97,7 +97,8 @@ def test_every_form_of_request_is_noted_and_one_that_names_a_version_is_not(
     one = {"modelname": "doubles", "payload": payload}
     side.client.post("/invocations", json={"requests": [one, one]})
     lines = "\n".join([json.dumps(one)] * 2)
-    side.client.post("/invocations", data=lines, content_type="application/jsonlines")
+    answer = side.client.post("/invocations", data=lines, content_type="application/jsonlines")
+    assert answer.text.count("result") == 2, "what is not read may not be computed yet"
     answer = side.client.post("/infer/doubles?modelversion=1", json={"payload": payload})
     assert "X-Canary" not in answer.headers
     side.outcomes.write()
