@@ -59,7 +59,7 @@ def test_lines_wait_for_s3_and_are_uploaded_with_their_files(
     assert lines.startswith("captured/shop/2027/01/15/12/")
     assert json.loads(s3.read(lines)[0]) == {"a": 1}
     assert s3.read(f"{lines.rpartition('/')[0]}/{name}")[0] == b"\x89PNG a picture"
-    assert [one.name for one in tmp_path.rglob("*.*")] == [files._path.name, "of-1.jsonl"]
+    assert {one.name for one in tmp_path.rglob("*.*")} == {files._path.name, "of-1.jsonl"}
     assert files._staged == 0
 
 
