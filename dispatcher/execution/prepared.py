@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import operator
 import time
 from collections.abc import Iterator, Mapping
@@ -38,7 +39,12 @@ from clients.request import (
 from clients.tensors.client import TensorClient, TensorResult
 from clients.tensors.nested import copy_deeply
 from dispatcher.codecs.media import UNSPECIFIED_MEDIA, detect_media
-from dispatcher.codecs.metadata import Metadata, names_sequence, read_sequence
+from dispatcher.codecs.metadata import (
+    MAX_SEQUENCE_ID,
+    Metadata,
+    names_sequence,
+    read_sequence,
+)
 from dispatcher.errors import BadBody, ClientBug, client_bug, contract_class, with_place
 from dispatcher.execution.model_lookup import ModelLookup
 from dispatcher.model_request import ModelRequest
@@ -375,7 +381,10 @@ def choose(
     plan = lookup.rollouts and lookup.rollouts.plans.get(name)
     if not plan or model_request.modelversion:
         return NO_CHOICE
-    session = f"{sequence.owner} {sequence.identity}" if sequence else metadata.session
+    # A list is of the session, and no part of a sequence.
+    session = metadata.session and f"{metadata.owner} {metadata.session[:MAX_SEQUENCE_ID]}"
+    if sequence:
+        session = f"{sequence.owner} {sequence.identity}"
     return plan.choose(name, session, metadata.owner, metadata.request_id)
 
 
@@ -387,7 +396,8 @@ def begin_trial(
     name, request_id = lookup.registry.name(asked.modelname), metadata.request_id
     plan = lookup.rollouts and lookup.rollouts.plan(name)
     shadow = plan and plan.live(SHADOW)
-    trial = Trial(shadows.outcomes, name, choice, request_id, asked.tensors)
+    hurried = metadata.timeout < math.inf
+    trial = Trial(shadows.outcomes, name, choice, request_id, asked.tensors, hurried)
     # A sequence is kept by the version that began it.
     unfit = prepared.request.sequence or isinstance(client, RowClient) or choice.of == CANARY
     if not shadow or unfit or not shadow.takes(name, request_id):

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from clients.errors import (
+    DeadlineExceeded,
     InferenceError,
     TensorsRefused,
     TooLargeAtOnce,
@@ -174,7 +175,9 @@ class Call:
         # A client whose own tensors do not fit is at fault; a caller's own are the caller's.
         unfit = isinstance(error, TensorsRefused) and not trial.tensors
         gone = isinstance(error, UnknownModel | UnknownVersion)
-        self.note(status, failed=status >= 500 or unfit or gone)
+        # One that has the time which its caller gave it may be slow, and has not failed.
+        late = trial.hurried and isinstance(error, DeadlineExceeded)
+        self.note(status, failed=(status >= 500 and not late) or unfit or gone)
 
     def note(self, status: int, *, failed: bool = False) -> None:
         """Note its status; of several notes of a call only the last one counts."""
@@ -193,6 +196,7 @@ class Trial:
     choice: Choice  # what answers it
     request_id: str
     tensors: bool  # whether the caller has made the tensors
+    hurried: bool  # whether the caller has set a time limit
     # Takes payloads, as they were before the call, and the result of the call.
     offer: Callable[[list[Any], Any], None] | None = None
 
@@ -234,14 +238,14 @@ class Answers:
 
     count: int = 0
     failed: int = 0
-    # Milliseconds of those that were answered 200, or still run
+    # Milliseconds of those that were answered 200, took too long, or still run
     times: list[float] = field(default_factory=list)
 
     def add(self, outcome: Outcome) -> None:
         """Count an outcome."""
         self.count += 1
         self.failed += outcome.failed
-        if outcome.status in {0, 200}:
+        if outcome.status in {0, 200, 504}:
             self.times.append(outcome.ms)
 
     def percentile(self, share: float) -> float | None:

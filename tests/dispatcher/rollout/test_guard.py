@@ -127,6 +127,18 @@ def test_what_callers_do_wrong_is_no_fault_of_a_canary(tmp_path: Path) -> None:
     assert not side.rollouts.plans["doubles"].back
 
 
+def test_a_caller_in_a_hurry_cannot_send_a_good_canary_back(tmp_path: Path) -> None:
+    side = Side(tmp_path, DeadlineExceeded("late"))
+    side.put(canary={"version": 2, "share": 1})
+    for _ in range(9):
+        body = {"payload": {"numbers": [1.0]}}
+        answer = side.client.post("/infer/doubles?timeout_ms=1000", json=body)
+        assert answer.status_code == 504
+    counts = side.counts()["canary"]
+    assert (counts["answers"], counts["failed"], "p99_ms" in counts) == (9, 0, True), "but late"
+    assert not side.rollouts.plans["doubles"].back
+
+
 def test_a_slow_canary_falls_back_by_the_time_that_its_calls_took(tmp_path: Path) -> None:
     side = Side(tmp_path, times(2))
     side.put(canary={"version": 2, "share": 1, "p99_ms": 0.001})

@@ -122,6 +122,10 @@ def test_the_same_key_session_or_sequence_gets_the_same(client: FlaskClient) -> 
     found = {one: {top(client, **{session: one}) for _ in range(4)} for one in map(str, range(8))}
     assert all(len(tops) == 1 for tops in found.values())
     assert len(set.union(*found.values())) == 2
+    for one in map(str, range(8)):  # in a list too
+        body = {"payload": [BODY["payload"]]}
+        answer = client.post("/infer/resnet", json=body, headers={session: one})
+        assert {answer.headers.get("X-Canary")} == {canary for _, canary in found[one]}
 
 
 def test_tensors_and_models_without_a_class_are_tried_too(client: FlaskClient) -> None:
