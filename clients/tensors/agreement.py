@@ -30,6 +30,8 @@ SHADE = 0.01  # the mean difference of two pictures, divided by their range
 SPREAD = 1e-2  # of plain tensors: the difference divided by the range of the expected numbers
 ROUNDING = 1e-6  # the share of a limit up to which answers are the same
 
+TOO_LARGE = (ArithmeticError, RecursionError, Image.DecompressionBombError)
+
 SAME_PLACE = 0.5  # from this IoU on, two boxes of a class are the same object, moved
 
 
@@ -69,8 +71,10 @@ def compare(kind: str, expected: Any, got: Any, *, confidence: float = 0.0) -> A
         if kind == "objects":
             return objects(expected, got, confidence)
         return MEASURES[kind](expected, got)
-    except (AttributeError, LookupError, OSError, TypeError, ValueError):
-        return values(expected, got)
+    except (AttributeError, LookupError, OSError, TypeError, ValueError, *TOO_LARGE):
+        with suppress(*TOO_LARGE):
+            return values(expected, got)
+        return different("they are too large, or nested too deeply, to be compared")
 
 
 def worst_of(found: Sequence[Agreement]) -> Agreement:

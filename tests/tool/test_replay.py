@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -248,20 +249,36 @@ def test_lines_that_cannot_be_replayed_are_counted_and_the_others_are(
     del large["captureData"]["endpointInput"]["data"]
     large["captureData"]["endpointInput"]["left_out"] = "it is larger than 8 MiB"
     half = json.dumps(line({}, {}))[:200]
-    gone, outside = (line({}, {}, files=[name]) for name in ("a.png", "../../secret"))
+    gone, link, outside = (line({}, 1, files=[one]) for one in ("a.png", "b.png", "../../secret"))
     gone["captureData"]["endpointInput"]["data"] = "@file:a.png"
-    others = [without, large, half, "[1]", gone, outside, line({}, {}, status=503)]
-    assert replay(keep(tmp_path, *others, line({"r": 1}, 1)), server) == 0
+    link["captureData"]["endpointInput"]["data"] = "@file:b.png"
+    others = [without, large, half, "[1]", gone, link, outside, line({}, {}, status=503)]
+    others += [line({}, 1, "\x1b[2J"), line({}, 1, path=".example.com/")]
+    place = keep(tmp_path, *others, line({"r": 1}, 1))
+    (tmp_path / "secret").write_text("secret")
+    (place / "2026/11/28/02/b.png").symlink_to(tmp_path / "secret")
+    (place / "a folder.jsonl").mkdir()
+    assert replay(place, server) == 0
     shown = capsys.readouterr().out
     for words in (
         "1 requests have no payload; set CAPTURE_PAYLOADS=true where they are captured\n",
         "1 requests are not whole: it is larger than 8 MiB\n",
-        "3 requests are cut off, or no captured requests\n",
-        "1 requests have headers, or files beside their lines, that cannot be read\n",
+        "5 requests are cut off, or no captured requests\n",
+        "2 requests have headers, or files beside their lines, that cannot be read\n",
         "1 requests had failed for want of time or of a slot\n",
     ):
         assert words in shown
     assert len(Replayed.asked) == 1
+
+
+def test_answers_without_sense_are_reported_all_the_same(server: str, tmp_path: Path) -> None:
+    answers = cycle([(200, {"result": "\x1b\ud800"}), (502, "\x01"), (200, {"result": [10**400]})])
+    Replayed.answer = staticmethod(lambda *_: next(answers))
+    place = keep(tmp_path, *(line({}, "a"), line({}, "a"), line({}, [1.0], kind="vectors")))
+    page, junit = tmp_path / "page.html", tmp_path / "junit.xml"
+    assert replay(place, server, f"--html={page}", f"--junit={junit}", "--concurrency=1") == 1
+    assert len(ET.parse(junit).findall(".//failure")) == 2
+    assert page.exists()
 
 
 @pytest.mark.parametrize(

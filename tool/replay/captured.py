@@ -16,13 +16,14 @@ from typing import IO, Any
 from urllib.parse import quote
 
 from container.trouble import Trouble
+from dispatcher.log_lines import HIDDEN
 from dispatcher.s3.client import S3, Location
 from tool.engines.offline import settings_here
 
 LINES = ".jsonl"
 MARK = "@file:"  # and a name, in the place of a file's base64
 OPEN_FILES = 16  # that are read side by side: each web worker has written its own
-LARGEST = 2**26  # bytes of a file in S3
+LARGEST = 2**26  # bytes of a line, or of a file in S3
 WAITING = ("queue", "s3", "total")  # phases that say nothing about the model
 WITHOUT = "have no payload; set CAPTURE_PAYLOADS=true where they are captured"
 BUSY, FAULT = 429, 500  # and more: no answers of a model
@@ -67,7 +68,7 @@ class CapturedRequests:
             sizes = [(one.location.key, one.size) for one in objects]
         else:
             path = Path(self.place)
-            files = [path] if path.is_file() else sorted(path.rglob(f"*{LINES}"))
+            files = sorted(one for one in (path, *path.rglob(f"*{LINES}")) if one.is_file())
             sizes = [(file.as_posix(), file.stat().st_size) for file in files]
         if not (found := [one for one in sizes if one[0].endswith(LINES)]):
             raise Trouble(f"{self.place} has no {LINES} files; name what CAPTURE_TO names")
@@ -82,7 +83,7 @@ class CapturedRequests:
 
     def _read(self, name: str, left: int) -> Iterator[CapturedLine]:
         with self._open(name) as file:
-            while left > 0 and (text := file.readline()):
+            while left > 0 and (text := file.readline(LARGEST)):
                 left -= len(text)
                 try:
                     line = read_line(json.loads(text), name)
@@ -108,7 +109,10 @@ class CapturedRequests:
         text, folder = str(part["data"]), PurePosixPath(line.file).parent
         for name in line.files:
             if (mark := f"{MARK}{name}") in text:
-                with self._open(str(folder / name)) as file:
+                place = str(folder / name)
+                if not (self._prefix or is_inside(Path(place), Path(folder))):
+                    raise FileNotFoundError
+                with self._open(place) as file:
                     text = text.replace(mark, base64.b64encode(file.read()).decode())
         return base64.b64decode(text) if part.get("encoding") == "BASE64" else text.encode()
 
@@ -121,6 +125,10 @@ def read_line(document: Any, file: str) -> CapturedLine:
     files, model, query = own.get("files", ()), own.get("model", "-"), own.get("query")
     if any(name.startswith("/") or ".." in name for name in files):
         raise ValueError("files elsewhere")
+    if not own["path"].startswith("/"):  # it would be another host
+        raise ValueError("no path")
+    if HIDDEN.search(f"{model}{event['eventId']}"):
+        raise ValueError("control characters")
     return CapturedLine(
         at=datetime.fromisoformat(event["inferenceTime"]).timestamp(),
         request_id=event["eventId"],
@@ -137,6 +145,11 @@ def read_line(document: Any, file: str) -> CapturedLine:
         files=files,
         file=file,
     )
+
+
+def is_inside(file: Path, folder: Path) -> bool:
+    """Whether a path is a file in a folder, and no link that leads out of it."""
+    return file.is_file() and file.resolve().is_relative_to(folder.resolve())
 
 
 def own_time(phases: Mapping[str, str | float]) -> float:

@@ -8,11 +8,13 @@ import math
 import re
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from urllib.error import HTTPError
 
 from clients.errors import InferenceError
 from container.trouble import Trouble
+from dispatcher.log_lines import HIDDEN
 from tool.commands.invoke import add_endpoint_key, call
 from tool.progress import announce
 from tool.replay.asking import ask, in_order
@@ -71,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
     sys.stdout.write(f"{json.dumps(found, indent=2)}\n" if options.json else as_text(found))
     if options.html:
         page = write_page(report, captured, options.url)
-        Path(options.html).write_text(page, encoding="utf-8")
+        Path(options.html).write_text(page, encoding="utf-8", errors="replace")
     if options.junit:
         Path(options.junit).write_bytes(as_junit(found))
     return 1 if any(one["passed"] for one in found["models"].values()) else 0
@@ -88,8 +90,9 @@ def replay(options: argparse.Namespace, captured: CapturedRequests, report: Repl
     def compare(line: CapturedLine) -> ReplayedRequest | str:
         try:
             body, expected = (captured.restore(line, part) for part in (line.sent, line.answered))
-            return judge(line, expected, ask(options, line, body))
-        except (OSError, ValueError, InferenceError):
+            found = judge(line, expected, ask(options, line, body))
+            return replace(found, words=HIDDEN.sub("?", found.words))
+        except (LookupError, OSError, RecursionError, ValueError, InferenceError):
             return "have headers, or files beside their lines, that cannot be read"
 
     threads = max(1, options.concurrency or (64 if pace else 4))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -285,6 +286,15 @@ def test_any_result_agrees_by_value(expected: Any, got: Any, verdict: str, words
     found = compare("values", expected, got)
     assert words in found.worst
     assert found.verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("kind", "got"),
+    [("vectors", [10**400]), ("values", json.loads("[" * 900 + "1.5" + "]" * 900))],
+)
+def test_what_cannot_be_compared_is_different(kind: str, got: Any) -> None:
+    expected = [1.0] if kind == "vectors" else got
+    assert compare(kind, expected, got).verdict == "different"
 
 
 @pytest.mark.parametrize("kind", KINDS)
