@@ -101,7 +101,9 @@ class VersionsInForce:
                 continue
             if model not in self._ready and model in before:  # it is being loaded again
                 pins[model] = before[model]
-            elif others := (self._ready.get(model) or self._expected(model)) - versions:
+            elif others := self._ready.get(model, set()) - versions or (
+                self._expected(model) - versions  # what is tried does not answer in its place
+            ):
                 pins[model] = max(others, key=int)
         for name, plan in said.items():
             model, version = self._served(plan.stable.model or name), plan.stable.version

@@ -137,6 +137,11 @@ def test_no_request_gets_a_version_that_is_tried_while_its_model_is_loaded(
     side = Side(tmp_path, loading, toml="canary = {version = 2, share = 1}")
     assert side.choose() == Choice("", "1", STABLE)
     assert side.rollouts.plans["m"].waiting == {CANARY: "the model itself is not loaded"}
+    side.states = [TWO[1], ModelState("m", "1", "LOADING")]
+    side.rollouts.look()
+    assert side.server.pinned == {"m": "1"}, "which callers wait for"
+    side.states = loading
+    side.rollouts.look()
     assert not caplog.text
     side.rollouts.refuse_reload("m")  # it does not
     config.write_text("")  # the latest alone
