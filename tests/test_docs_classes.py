@@ -46,7 +46,7 @@ def test_every_block_is_run() -> None:
     """Those below are all there are."""
     assert len(blocks("python")) == 5
     assert len(blocks("toml")) == 1
-    assert len(blocks("sh")) == 3
+    assert len(blocks("sh")) == 4
 
 
 def test_the_smallest_class_is_what_new_client_writes() -> None:
@@ -139,15 +139,22 @@ def test_every_command_works(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MODEL_DIR", "mine")
     lines = [line for text in blocks("sh") for line in text.splitlines() if "dispatcher " in line]
-    assert len(lines) == 9
+    assert len(lines) == 14
     for line in lines:
         words = shlex.split(line, comments=True)
         arguments = words[words.index("dispatcher") + 1 :]
         if arguments[0] == "invoke":
             Noting.error = (200, b"drawn") if "--draw" in arguments else None
+        if arguments[0] in {"invoke", "rollout"}:
             arguments += ["--url", noting]
         assert main(arguments) == 0, line
     said = capsys.readouterr().out
+    assert [one for _, one in Noting.asked[-4:]] == [
+        {"shadow": {"version": 2, "share": 0.1}},
+        {"canary": {"version": 2, "share": 0.05, "sticky": "session"}},
+        {"canary": {"share": 0.2}},
+        None,
+    ]
     assert "1 models (double): 0 errors, 0 warnings" in said
     assert "mine/code/clients/double.py" in said
     assert (tmp_path / "boxes.jpg").read_bytes() == b"drawn"

@@ -6,7 +6,7 @@ import inspect
 import math
 import operator
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, replace
@@ -45,11 +45,18 @@ from dispatcher.codecs.metadata import (
     names_sequence,
     read_sequence,
 )
-from dispatcher.errors import BadBody, ClientBug, client_bug, contract_class, with_place
+from dispatcher.errors import (
+    BadBody,
+    ClientBug,
+    client_bug,
+    contract_class,
+    status_and_code,
+    with_place,
+)
 from dispatcher.execution.model_lookup import ModelLookup
 from dispatcher.model_request import ModelRequest
-from dispatcher.rollout.outcomes import Trial
-from dispatcher.rollout.plan import CANARY, NO_CHOICE, SHADOW, Choice
+from dispatcher.rollout.outcomes import Outcome, Trial
+from dispatcher.rollout.plan import CANARY, NO_CHOICE, SHADOW, Choice, Variant
 from dispatcher.rollout.shadow import ShadowCall, Shadows, measure
 from dispatcher.s3.places import FIELDS
 from dispatcher.s3.reading import Stored
@@ -144,7 +151,10 @@ class PreparedRequest:
             starts = range(0, len(self.payloads), size)
             return [r for start in starts for r in self.batch(start, size, self.request.deadline)]
         ask = partial(self.ask, stream=stream)
-        return self.trial.run(self.payloads, ask, self.request.deadline) if self.trial else ask()
+        if not self.trial:
+            return ask()
+        trial = replace(self.trial, instead=None) if stream else self.trial
+        return trial.run(self.payloads, ask, self.request.deadline)
 
     def ask(self, *, stream: bool) -> Any:
         """Return what the client answers to the only payload, as `result`."""
@@ -174,9 +184,10 @@ class PreparedRequest:
                 return next(results, END)
 
         try:
-            with self.trial.call(self.request.deadline) if self.trial else nullcontext():
+            with self.trial.call(self.request.deadline) if self.trial else nullcontext() as call:
                 while (result := context.run(step)) is not END:
-                    yield result
+                    with call.waiting_for_reader() if call else nullcontext():
+                        yield result
         finally:
             if close := getattr(results, "close", None):
                 context.run(close)
@@ -310,11 +321,12 @@ def prepare(
     *,
     record: RequestRecord | None = None,
     once: Once | None = None,
+    chosen: Choice | None = None,
 ) -> PreparedRequest:
     """Find the client and check what can be checked before it is called.
 
-    Where something is tried beside the model, it is decided here what answers. A record is given
-    the choice, and its timings are used.
+    Where something is tried beside the model, it is decided here what answers, unless that was
+    `chosen`. A record is given the choice, and its timings are used.
 
     Raises InferenceError: the model is unknown or known not to answer, or a parameter is wrong.
     """
@@ -330,7 +342,12 @@ def prepare(
     alone = not model_request.is_list and not model_request.shared
     if alone and (metadata.session or names_sequence(parameters, metadata)):
         sequence = take_sequence(lookup, client, parameters, metadata, deadline)
-    choice = choose(lookup, model_request, metadata, sequence)
+    choice = chosen or choose(lookup, model_request, metadata, sequence)
+    if choice.model and choice.of == CANARY and not chosen:
+        again = partial(
+            prepare, lookup, model_request, metadata, deadline, record=record, once=once
+        )
+        return prepare_canary(lookup, lookup.registry.name(model_request.modelname), choice, again)
     if record:
         record.choice = choice
     if choice.model:
@@ -364,7 +381,8 @@ def prepare(
             ]
     prepared = PreparedRequest(model_request, client, request, given, choice)
     if choice.of and lookup.shadows:
-        prepared = replace(prepared, trial=begin_trial(lookup, lookup.shadows, prepared, metadata))
+        trial = begin_trial(lookup, lookup.shadows, prepared, metadata, record)
+        prepared = replace(prepared, trial=trial)
     if model_request.is_list:  # which is opened a batch at a time
         return prepared
     return replace(prepared, payloads=prepared.opened(given, 0, deadline))
@@ -388,10 +406,36 @@ def choose(
     return plan.choose(name, session, metadata.owner, metadata.request_id)
 
 
+def prepare_canary(
+    lookup: ModelLookup, name: str, choice: Choice, again: Callable[..., PreparedRequest]
+) -> PreparedRequest:
+    """Prepare for another model, which may refuse what the stable version of `name` takes.
+
+    Raises InferenceError: both refuse it.
+    """
+    plan = lookup.rollouts and lookup.rollouts.plan(name)
+    try:
+        return again(chosen=choice)
+    except InferenceError as error:
+        if not plan or not lookup.shadows:
+            raise
+        prepared = again(chosen=plan.stable)
+        outcome = Outcome(CANARY, str(choice), time.time(), status=status_and_code(error)[0])
+        lookup.shadows.outcomes.note(name, outcome._replace(failed=True))
+        return prepared
+
+
 def begin_trial(
-    lookup: ModelLookup, shadows: Shadows, prepared: PreparedRequest, metadata: Metadata
+    lookup: ModelLookup,
+    shadows: Shadows,
+    prepared: PreparedRequest,
+    metadata: Metadata,
+    record: RequestRecord | None,
 ) -> Trial:
-    """Return what notes how a request ends, and has a shadow asked about some."""
+    """Return what notes how a request ends, and has a shadow asked about some.
+
+    Where a canary fails, the stable version is asked about the same.
+    """
     asked, client, choice = prepared.model_request, prepared.client, prepared.choice
     name, request_id = lookup.registry.name(asked.modelname), metadata.request_id
     plan = lookup.rollouts and lookup.rollouts.plan(name)
@@ -399,19 +443,31 @@ def begin_trial(
     hurried = metadata.timeout < math.inf
     trial = Trial(shadows.outcomes, name, choice, request_id, asked.tensors, hurried)
     # A sequence is kept by the version that began it.
-    unfit = prepared.request.sequence or isinstance(client, RowClient) or choice.of == CANARY
-    if not shadow or unfit or not shadow.takes(name, request_id):
+    if not plan or prepared.request.sequence or isinstance(client, RowClient):
         return trial
-    as_shadow = replace(
-        asked, modelname=shadow.model or name, modelversion=shadow.version, output=None
-    )
+
+    def ask(other: Choice | Variant, payloads: list[Any], deadline: float) -> Any:
+        again = replace(
+            asked,
+            modelname=other.model or name,
+            modelversion=other.version,
+            payloads=payloads,
+            output=None,
+        )
+        return prepare(replace(lookup, rollouts=None), again, metadata, deadline).result()
+
+    def instead(payloads: list[Any]) -> Any:
+        result = ask(plan.stable, payloads, prepared.request.deadline)
+        if record:
+            record.choice = plan.stable
+        return result
+
+    if choice.of == CANARY:
+        return replace(trial, instead=instead)
+    if not shadow or not shadow.takes(name, request_id):
+        return trial
 
     def offer(payloads: list[Any], answer: Any) -> None:
-        again = replace(as_shadow, payloads=payloads)
-
-        def ask(deadline: float) -> Any:
-            return prepare(replace(lookup, rollouts=None), again, metadata, deadline).result()
-
         call = ShadowCall(
             name,
             str(shadow),
@@ -420,7 +476,7 @@ def begin_trial(
             prepared.request.parameters.get("confidence", 0.0),
             asked.is_list,
             answer,
-            ask,
+            partial(ask, shadow, payloads),
             metadata.sent,
             measure(payloads, answer),
         )

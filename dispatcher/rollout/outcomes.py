@@ -52,7 +52,7 @@ class Outcome(NamedTuple):
     of: str  # `STABLE`, `CANARY` or `SHADOW`
     by: str  # the version or the model that was asked, as `Choice` shows it
     at: float  # when it began, in seconds since 1970
-    ms: float = 0.0  # that it took
+    ms: float = 0.0  # that it took, divided by its payloads
     status: int = 0  # of the answer; 0 where the call still runs, or a shadow was not asked
     failed: bool = False  # by the fault of the version or model, and not of the caller
     request_id: str = ""
@@ -162,9 +162,12 @@ class Call:
 
     trial: Trial
     deadline: float
+    payloads: int = 1
     at: float = field(default_factory=time.time)
     began: float = field(default_factory=time.monotonic)
     long: float = LONG_S
+    # Whether an error is the canary's fault: the stable version answers, or refuses as well
+    blamed: bool | None = None
 
     def end(self, error: InferenceError | None) -> None:
         """Note how it has ended, unless that was done."""
@@ -177,14 +180,25 @@ class Call:
         gone = isinstance(error, UnknownModel | UnknownVersion)
         # One that has the time which its caller gave it may be slow, and has not failed.
         late = trial.hurried and isinstance(error, DeadlineExceeded)
-        self.note(status, failed=(status >= 500 and not late) or unfit or gone)
+        failed = (status >= 500 and not late) or unfit or gone
+        self.note(status, failed=failed if self.blamed is None else self.blamed)
 
     def note(self, status: int, *, failed: bool = False) -> None:
         """Note its status; of several notes of a call only the last one counts."""
-        trial, ms = self.trial, 1000 * (time.monotonic() - self.began)
+        trial, ms = self.trial, 1000 * (time.monotonic() - self.began) / self.payloads
         of, by = trial.choice.of, str(trial.choice)
         outcome = Outcome(of, by, self.at, ms, status, failed, trial.request_id)
         trial.outcomes.note(trial.name, outcome)
+
+    @contextmanager
+    def waiting_for_reader(self) -> Iterator[None]:
+        """Leave out of its time what a caller takes to read a part of its answer."""
+        deadline, self.deadline, began = self.deadline, math.inf, time.monotonic()
+        try:
+            yield
+        finally:
+            self.deadline = deadline
+            self.began += time.monotonic() - began
 
 
 @dataclass(frozen=True)
@@ -199,31 +213,51 @@ class Trial:
     hurried: bool  # whether the caller has set a time limit
     # Takes payloads, as they were before the call, and the result of the call.
     offer: Callable[[list[Any], Any], None] | None = None
+    # Returns the result of the stable version for the payloads of a canary that has failed.
+    instead: Callable[[list[Any]], Any] | None = None
 
     @contextmanager
-    def call(self, deadline: float, *, several: bool = False) -> Iterator[Call]:
+    def call(self, deadline: float, payloads: int = 1) -> Iterator[Call]:
         """Note how the block, a call, ends, or that it still runs long after its deadline.
 
         One of several payloads that is too large is not noted: it is made again in halves.
         """
-        call = Call(self, deadline)
+        call = Call(self, deadline, payloads)
         self.outcomes.running[call] = None
         try:
             yield call
             call.end(None)
         except InferenceError as error:
-            if not (several and isinstance(error, TooLargeAtOnce)):
+            if payloads == 1 or not isinstance(error, TooLargeAtOnce):
                 call.end(error)
             raise
         finally:  # where the reader of a stream has left, nothing is noted
             self.outcomes.running.pop(call, None)
 
     def run(self, payloads: list[Any], ask: Callable[[], T], deadline: float) -> T:
-        """Return what `ask` returns for some payloads, and note that call."""
+        """Return what `ask` returns for some payloads, and note that call.
+
+        Where a canary fails, the stable version answers; where that fails too, the payloads are to
+        blame.
+        """
         # A client may change what it is given.
-        kept = copy_deeply(payloads) if self.offer else []
-        with self.call(deadline, several=len(payloads) > 1) as call:
-            result = ask()
+        kept = copy_deeply(payloads) if self.offer or self.instead else []
+        with self.call(deadline, len(payloads)) as call:
+            try:
+                result = ask()
+            except (DeadlineExceeded, TooLargeAtOnce):
+                raise
+            except InferenceError as error:
+                if not self.instead:
+                    raise
+                call.blamed = False
+                with suppress(InferenceError):
+                    result = self.instead(kept)
+                    call.blamed = True
+                if not call.blamed:
+                    raise
+                call.end(error)
+                return result
             if isinstance(result, Iterator):  # of a stream, whose steps are the call
                 self.outcomes.running.pop(call)
             elif self.offer:

@@ -23,13 +23,16 @@ class Noting(BaseHTTPRequestHandler):
     error: tuple[int, bytes] | None = None
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or "null")
         self.asked.append(({name.lower(): text for name, text in self.headers.items()}, body))
         self.answer(*(self.error or (200, json.dumps({"result": body}).encode())))
 
     def do_GET(self) -> None:
         examples = [] if self.path == "/models/none" else [{"x": 1}, {"x": 2}]
         self.answer(200, json.dumps({"examples": examples}).encode())
+
+    def do_PUT(self) -> None:
+        self.do_POST()
 
     def answer(self, status: int, body: bytes) -> None:
         self.send_response(status)

@@ -8,11 +8,17 @@ from typing import Any
 
 import pytest
 
-from clients.errors import DeadlineExceeded, ModelFailed, TensorsRefused
+from clients.errors import (
+    BadParameter,
+    BadPayload,
+    DeadlineExceeded,
+    ModelFailed,
+    TensorsRefused,
+)
 from dispatcher.rollout.guard import find_reason
 from dispatcher.rollout.outcomes import Outcome
 from dispatcher.rollout.plan import CANARY, SHADOW, STABLE, Canary, Plan, Variant
-from tests.support.rollouts import Side, times
+from tests.support.rollouts import Doubles, Side, times
 
 SINCE = 100.0
 NUMBERS = itertools.count()
@@ -96,15 +102,15 @@ def test_a_canary_that_fails_falls_back_in_all_workers_and_stays_back(
     """Each of three workers sees one failure, which none would act on alone."""
     sides = [Side(tmp_path, error) for _ in range(3)]
     sides[0].put(canary={"version": 2, "share": 0.5})
-    failed = 0
+    tried = Canary(version="2", share=0.5)
+    its = next(one for one in map(str, itertools.count()) if tried.takes("doubles", one))
     for side in sides:
-        for number in range(100):
-            answer = side.ask(f"request {number}".replace(" ", "-"))
-            if answer.status_code != 200:
-                assert answer.headers["X-Canary"] == "version=2"
-                failed += 1
-                break
-    assert failed == 3
+        answer = side.ask(its)
+        if isinstance(error, DeadlineExceeded):
+            assert answer.headers["X-Canary"] == "version=2"
+        else:  # the stable version answers in its place
+            assert answer.json == {"modelname": "doubles", "result": [2.0]}
+            assert "X-Canary" not in answer.headers
     for side in sides[1:]:
         side.outcomes.write()
     sides[0].guard.look()
@@ -125,6 +131,53 @@ def test_what_callers_do_wrong_is_no_fault_of_a_canary(tmp_path: Path) -> None:
         assert side.ask(payload={"numbers": "none"}).status_code == 400
     assert side.counts()["canary"] == {"answers": 9, "failed": 0}, "nor quick"
     assert not side.rollouts.plans["doubles"].back
+
+
+def test_the_stable_version_answers_for_a_canary_that_fails_unless_it_fails_too(
+    tmp_path: Path,
+) -> None:
+    """A payload that ends any version must not send a good canary back."""
+    side = Side(tmp_path, ModelFailed("no"))
+    side.put(canary={"version": 2, "share": 1})
+    answer = side.ask(payload=[{"numbers": [1.0]}, {"numbers": [2.0]}])
+    assert answer.json == {"modelname": "doubles", "result": [[2.0], [4.0]]}
+    assert side.counts()["canary"]["failed"] == 1
+    side.server.models_run["doubles"] = ModelFailed("nor here")
+    for _ in range(9):
+        answer = side.ask()
+        assert answer.status_code == 502
+        assert answer.headers["X-Canary"] == "version=2"
+    assert side.counts()["canary"] == {"answers": 10, "failed": 1}
+
+
+def test_another_model_that_refuses_what_the_stable_version_takes_falls_back(
+    tmp_path: Path,
+) -> None:
+    class Picky(Doubles):
+        modelname = "picky"
+        model = "doubles"
+
+        def inference(self, payload: Any) -> Any:
+            raise BadPayload("the field `text` is missing", hint="send it")
+
+    class Eager(Picky):
+        modelname = "eager"
+
+        def read_parameters(self, *_: Any) -> Any:
+            raise BadParameter("a parameter is missing")
+
+    side = Side(tmp_path, times(2))
+    clients = side.rollouts._registry.clients
+    for kind in (Picky, Eager):
+        clients[kind.modelname] = kind(clients["doubles"]._environment)
+    for name in ("picky", "eager"):
+        side.put(canary={"model": name, "share": 1})
+        for _ in range(3):
+            answer = side.ask()
+            assert answer.json == {"modelname": "doubles", "result": [2.0]}
+            assert "X-Canary" not in answer.headers
+        side.guard.look()
+        assert side.rollouts.plans["doubles"].back.startswith("3 of its 3 answers failed")
 
 
 def test_a_caller_in_a_hurry_cannot_send_a_good_canary_back(tmp_path: Path) -> None:
