@@ -18,14 +18,14 @@ from tests.test_architecture import CODE, EMULATOR, PROJECT, circles, files
 
 # Folders of the rooms, and the most lines that the files of each may have together.
 ROOMS = {
-    "dispatcher": (("dispatcher",), 14_900),
-    "clients": (("clients",), 12_700),
-    "container": (("container",), 3_560),
-    "backends": (("backends",), 4_850),
-    "weights": (("weights", "container/image"), 1_870),
-    "tool": (("tool",), 4_800),
-    "emulator": (("emulator",), 2_900),
-    "bench": (("bench",), 2_550),
+    "dispatcher": (("dispatcher",), 16_900),
+    "clients": (("clients",), 12_650),
+    "container": (("container",), 3_500),
+    "backends": (("backends",), 4_800),
+    "weights": (("weights", "container/image"), 1_620),
+    "tool": (("tool",), 5_550),
+    "emulator": (("emulator",), 2_700),
+    "bench": (("bench",), 2_500),
 }
 SUFFIXES = {".py", ".js", ".css", ".html"}
 # Limits that are still exceeded. One that is kept has to be taken out of this list.
@@ -94,12 +94,12 @@ def counts() -> dict[str, tuple[Callable[[], int], int]]:
 
     return {
         **{f"lines of {name}": (of_room(name), most) for name, (_, most) in ROOMS.items()},
-        "lines of all rooms": (lambda: lines(production()), 47_500),
-        "lines of tests": (lambda: lines(below("tests", "emulator", tests=True)), 47_000),
-        "words of pages": (words_of_pages, 38_800),
+        "lines of all rooms": (lambda: lines(production()), 50_000),
+        "lines of tests": (lambda: lines(below("tests", "emulator", tests=True)), 49_000),
+        "words of pages": (words_of_pages, 41_500),
         "circles of imports": (lambda: len(circles()), 0),
-        "settings": (lambda: len(list(rows())), 58),
-        "noqa": (lambda: matches(r"# noqa"), 70),
+        "settings": (lambda: len(list(rows())), 60),
+        "noqa": (lambda: matches(r"# noqa"), 55),
         "broad except": (lambda: matches(r"except (Base)?Exception\b|except:"), 45),
         "class names used twice": (class_names_used_twice, 0),
     }
