@@ -92,6 +92,7 @@ def read_metadata(
     default_accept: str = "",
     request_id: str = "",
     owner: str = "",
+    sent: Callable[[], bool] = lambda: True,
 ) -> Metadata:
     """Read headers and query.
 
@@ -117,6 +118,7 @@ def read_metadata(
         accept=read_accept(headers.get("Accept", ""), default_accept),
         session=headers.get(SESSION, ""),
         owner=owner,
+        sent=sent,
     )
 
 

@@ -163,7 +163,7 @@ class InferenceHandler:
     def read_metadata(self, path_model: str = "") -> Metadata:
         """Read what the current request says outside of its body."""
         record: RequestRecord = g.record
-        metadata = read_metadata(
+        return read_metadata(
             request.headers,
             request.args,
             path_model=path_model,
@@ -171,8 +171,8 @@ class InferenceHandler:
             default_accept=self.settings.default_accept,
             request_id=record.request_id,
             owner=record.key,
+            sent=lambda: record.reported,
         )
-        return replace(metadata, sent=lambda: record.reported)
 
     def tensors(self, metadata: Metadata) -> Response:
         """Answer a body of Triton's own protocol, whatever the caller accepts."""
