@@ -150,7 +150,8 @@ class Plan:
         if not (canary := self.canary):
             raise BadRequest("there is no canary to promote", hint="set one, and look at it first")
         if why := self.waiting.get(CANARY) or self.back:
-            raise BadRequest(f"the canary is not promoted: {why}", hint="set it once more, first")
+            hint = "set it once more, first" if self.back else "promote it once it answers"
+            raise BadRequest(f"the canary is not promoted: {why}", hint=hint)
         shadow = self.shadow if str(self.shadow) != str(canary) else None
         return Plan(Choice(canary.model, canary.version, STABLE), shadow, since=now)
 
