@@ -13,6 +13,7 @@ from bench.servers.contenders import Contender, as_it_is
 from tests.conftest import PROJECT
 
 
+@pytest.mark.slow
 def test_the_tables_of_a_gpu_and_of_the_mix_are_measured_where_there_is_none(
     models: None, tmp_path: Path
 ) -> None:
