@@ -18,6 +18,7 @@ from clients.errors import TooManyRequests
 from dispatcher.auth.authorization import Authorizer
 from dispatcher.codecs import error_responses
 from dispatcher.codecs.json_request import LARGE_BODY
+from dispatcher.codecs.metadata import INFERENCE_ID
 from dispatcher.errors import too_large
 from dispatcher.execution.slots import Caller
 from dispatcher.rollout.plan import CANARY
@@ -27,7 +28,6 @@ from dispatcher.telemetry.request_log import RequestRecord
 from dispatcher.telemetry.telemetry import Telemetry
 
 CHUNK = 2**16
-INFERENCE_ID = "X-Amzn-SageMaker-Inference-Id"
 REQUEST_ID_HEADERS = (INFERENCE_ID, "X-Request-Id")
 VALID_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")  # as in nginx.conf
 KEY_ALONE = "X-Key-Alone"  # from NGINX, which asks before it receives a body

@@ -182,7 +182,8 @@ ARROWS = {
     # Asks a server what was captured: the lines, the answers and their comparison.
     "tool/replay": (
         "clients clients/images clients/tensors container/trouble.py"
-        " dispatcher/codecs/metadata.py dispatcher/log_lines.py dispatcher/s3/client.py"
+        " dispatcher/codecs/metadata.py dispatcher/log_lines.py"
+        " dispatcher/rollout/capture_files.py dispatcher/s3/client.py"
         " tool tool/commands tool/engines"
     ),
     "tool/engines": (

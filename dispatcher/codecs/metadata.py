@@ -25,6 +25,7 @@ ATTRIBUTES = "X-Amzn-SageMaker-Custom-Attributes"
 REPLAY = "X-Replay"  # of `dispatcher replay`; is not captured, or the next replay would have it
 TARGET_MODEL = "X-Amzn-SageMaker-Target-Model"
 SESSION = "X-Amzn-SageMaker-Session-Id"
+INFERENCE_ID = "X-Amzn-SageMaker-Inference-Id"
 NEW_SESSION = "NEW_SESSION"  # in the place of an id
 BEGUN_SESSION = "X-Amzn-SageMaker-New-Session-Id"
 ENDED_SESSION = "X-Amzn-SageMaker-Closed-Session-Id"

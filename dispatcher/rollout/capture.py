@@ -21,7 +21,7 @@ from flask import Request, Response
 from clients.errors import InferenceError
 from dispatcher.background import start_rounds
 from dispatcher.codecs.metadata import REPLAY
-from dispatcher.rollout.capture_files import CaptureFiles
+from dispatcher.rollout.capture_files import HOUR_S, CaptureFiles
 from dispatcher.rollout.captured_request import HEADERS, MAX_PART, CapturedLines, CapturedRequest
 from dispatcher.settings import Settings
 from dispatcher.telemetry.request_log import RequestRecord
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 MAX_WAITING = 10_000  # requests
 MAX_BYTES = 64 * 2**20  # of their bodies and answers
 BATCH_S, EXIT_S = 1.0, 5.0
-MINUTE_S, HOUR_S = 60.0, 3600.0
+MINUTE_S = 60.0
 HINT = "make room there, let this user write there, or set CAPTURE_TO to another place"
 
 

@@ -27,6 +27,7 @@ from dispatcher.s3.client import S3, Location
 from dispatcher.settings import CAPTURED, Settings
 
 LINES, BINARY = ".jsonl", "application/octet-stream"
+MARK = "@file:"  # and a file's path as seen from the lines, in the place of its base64
 MAX_FILE = 16 * 2**20  # bytes of lines
 UPLOAD_AGE_S = 60.0  # of a file that is to be uploaded
 PUT_S = 60.0  # for one object

@@ -22,6 +22,7 @@ from dispatcher.codecs.content_types import JSON_SIGNATURE, LINE_TYPES
 from dispatcher.codecs.media import IMAGE_SIGNATURE, SOUND_SIGNATURE
 from dispatcher.codecs.metadata import (
     ATTRIBUTES,
+    INFERENCE_ID,
     SESSION,
     TARGET_MODEL,
     format_attributes,
@@ -29,14 +30,13 @@ from dispatcher.codecs.metadata import (
 )
 from dispatcher.codecs.responses import CSV, dumps
 from dispatcher.log_lines import json_line, timestamp
-from dispatcher.telemetry.request_log import RequestRecord
+from dispatcher.rollout.capture_files import MARK
+from dispatcher.telemetry.request_log import FIRST_ERROR, RequestRecord
 
 MAX_PART = 8 * 2**20  # bytes of one body, or of one answer
 LEAST_FILE = 1024  # characters of base64 that become a file
 BASE64 = re.compile(rf'(?<=[",])[A-Za-z0-9+/]{{{LEAST_FILE},}}={{0,2}}(?=")')
 HASH = "hash"  # what is done to a hidden field that is not left out
-FIRST_ERROR = 400
-INFERENCE_ID = "X-Amzn-SageMaker-Inference-Id"
 # What an answer depends on besides path, query and body, but for keys.
 HEADERS = (
     *("Accept", "Content-Encoding", "Inference-Header-Content-Length", INFERENCE_ID),
@@ -108,7 +108,7 @@ class CapturedLines:
 
         def put_aside(content: bytes) -> str:
             files.append(keep(content))
-            return f"@file:{files[-1]}"
+            return f"{MARK}{files[-1]}"
 
         if self.hidden:
             attributes = self.hide(read_attributes(headers.get(ATTRIBUTES, "")))

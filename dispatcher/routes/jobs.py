@@ -12,10 +12,10 @@ from typing import IO, Any
 from flask import Blueprint, Response, g, request
 
 from clients.errors import BadRequest
-from dispatcher.app import INFERENCE_ID, VALID_REQUEST_ID
+from dispatcher.app import VALID_REQUEST_ID
 from dispatcher.codecs.content_types import read_body
 from dispatcher.codecs.json_request import LARGE_BODY
-from dispatcher.codecs.metadata import Metadata
+from dispatcher.codecs.metadata import INFERENCE_ID, Metadata
 from dispatcher.codecs.responses import JSON, json_response
 from dispatcher.errors import BadHeader, JobConflict, NotHere, UnknownJob
 from dispatcher.jobs.store import CANCELLED, CHUNK, RESULT, JobRequest, JobStore, StoredJob

@@ -17,11 +17,10 @@ from urllib.parse import quote
 
 from container.trouble import Trouble
 from dispatcher.log_lines import HIDDEN
+from dispatcher.rollout.capture_files import LINES, MARK
 from dispatcher.s3.client import S3, Location
 from tool.engines.offline import settings_here
 
-LINES = ".jsonl"
-MARK = "@file:"  # and a name, in the place of a file's base64
 OPEN_FILES = 16  # that are read side by side: each web worker has written its own
 LARGEST = 2**26  # bytes of a line, or of a file in S3
 WAITING = ("queue", "s3", "total")  # phases that say nothing about the model
