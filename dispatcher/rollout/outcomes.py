@@ -250,12 +250,14 @@ class Trial:
             except InferenceError as error:
                 if not self.instead:
                     raise
-                call.blamed = False
-                with suppress(InferenceError):
+                try:
                     result = self.instead(kept)
-                    call.blamed = True
-                if not call.blamed:
-                    raise
+                except InferenceError as other:
+                    # (One that has no time left says nothing of the payloads.)
+                    if not isinstance(other, DeadlineExceeded):
+                        call.blamed = False
+                    raise error from None
+                call.blamed = True
                 call.end(error)
                 return result
             if isinstance(result, Iterator):  # of a stream, whose steps are the call

@@ -148,6 +148,10 @@ def test_the_stable_version_answers_for_a_canary_that_fails_unless_it_fails_too(
         assert answer.status_code == 502
         assert answer.headers["X-Canary"] == "version=2"
     assert side.counts()["canary"] == {"answers": 10, "failed": 1}
+    # That it had no time left after the canary says nothing of the payload.
+    side.server.models_run["doubles"] = DeadlineExceeded("late")
+    assert side.ask().status_code == 502
+    assert side.counts()["canary"] == {"answers": 11, "failed": 2}
 
 
 def test_another_model_that_refuses_what_the_stable_version_takes_falls_back(
