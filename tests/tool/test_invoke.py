@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
 
 from tests.conftest import PICTURES, picture
+from tests.support.serving import serve
 from tool.__main__ import main
 
 COFFEE = PICTURES / "coffee.png"
@@ -48,13 +48,8 @@ class Noting(BaseHTTPRequestHandler):
 def noting() -> Iterator[str]:
     Noting.asked.clear()
     Noting.error = None
-    server = HTTPServer(("127.0.0.1", 0), Noting)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serve(Noting) as url:
+        yield url
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 
 from tests.conftest import PICTURES, picture
 from tests.support.s3 import BUCKET, S3Server
+from tests.support.serving import serve
 from tool.__main__ import main
 from tool.replay.asking import ReplayedAnswer, in_order
 from tool.replay.captured import CapturedLine, read_line
@@ -66,13 +66,8 @@ def echo(path: str, document: Any) -> tuple[int, Any]:
 def server() -> Iterator[str]:
     Replayed.asked.clear()
     Replayed.answer = staticmethod(echo)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Replayed)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serve(Replayed) as url:
+        yield url
 
 
 def line(
