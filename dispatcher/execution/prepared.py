@@ -396,7 +396,8 @@ def choose(
 ) -> Choice:
     """Return what answers a request where something is tried beside its model."""
     name = lookup.registry.name(model_request.modelname)
-    plan = lookup.rollouts and lookup.rollouts.plan(name)
+    # (Not by `plan`: each request asks.)
+    plan = lookup.rollouts and lookup.rollouts.plans.get(name)
     if not plan or model_request.modelversion:
         return NO_CHOICE
     # A list is of the session, and no part of a sequence.
