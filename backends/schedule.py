@@ -27,6 +27,7 @@ from backends.model_config import (
     dims_of,
     has_operator,
     instance_count,
+    max_batch_size,
     read_parameters,
 )
 from backends.onnxruntime.session import SCALED_BY_THREAD, OnnxSession
@@ -89,7 +90,7 @@ def schedule_runs(
         return Schedule(threads or threads_of_an_instance(count, cpus), streams or 1, in_turn=0)
     is_fixed = all(DYNAMIC not in dims_of(one) for one in config.get("input") or [])
     joined = runs.joined if runs else not is_fixed
-    joined |= bool(config.get(DYNAMIC_BATCHING))  # such as a preferred size
+    joined |= wants_batches(config)
     few = max(1, cpus // CORES_OF_A_RUN)
     if size > SMALL:  # opened once: its runs share the weights
         return Schedule(cpus, few, in_turn=0, joined=joined, is_guessed=few == 1 and not runs)
@@ -97,6 +98,17 @@ def schedule_runs(
         return Schedule(cpus, runs.at_once, runs.in_turn, joined)
     at_once = few if joined else min(cpus, MOST_AT_ONCE)
     return Schedule(cpus, at_once, joined=joined, is_guessed=True)
+
+
+def wants_batches(config: Mapping[str, Any]) -> bool:
+    """Whether a configuration says more of batches than `dynamic_batching { }`.
+
+    Triton hands that over with the largest batch as the preferred one.
+    """
+    batching = config.get(DYNAMIC_BATCHING) or {}
+    sizes = batching.get("preferred_batch_size") or []
+    is_said = sizes not in ([], [max_batch_size(config)])
+    return is_said or bool(int(batching.get("max_queue_delay_microseconds") or 0))
 
 
 class ScheduledSession:
