@@ -170,6 +170,11 @@ def test_batches_that_triton_makes_share_runs() -> None:
     config = {**cpu_config(), "dynamic_batching": {"preferred_batch_size": [4]}}
     assert schedule_runs(config, MeasuredRuns(4, 4, 1, joined=False), 0, 4) == Schedule(4, 4)
     assert not schedule_runs({**config, "dynamic_batching": {}}, None, 0, 4).joined
+    filled = {"preferred_batch_size": [16], "max_queue_delay_microseconds": 0}
+    config = {**config, "max_batch_size": 16, "dynamic_batching": filled}
+    assert not schedule_runs(config, None, 0, 4).joined
+    filled["max_queue_delay_microseconds"] = 100
+    assert schedule_runs(config, None, 0, 4).joined
 
 
 def own_memory() -> int:

@@ -51,6 +51,13 @@ def test_concurrent_requests_share_one_run(triton: Triton) -> None:
     assert (rows - rows_before, runs - runs_before) == (4, 1)
 
 
+def test_plain_dynamic_batching_joins_no_rows_of_fixed_sizes_unmeasured(triton: Triton) -> None:
+    """Triton hands it over as if the configuration preferred batches of the largest size."""
+    requests = [{"x": np.zeros((1, 1), np.float32)}] * 12
+    answers = ask_together(triton, "batch_size_measured", requests)
+    assert [answer.as_numpy("rows").item() for answer in answers] == [1] * 12
+
+
 def test_requests_of_unequal_shapes_are_handed_over_together(triton: Triton) -> None:
     """Triton's own batches have one shape; this one waits for two requests, ten seconds."""
     assert_handed_over_together(triton)

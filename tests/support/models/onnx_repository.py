@@ -75,6 +75,10 @@ SERVED: dict[str, tuple[Writer, str | None]] = {
         made.batch_size,
         rows(4) + takes("x", "1") + gives("rows", "1") + together(4) + ONE,
     ),
+    "batch_size_measured": (
+        made.batch_size,
+        rows(4) + takes("x", "1") + gives("rows", "1") + "dynamic_batching { }\n" + ONE,
+    ),
     "total": (made.total, rows(4) + takes("x", "-1") + gives("total", "1") + together(2) + ONE),
     "lookup_beside": (made.lookup, LOOKUP + "dynamic_batching { }\n" + ONE),
     "lookup_alone": (made.lookup, LOOKUP + ONE),
