@@ -135,7 +135,7 @@ def run_batch(
     given = copy_deeply([dict(each) for each in payloads])  # which the asked client may change
     try:
         with replace(request, payloads=given).active():
-            results = [client.inference(given[0])] if one else client.inference_batch(given)
+            results = [client.run_inference(given[0])] if one else client.run_inference_batch(given)
             if not isinstance(results, list) or len(results) != len(payloads):
                 raise TypeError(
                     f"inference_batch returned {type(results).__name__}; expected a list with a "

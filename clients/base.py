@@ -14,6 +14,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from clients.annotations import Declared, as_json, convert, declared
 from clients.asking import ask
 from clients.errors import BadPayload, InferenceError, UnknownModel, UnsupportedMedia, place_error
 from clients.images.pictures import (
@@ -146,9 +147,48 @@ class Client(ABC):
         """
         return self.triton_model()
 
+    @cached_property
+    def declares(self) -> Declared:
+        """What the annotations of `inference` say."""
+        return declared(type(self).inference, globals())
+
+    @cached_property
+    def payload_type(self) -> Any:
+        """The type of a payload, for the documentation; `Any` where there is none."""
+        return self.declares.payload
+
+    @cached_property
+    def result_type(self) -> Any:
+        """The type of the result for one payload, as `payload_type`."""
+        return self.declares.result
+
+    def read_payload(self, payload: Payload) -> Any:
+        """Return a payload as `inference` takes it: an object, if the annotation is a class.
+
+        Raises:
+            BadPayload: it does not fit.
+
+        """
+        return convert(self.declares.payload, payload) if self.declares.reads else payload
+
+    def run_inference(self, payload: Payload) -> Any:
+        """Return what `inference` answers to a payload of JSON, as JSON."""
+        result = self.inference(self.read_payload(payload))
+        return as_json(result) if self.declares.writes else result
+
+    def run_inference_batch(self, payloads: Sequence[Payload]) -> list[Any]:
+        """Return what `inference_batch` answers, as `run_inference`."""
+        if self.declares.reads:
+            payloads = self.each(payloads, self.read_payload)
+        results = self.inference_batch(payloads)
+        return as_json(results) if self.declares.writes else results
+
     @abstractmethod
-    def inference(self, payload: Payload) -> Any:
+    def inference(self, payload: Any) -> Any:
         """Return the result for one payload, as JSON: no arrays, no NumPy numbers.
+
+        A payload is a dictionary, or what its annotation says: an object of a dataclass, of a model
+        of pydantic or msgspec, or a TypedDict, checked before. A result may be one, too.
 
         An iterator, as of a method with `yield`, gives any number of results, sent one by one to
         callers who accept lines or events.
@@ -158,7 +198,7 @@ class Client(ABC):
 
         """
 
-    def inference_batch(self, payloads: Sequence[Payload]) -> list[Any]:
+    def inference_batch(self, payloads: Sequence[Any]) -> list[Any]:
         """Return the results for at most `max_batch_size` payloads, in their order.
 
         This one runs them one by one; override it if the model can run them together.
@@ -186,7 +226,7 @@ class Client(ABC):
                 "your own needs a copy of the context: `contextvars.copy_context().run`"
             ) from None
 
-    def draw(self, payload: Payload, result: Any, media_type: str) -> bytes:  # noqa: ARG002  for overriding
+    def draw(self, payload: Any, result: Any, media_type: str) -> bytes:  # noqa: ARG002  for overriding
         """Return the payload's picture with the result drawn on it, as an image file.
 
         Override it in clients that find things in pictures. `result` is what `inference` returned,
@@ -400,7 +440,7 @@ class Client(ABC):
                 raise place_error(error, position) from error
         return done
 
-    def picture(self, payload: Payload, name: str = "img") -> Picture:
+    def picture(self, payload: object, name: str = "img") -> Picture:
         """Decode a picture of the payload: base64 of a file, the raw file, or an array.
 
         Returns:
@@ -411,7 +451,7 @@ class Client(ABC):
             BadPayload: the field is missing, or no JPEG, PNG, WebP, BMP or GIF picture.
 
         """
-        value, once, most = payload.get(name), self.request.once, self._environment.max_pixels
+        value, once, most = value_of(payload, name), self.request.once, self._environment.max_pixels
 
         def decode() -> Picture:
             if isinstance(value, bytes | np.ndarray):  # an array comes from a class that asks
@@ -422,7 +462,7 @@ class Client(ABC):
         with self.request.timings.decoding():
             return once(value, decode) if once else decode()
 
-    def text(self, payload: Payload, name: str = "text", expected: str = "a text") -> str:
+    def text(self, payload: object, name: str = "text", expected: str = "a text") -> str:
         """Return a text field.
 
         Raises:
@@ -437,14 +477,14 @@ class Client(ABC):
             )
         return value
 
-    def file(self, payload: Payload, name: str = "file") -> bytes:
+    def file(self, payload: object, name: str = "file") -> bytes:
         """Return the bytes of a file of any type, which came raw, or as base64 in JSON.
 
         Raises:
             BadPayload: the field is missing or empty, or not base64.
 
         """
-        value = payload.get(name)
+        value = value_of(payload, name)
         if isinstance(value, bytes) and value:
             return value
         expected = "base64 of a file"
@@ -452,7 +492,7 @@ class Client(ABC):
 
     def audio(
         self,
-        payload: Payload,
+        payload: object,
         name: str = "audio",
         *,
         rate: int = 16_000,
@@ -476,7 +516,7 @@ class Client(ABC):
             BadPayload: the field is missing, or no sound, damaged or too long.
 
         """
-        value = payload.get(name)
+        value = value_of(payload, name)
         if isinstance(value, list | np.ndarray):
             numbers = value if isinstance(value, np.ndarray) else self.numbers(payload, name)
             return read_samples(numbers, name, rate, longest)
@@ -484,7 +524,7 @@ class Client(ABC):
             data = self.file(payload, name)
             return decode_sound(data, name, rate, longest, self.request.time_left)
 
-    def numbers(self, payload: Payload, name: str) -> npt.NDArray[np.float32]:
+    def numbers(self, payload: object, name: str) -> npt.NDArray[np.float32]:
         """Return a field with numbers in a list, or in nested lists, as a float32 array.
 
         Raises:
@@ -499,14 +539,14 @@ class Client(ABC):
             )
         return array
 
-    def _field(self, payload: Payload, name: str, expected: str) -> Any:
-        if name not in payload:
+    def _field(self, payload: object, name: str, expected: str) -> Any:
+        if isinstance(payload, Mapping) and name not in payload:
             came = ", ".join(brief(key) for key in itertools.islice(payload, 5)) or "nothing"
             raise BadPayload(
                 f"`{name}` is missing; the payload has {came}",
                 hint=f'expected {{"{name}": {expected}}}',
             )
-        return payload[name]
+        return value_of(payload, name)
 
     @classmethod
     def read_parameters(
@@ -522,6 +562,11 @@ class Client(ABC):
 
         """
         return values_of(cls.parameters, given, texts or {})
+
+
+def value_of(payload: object, name: str) -> Any:
+    """Return a field of a payload, or of an object of its declared type; `None` without it."""
+    return payload.get(name) if isinstance(payload, Mapping) else getattr(payload, name, None)
 
 
 def as_wide(row: Sequence[Any], names: Sequence[str]) -> Sequence[Any]:

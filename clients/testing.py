@@ -86,7 +86,7 @@ def answer(
         payloads=[payload],
     )
     with request.active():
-        return json.loads(json.dumps(made.inference(payload)))
+        return json.loads(json.dumps(made.run_inference(payload)))
 
 
 def neighbours(

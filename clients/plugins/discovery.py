@@ -28,7 +28,7 @@ from clients.plugins import imports as beside
 
 OWN_FOLDER = Path(clients.__file__).parent
 LIBRARY = {
-    *("asking.py", "base.py", "errors.py", "parameters.py", "request.py"),
+    *("annotations.py", "asking.py", "base.py", "errors.py", "parameters.py", "request.py"),
     *("testing.py", "families", "images", "model_files", "plugins", "sound", "tensors", "text"),
     "triton",
 }

@@ -29,7 +29,8 @@ def object_fault(client: Client) -> str:
     All clients are shown on one page, which no client may break.
     """
     return (
-        example_fault(client)
+        annotation_fault(client)
+        or example_fault(client)
         or parameters_fault(client.parameters)
         or media_fault(client.media)
         or pair_fault(client.pair_fields)
@@ -66,6 +67,19 @@ def method_fault(client: type[Client]) -> str:
         inspect.signature(client.inference).bind(None, {})
     except TypeError:
         return "its inference takes something else; write `def inference(self, payload)`"
+    return ""
+
+
+def annotation_fault(client: Client) -> str:
+    """Return the mistake in the types that `inference` declares."""
+    try:
+        client.declares  # noqa: B018  read now: each request asks for it
+    except (NameError, TypeError) as error:
+        *_, reason = str(error).splitlines()
+        return (
+            f"an annotation of its inference cannot be used: {reason}; declare a dataclass, a "
+            "TypedDict, or a class of pydantic or msgspec, whose names the file imports"
+        )
     return ""
 
 

@@ -101,7 +101,7 @@ def ask(client: Client, sample: Sample, parameters: Mapping[str, Any], version: 
     try:
         with request.active():
             payload = client.payload_of(what) if isinstance(what, Media) else what
-            return json.loads(json.dumps(client.inference(payload)))
+            return json.loads(json.dumps(client.run_inference(payload)))
     except InferenceError as error:
         hint = f" ({error.hint})" if error.hint else ""
         raise Trouble(

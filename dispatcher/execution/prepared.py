@@ -165,7 +165,7 @@ class PreparedRequest:
                     if isinstance(self.client, TensorClient):
                         result: Any = self.client.run(self.payloads[0])
                     else:
-                        result = self.client.inference(self.payloads[0])
+                        result = self.client.run_inference(self.payloads[0])
                     if not stream:
                         result = join_results(result, BadRequest, ONE_BY_ONE)
                 except (BadPayload, UnsupportedMedia) as error:
@@ -227,7 +227,7 @@ class PreparedRequest:
             request.timings.begin(in_class=self.client.is_authors)
             try:
                 with client_errors:
-                    results = check_results(self.client.inference_batch(given), len(batch))
+                    results = check_results(self.client.run_inference_batch(given), len(batch))
                     return [join_results(one, BadRequest, ONE_BY_ONE) for one in results]
             except TooLargeAtOnce:
                 raise
@@ -296,7 +296,8 @@ class PreparedRequest:
     def drawn(self, result: Any, media_type: str) -> bytes:
         """Return the picture with the result drawn on it."""
         with self.request.active(), client_errors:
-            return check_drawing(self.client.draw(self.payloads[0], result, media_type))
+            payload = self.client.read_payload(self.payloads[0])
+            return check_drawing(self.client.draw(payload, result, media_type))
 
     def body(self, result: Any) -> dict[str, Any]:
         """Return the body of a response."""

@@ -84,7 +84,7 @@ def ask_example(client: Client, example: Payload | None, timeout: float) -> None
     with request.active():
         if example is not None:
             # The client may change its payload; the next probe and the docs need the example.
-            result = client.inference(copy_deeply(dict(example)))
+            result = client.run_inference(copy_deeply(dict(example)))
             if isinstance(result, Iterator):  # one shows that the model answers
                 result = next(result, None)
                 request.cancel()

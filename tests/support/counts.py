@@ -19,7 +19,7 @@ from tests.test_architecture import CODE, EMULATOR, PROJECT, circles, files
 # Folders of the rooms, and the most lines that the files of each may have together.
 ROOMS = {
     "dispatcher": (("dispatcher",), 16_900),
-    "clients": (("clients",), 12_650),
+    "clients": (("clients",), 12_860),
     "container": (("container",), 3_500),
     "backends": (("backends",), 4_800),
     "weights": (("weights", "container/image"), 1_620),
@@ -94,7 +94,7 @@ def counts() -> dict[str, tuple[Callable[[], int], int]]:
 
     return {
         **{f"lines of {name}": (of_room(name), most) for name, (_, most) in ROOMS.items()},
-        "lines of all rooms": (lambda: lines(production()), 50_000),
+        "lines of all rooms": (lambda: lines(production()), 50_230),
         "lines of tests": (lambda: lines(below("tests", "emulator", tests=True)), 49_000),
         "words of pages": (words_of_pages, 41_500),
         "circles of imports": (lambda: len(circles()), 0),

@@ -76,8 +76,8 @@ def test_without_extras_there_is_no_server_and_the_tool_has_what_web_workers_hav
     metadata: Message,
 ) -> None:
     assert set(required(metadata, "")) == {
-        *("numpy", "onnxruntime", "packaging", "pillow", "pybase64", "simplejpeg", "soundfile"),
-        "soxr",
+        *("msgspec", "numpy", "onnxruntime", "packaging", "pillow", "pybase64", "simplejpeg"),
+        *("soundfile", "soxr"),
     }
     assert metadata.get_all("Provides-Extra") == ["serve", "tool"]
     assert metadata["Version"] == VERSION

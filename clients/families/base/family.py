@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from clients import families
+from clients.annotations import Declared
 from clients.base import Client, Environment, Payload
 from clients.errors import BadParameter, BadPayload, ClientDisabled
 from clients.families.base.dispatch_toml import (
@@ -54,6 +55,7 @@ class Family(Client, Generic[K, P]):
     keys: K
     toml: Path
     labels: Sequence[str] = ()
+    declares = Declared()  # `inference` takes a payload as it came
     needs_labels = False  # where a class has no other name
 
     def __init__(self, environment: Environment) -> None:
@@ -99,7 +101,7 @@ class Family(Client, Generic[K, P]):
         """The fields that a payload may have; none where it is a body of tensors."""
         return dict.fromkeys((*self.media.values(), *self.pair_fields))
 
-    def _field(self, payload: Payload, name: str, expected: str) -> Any:
+    def _field(self, payload: Any, name: str, expected: str) -> Any:
         """Return a field of a payload; refuse payloads with unknown fields."""
         value = super()._field(payload, name, expected)
         self.refuse_unknown(payload)

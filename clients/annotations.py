@@ -1,0 +1,164 @@
+"""Types that a class declares for its payload and result: their JSON Schema, and values of them.
+
+They are the annotations of `inference`: `def inference(self, payload: Question) -> Answer`. msgspec
+reads and describes them, and asks pydantic about classes of its own, which their author imports.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import typing
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from functools import cache
+from typing import Any, NamedTuple, get_args, get_origin
+
+import pybase64
+
+from clients.errors import BadPayload
+from clients.tensors.quoting import brief
+
+PLACE = " - at `$"  # as msgspec's messages end: "Expected `int`, got `str` - at `$.boxes[0].x`"
+
+
+class Declared(NamedTuple):
+    """What the annotations of a class's `inference` say."""
+
+    payload: Any = Any
+    result: Any = Any
+    reads: bool = False  # whether payloads are made objects of the type
+    writes: bool = False  # whether results may have objects, of which JSON is made
+
+
+def declared(method: Callable[..., Any], names: Mapping[str, Any]) -> Declared:
+    """Return what a method's annotations say, which may have `names` of another module.
+
+    Raises:
+        TypeError: a type has no JSON Schema, or is none of a payload.
+        NameError: an annotation has an unknown name.
+
+    """
+    if not getattr(method, "__annotations__", None):
+        return Declared()
+    known = {**names, **getattr(inspect.unwrap(method), "__globals__", {})}
+    hints = typing.get_type_hints(method, known, include_extras=True)
+    payload = hints.get([*inspect.signature(method).parameters][1], Any)
+    result = hints.get("return", Any)
+    taken, answered = json_schema(payload), json_schema(result)
+    if taken.get("type", "object") != "object":
+        raise TypeError(f"type {payload!r:.100} is none of a payload, which has fields")
+    return Declared(payload, result, "$defs" in taken, "$defs" in answered)
+
+
+def json_schema(annotation: Any) -> dict[str, Any]:
+    """Return the JSON Schema (2020-12) of a type; its classes are named ones in `$defs`.
+
+    Raises:
+        TypeError: a type in it has none.
+        NameError: as `declared`.
+
+    """
+    if annotation in (Any, object, Mapping[str, Any]):
+        return {}
+    import msgspec
+
+    named: dict[str, Any] = {}
+
+    def of_pydantic(kind: Any) -> dict[str, Any]:
+        found = adapter(kind).json_schema(ref_template="#/$defs/{model}")
+        named.update(found.pop("$defs", {}))
+        named.setdefault(kind.__name__, found)
+        return {"$ref": f"#/$defs/{kind.__name__}"}
+
+    if get_origin(annotation) in {Generator, Iterable, Iterator}:
+        annotation = list[get_args(annotation)[0]]  # type: ignore[misc]
+    (schema,), found = msgspec.json.schema_components(
+        [annotation],
+        schema_hook=of_pydantic,
+        ref_template="#/$defs/{name}",
+    )
+    msgspec.json.Decoder(annotation)  # raises TypeError where it cannot tell two classes apart
+    named |= found
+    return {**schema, "$defs": named} if named else schema
+
+
+@cache
+def adapter(kind: Any) -> Any:
+    """Return what reads and writes objects of a class of pydantic.
+
+    Raises:
+        NotImplementedError: it is none.
+
+    """
+    if not hasattr(kind, "__pydantic_validator__"):
+        raise NotImplementedError
+    return sys.modules["pydantic"].TypeAdapter(kind)
+
+
+def read_by_pydantic(kind: Any, value: Any) -> Any:
+    """Return an object of a class of pydantic; raise ValueError as msgspec does."""
+    reader = adapter(kind)
+    try:
+        return reader.validate_python(value)
+    except sys.modules["pydantic"].ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in first["loc"])
+        raise ValueError(f"{first['msg']}{PLACE}{place}`") from error
+
+
+def convert(kind: Any, payload: Mapping[str, Any]) -> Any:
+    """Return a payload as an object of its declared type; a file that came raw is base64 in it.
+
+    Raises:
+        BadPayload: it does not fit.
+
+    """
+    import msgspec
+
+    raw = {name: one for name, one in payload.items() if isinstance(one, bytes)}
+    given = {**payload, **{name: pybase64.b64encode_as_string(one) for name, one in raw.items()}}
+    try:
+        taken = msgspec.convert(given, kind, dec_hook=read_by_pydantic)
+        refuse_unknown(given, taken, "")
+    except msgspec.ValidationError as error:
+        what, *places = str(error).split(PLACE)
+        place = "".join(one.rstrip("`") for one in reversed(places)).removeprefix(".")
+        raise BadPayload(f"`{place or 'payload'}` does not fit", hint=what) from error
+    except RecursionError as error:
+        raise BadPayload("the payload is nested too deeply", hint="send a flatter one") from error
+    return taken
+
+
+def refuse_unknown(given: Any, taken: Any, place: str) -> None:
+    """Raise BadPayload for a field that a dataclass or a TypedDict does not have."""
+    if isinstance(given, list) and isinstance(taken, list):
+        for at, (one, other) in enumerate(zip(given, taken, strict=False)):
+            refuse_unknown(one, other, f"{place}[{at}]")
+        return
+    known: Mapping[str, Any] | None = taken if isinstance(taken, dict) else None
+    if is_dataclass(taken):
+        known = {one.name: getattr(taken, one.name) for one in fields(taken)}
+    if isinstance(given, dict) and known is not None:  # msgspec and pydantic decide for theirs
+        for name, one in given.items():
+            inner = f"{place}.{name}".removeprefix(".")
+            if name not in known:
+                what = f"the payload has an unknown field {brief(inner)}"
+                raise BadPayload(what, hint="leave it out, or write it as the model's class does")
+            refuse_unknown(one, known[name], inner)
+
+
+def as_json(result: Any) -> Any:
+    """Return a result with its objects, in lists and dictionaries too, as JSON has them."""
+    import msgspec
+
+    def by_pydantic(one: Any) -> Any:
+        kind: Any = type(one)
+        try:
+            return adapter(kind).dump_python(one, mode="json")
+        except NotImplementedError:
+            raise TypeError(f"{kind.__name__} is not JSON") from None
+
+    if isinstance(result, Iterator):
+        return (as_json(one) for one in result)
+    return msgspec.to_builtins(result, enc_hook=by_pydantic)
