@@ -55,8 +55,9 @@ def create_app(
             request, request_id(request.headers), queue, counts=since is not None
         )
         g.record, g.caller = record, Caller(request.environ.get("gunicorn.socket"))
-        record.key = authorizer.check(request)
-        if KEY_ALONE in request.headers:
+        alone = KEY_ALONE in request.headers
+        g.held = authorizer.admit(request, record, counts=not alone)
+        if alone:
             return Response(status=HTTPStatus.NO_CONTENT)
         length = request.content_length or 0
         if length > max_body:
@@ -66,8 +67,9 @@ def create_app(
     @app.after_request
     def finish(response: Response) -> Response:
         drain(request)
-        if kept:
-            response = room_made(kept, response)
+        response = room_made(kept, response)
+        if held := g.get("held"):
+            response.call_on_close(held.close)
         record: RequestRecord = g.record
         response.headers.extend(own_headers(record))
         status = response.status_code
@@ -140,11 +142,11 @@ def drain(request: Request) -> None:
         pass  # the caller is gone
 
 
-def room_made(kept: Path, response: Response) -> Response:
-    """Return a response, or 429 where the folder `kept` has no room for it."""
+def room_made(kept: Path | None, response: Response) -> Response:
+    """Return a response, or 429 where the folder `kept`, if there is one, has no room for it."""
     # (Tensors are a list of pieces, whose length is in no header yet.)
     length = response.content_length or (response.is_sequence and sum(map(len, response.response)))
-    if not g.record.reported and length > LARGE_BODY:
+    if kept and not g.record.reported and length > LARGE_BODY:
         try:
             check_room(kept, length)
         except TooManyRequests as error:

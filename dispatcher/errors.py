@@ -63,6 +63,19 @@ class WrongScope(InferenceError):
     """The request's API key has another scope."""
 
 
+class ModelForbidden(InferenceError):
+    """The request's API key may not ask this model."""
+
+
+class KeyLimit(InferenceError):
+    """The request's API key has used up a limit of its own."""
+
+    def __init__(self, key: str, most: str, limit: str, retry_after: int) -> None:
+        hint = "try again after Retry-After seconds, or ask the operator for more"
+        super().__init__(f"the key of {key!r} is limited to {most} ({limit})", hint=hint)
+        self.limit, self.retry_after = limit, retry_after
+
+
 class ManagementOff(InferenceError):
     """The management routes are switched off."""
 
@@ -135,6 +148,7 @@ ANSWERS: Final[dict[type[InferenceError], tuple[int, str]]] = {
     TensorsRefused: (400, "tensors_refused"),
     Unauthorized: (401, "unauthorized"),
     WrongScope: (403, "forbidden"),
+    ModelForbidden: (403, "model_forbidden"),
     ManagementOff: (403, "management_off"),
     ForeignPage: (403, "foreign_page"),
     ObjectForbidden: (403, "object_forbidden"),
@@ -151,6 +165,7 @@ ANSWERS: Final[dict[type[InferenceError], tuple[int, str]]] = {
     UnsupportedMedia: (415, "unsupported_media"),
     UnsupportedType: (415, "unsupported_type"),
     TooManyRequests: (429, "too_many_requests"),
+    KeyLimit: (429, "key_limit"),
     CallerGone: (499, "caller_gone"),
     InferenceError: (500, "client_failed"),
     AskFailed: (500, "ask_failed"),

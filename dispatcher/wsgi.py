@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -23,7 +24,7 @@ from clients.triton.configuration import rename_config
 from clients.triton.server import ModelServer, ModelState
 from clients.triton.shared_memory import affordable
 from dispatcher.app import START_HEADER, create_app
-from dispatcher.auth.api_keys import KeyFile
+from dispatcher.auth.api_keys import KeyFile, KeyLimits
 from dispatcher.auth.authorization import Authorizer
 from dispatcher.execution.admission import Admission
 from dispatcher.execution.executor import Executor
@@ -64,6 +65,7 @@ from dispatcher.settings import (
     ENGINES,
     INSTANCES,
     JOBS,
+    KEY_LIMITS,
     SCARCE,
     SUPERVISOR,
     USED,
@@ -257,11 +259,20 @@ def assemble(
     s3 = Step(settings, admission.bodies) if settings.objects_are_read else None
     later = Later(jobs, settings, s3) if jobs else None
     inference = InferenceHandler(settings, executor, admission, telemetry, s3=s3, later=later)
+
+    def name_of(asked: str) -> str:
+        name = registry.name(asked)
+        if settings.load_on_demand and name not in registry.clients:
+            name = control.available_name(name) or name
+        return name
+
+    limits = KeyLimits((run_dir or Path(tempfile.gettempdir())) / KEY_LIMITS)
+    origins, management = settings.cors_origins, settings.management_routes
     triton = TritonProxy(settings, lookup, admission, control.using, inference.enter)
     return create_app(
         settings,
         telemetry,
-        Authorizer(keys, settings.cors_origins, management=settings.management_routes),
+        Authorizer(keys, limits, name_of, origins, management=management),
         (
             inference_routes(inference),
             job_routes(jobs),

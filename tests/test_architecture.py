@@ -47,10 +47,10 @@ ARROWS = {
         " backends/machine/cpu_share.py"
     ),
     "dispatcher/settings": "clients clients/model_files",
-    "dispatcher/auth": "clients/model_files dispatcher",
+    "dispatcher/auth": "clients/model_files dispatcher dispatcher/telemetry/request_log.py",
     "dispatcher/codecs": (
-        "clients clients/images clients/tensors dispatcher dispatcher/telemetry"
-        " dispatcher/telemetry/request_log.py dispatcher/settings"
+        "clients clients/images clients/tensors dispatcher dispatcher/auth/api_keys.py"
+        " dispatcher/telemetry dispatcher/telemetry/request_log.py dispatcher/settings"
     ),
     "dispatcher/execution": (
         "clients clients/families/base clients/images clients/plugins clients/tensors"
@@ -74,7 +74,10 @@ ARROWS = {
         " clients/triton dispatcher dispatcher/telemetry dispatcher/status"
         " dispatcher/s3 dispatcher/settings dispatcher/rollout"
     ),
-    "dispatcher/telemetry": "clients dispatcher dispatcher/codecs dispatcher/rollout/plan.py",
+    "dispatcher/telemetry": (
+        "clients dispatcher dispatcher/auth/api_keys.py dispatcher/codecs"
+        " dispatcher/rollout/plan.py"
+    ),
     "dispatcher/status": (
         "clients clients/families/base clients/images clients/plugins clients/tensors"
         " clients/triton dispatcher dispatcher/codecs dispatcher/execution"

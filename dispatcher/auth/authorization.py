@@ -1,20 +1,33 @@
-"""Authorization: API keys and their scopes, and whether models can be managed."""
+"""Authorization: API keys, their scopes and limits, and whether models can be managed."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from flask import Request
 from werkzeug.datastructures import Headers
 
-from dispatcher.auth.api_keys import INFERENCE, MANAGEMENT, SCOPES, KeyFile
+from dispatcher.auth.api_keys import (
+    INFERENCE,
+    MANAGEMENT,
+    SCOPES,
+    Key,
+    KeyFile,
+    KeyLimits,
+    ModelList,
+)
 from dispatcher.errors import ForeignPage, ManagementOff, Unauthorized, WrongScope
+
+if TYPE_CHECKING:
+    from dispatcher.telemetry.request_log import RequestRecord
 
 HEADER = "X-Api-Key"
 BEARER = "bearer "  # the other place of a key: `Authorization: Bearer KEY`, as Prometheus sends it
 
-# In the WSGI environment of a job's request: the name of the key that it was accepted with.
+# In the WSGI environment of a job's request: the key that it was accepted with, without its hash.
 OF_JOB = "dispatcher.job"
 
 # Requested by the platform and load balancers, which have no key, and by browsers, which send none
@@ -23,6 +36,13 @@ PUBLIC = frozenset(
     {
         *("management.ping", "management.execution_parameters", "v2.live", "v2.ready"),
         *("page.index_page", "page.docs_page", "page.page_file"),
+    }
+)
+# These show all models, and so nothing to a key for some.
+OF_ALL_MODELS = frozenset(
+    {
+        *("management.health", "metrics.show", "pages.openapi"),
+        *("v2_models.all_statistics", "v2_models.index"),
     }
 )
 READ_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -64,19 +84,39 @@ class Authorizer:
     """Checks requests."""
 
     keys: KeyFile | None
+    limits: KeyLimits
+    name_of: Callable[[str], str]  # returns the name of a model for its name or alias
     origins: Collection[str]  # whose pages may change what is served
     management: bool  # whether models can be managed
 
-    def check(self, request: Request) -> str:
-        """Check a request; return the name of its key, empty where none is needed.
+    def admit(self, request: Request, record: RequestRecord, *, counts: bool) -> ExitStack | None:
+        """Check a request, but for models that its body names; return what it holds to its end.
+
+        Raises InferenceError: as `check`; or its key may not ask the model, or not now.
+        """
+        if (key := self.check(request)) is None:
+            return None
+        record.key = key.name
+        if key.models:
+            names = frozenset(map(self.name_of, key.models))
+            record.may_ask = ModelList(key.name, names, self.name_of)
+            model = (request.view_args or {}).get("model")
+            if shown := "*" if request.endpoint in OF_ALL_MODELS else model:
+                record.may_ask.check(shown)
+        asks = list_scopes(request.endpoint, request.method) == (INFERENCE,)
+        return self.limits.enter(key) if asks and counts else None
+
+    def check(self, request: Request) -> Key | None:
+        """Check a request; return its key, `None` where none is needed.
 
         Raises Unauthorized: it has no key, or an unknown one.
         Raises WrongScope: its key has another scope.
         """
-        if (owner := request.environ.get(OF_JOB)) is not None:
-            return str(owner)
+        of_job: Key | None = request.environ.get(OF_JOB)
+        if of_job is not None:
+            return of_job
         needed = list_scopes(request.endpoint, request.method)
-        name = self.name(request, needed) if self.keys and needed else ""
+        key = self.find_key(request, needed) if self.keys and needed else None
         if needed == (MANAGEMENT,) and not self.management:
             raise ManagementOff(
                 "the management routes are switched off",
@@ -89,10 +129,10 @@ class Authorizer:
                 "a page of another site may not load, unload, reload or cancel anything here",
                 hint="CORS_ORIGINS may name its site; or ask by a program, or the page at /",
             )
-        return name
+        return key
 
-    def name(self, request: Request, needed: tuple[str, ...]) -> str:
-        """Return the name of a request's key."""
+    def find_key(self, request: Request, needed: tuple[str, ...]) -> Key:
+        """Return a request's key."""
         given = request.headers.get(HEADER) or bearer(request.headers.get("Authorization", ""))
         matching = self.keys.matching(given) if self.keys and given else []
         if not matching:
@@ -102,7 +142,7 @@ class Authorizer:
             )
         for key in matching:
             if key.scope in needed:
-                return key.name
+                return key
         raise WrongScope(
             f"the key of {matching[0].name!r} is for {matching[0].scope}",
             hint=f"this route needs a key for {' or '.join(needed)}",

@@ -31,6 +31,8 @@ from dispatcher.errors import (
     ROUTING,
     CallerGone,
     ClientBug,
+    KeyLimit,
+    ModelForbidden,
     NotJson,
     Unauthorized,
     status_and_code,
@@ -170,7 +172,13 @@ def encode_results(
 def answer_error(error: Exception) -> Response:
     """Answer an error of the contract, an author's subclass of one, or an unexpected exception."""
     record = current_record()
-    return error_response(*report_error(error, record.modelname if record else ""))
+    response = error_response(*report_error(error, record.modelname if record else ""))
+    if record and isinstance(error, ModelForbidden):
+        record.limit = "models"
+    elif record and isinstance(error, KeyLimit):
+        record.limit = error.limit
+        response.headers["Retry-After"] = str(error.retry_after)
+    return response
 
 
 def answer_disconnect(_: ClientDisconnected) -> Response:

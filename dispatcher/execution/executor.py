@@ -89,6 +89,8 @@ class Executor:
             if isinstance(one, Exception):
                 return one, error_item(one)
             try:
+                if metadata.may_ask:  # a line is checked here alone
+                    metadata.may_ask.check(one.modelname)
                 with part_of_trace("item", model(one)):
                     prepared = prepare(self.lookup, one, metadata, deadline, once=once)
                     return one, {"status": 200, **prepared.body(prepared.result())}

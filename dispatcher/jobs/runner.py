@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dispatcher.auth.api_keys import INFERENCE, Key
 from dispatcher.auth.authorization import OF_JOB
 from dispatcher.background import start_rounds
 from dispatcher.codecs.error_responses import BUG_MESSAGE, error_body
@@ -204,7 +205,7 @@ def environ_of(job: StoredJob, connection: socket.socket) -> dict[str, Any]:
         "CONTENT_LENGTH": str((job.folder / BODY).stat().st_size),
         "HTTP_X_AMZN_SAGEMAKER_INFERENCE_ID": request.identity,
         "HTTP_X_REQUEST_START": str(time.time()),
-        OF_JOB: request.owner,
+        OF_JOB: Key(INFERENCE, request.owner, b"", tuple(request.models)),
         **request.headers,
         **request.trace,
     }

@@ -20,7 +20,7 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -56,6 +56,7 @@ class JobRequest:
     digest: str = ""  # of what it asks for
     # Headers that name the trace that the answer becomes a part of.
     trace: Mapping[str, str] = field(default_factory=dict)
+    models: Sequence[str] = ()  # the only ones that the key may ask; empty: all
 
     @property
     def name(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,10 +39,13 @@ class ModelListing:
     available: Callable[[], Mapping[str, Path]] = dict  # the models that can be loaded
     rollouts: Rollouts | None = None  # what is tried beside models
 
-    def page(self, after: str, timeout: float) -> dict[str, Any]:
+    def page(
+        self, after: str, timeout: float, only: Container[str] | None = None
+    ) -> dict[str, Any]:
         """Return a page of models whose names follow `after`, and all that are not loaded."""
         states = self.states(timeout)
         entries = [entry for entry in self.entries(timeout, states) if entry["modelName"] > after]
+        entries = [entry for entry in entries if only is None or entry["modelName"] in only]
         page: dict[str, Any] = {
             "models": entries[:PAGE_SIZE],
             "available": [
@@ -52,9 +55,9 @@ class ModelListing:
                     "aliases": list(aliases(folder)),
                 }
                 for name, folder in sorted(self.available().items())
-                if name not in states
+                if name not in states and (only is None or name in only)
             ],
-            "disabled": self.registry.broken,
+            "disabled": self.registry.broken if only is None else {},
         }
         if len(entries) > PAGE_SIZE:
             page["nextPageToken"] = page["models"][-1]["modelName"]

@@ -152,6 +152,10 @@ class InferenceHandler:
             else:
                 until_sent.callback(self.admission.bodies.take_body(request))
                 asked = read_body(request, metadata)
+                if record.may_ask and not isinstance(asked, ModelRequest):  # all, or none is asked
+                    for one in asked.model_requests:
+                        if isinstance(one, ModelRequest):
+                            record.may_ask.check(one.modelname)
             if self.s3:
                 reads = self.s3.reads(record)
                 until_sent.callback(reads.close)
@@ -171,6 +175,7 @@ class InferenceHandler:
             default_accept=self.settings.default_accept,
             request_id=record.request_id,
             owner=record.key,
+            may_ask=record.may_ask,
             sent=lambda: record.reported,
         )
 
@@ -347,6 +352,8 @@ class InferenceHandler:
         asked = first if isinstance(first, ModelRequest) else ModelRequest("", [])
         if only:
             record.modelname = asked.modelname
+            if record.may_ask:
+                record.may_ask.check(asked.modelname)
             lookup.refuse(asked.modelname)
         alone = only and not asked.is_list
         if self.s3 and (objects := find_stored(asked)):

@@ -79,6 +79,7 @@ class Later:
             {name: environ[name] for name in STORED_HEADERS if environ.get(name)},
             place or f"/jobs/{identity}/result",
             trace={name: environ[name] for name in TRACE_HEADERS if environ.get(name)},
+            models=sorted(g.record.may_ask.names) if g.record.may_ask else (),
         )
         # What the answer depends on, but for the body; its order and its trace do not matter.
         named = (metadata.path_model, metadata.other_model, metadata.modelversion, metadata.texts)

@@ -78,9 +78,8 @@ def management_routes(  # noqa: C901  small functions that share them
     @routes.get("/models")
     def list_models() -> Response:
         """List the loaded models, and those that can be loaded."""
-        return json_response(
-            listing.page(request.args.get("next_page_token", ""), settings.load_timeout)
-        )
+        after = request.args.get("next_page_token", "")
+        return json_response(listing.page(after, settings.load_timeout, g.record.may_ask))
 
     @routes.post("/models")
     def load_model() -> Response:

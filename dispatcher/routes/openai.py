@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from flask import Blueprint, Response, request
+from flask import Blueprint, Response, g, request
 
 from clients.errors import UnknownModel
 from clients.tensors.quoting import brief
@@ -77,8 +77,11 @@ def openai_routes(inference: InferenceHandler, available: Callable[[], Iterable[
     def described() -> list[dict[str, Any]]:
         """Return the models, loaded or not, as OpenAI does, with the routes here that ask each."""
         lookup.follow()
-        found = []
-        for name in sorted({*lookup.served(lookup.states()), *available()}):
+        found: list[dict[str, Any]] = []
+        names = {*lookup.served(lookup.states()), *available()}
+        for name in sorted(
+            names if g.record.may_ask is None else filter(g.record.may_ask.__contains__, names)
+        ):
             client = lookup.registry.clients.get(lookup.registry.name(name))
             asked_by = [
                 *(["/v1/embeddings"] if client and client.embeds else []),

@@ -35,6 +35,7 @@ ENGINES = "engines"  # in it: their engines
 WANTED = "wanted"  # a file for each model that Triton is to load when it starts
 FAILING = "failing"  # a file for each model that has just failed a request
 JOBS = "jobs"  # the folder of asynchronous requests, where JOBS_DIR does not name one
+KEY_LIMITS = "key-limits"  # files that count the requests of each API key
 CAPTURED = "captured"  # captured requests that wait for S3
 USED = "used"  # a file for each model, whose time is that of its last request
 # A link to each folder of MODEL_REPOSITORY, or for one in S3 a folder of links to its models.

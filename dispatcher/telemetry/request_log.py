@@ -33,6 +33,7 @@ from dispatcher.rollout.plan import NO_CHOICE, Choice
 if TYPE_CHECKING:
     from flask import Response
 
+    from dispatcher.auth.api_keys import ModelList
     from dispatcher.telemetry.traces import RequestTrace
 
 BATCH_S = 0.1
@@ -58,6 +59,8 @@ class RequestRecord:
     queue: float = 0.0  # seconds until it left the queue; before that, until a web worker had it
     modelname: str = ""  # the model that it names, once that is read
     key: str = ""  # the name of its API key
+    may_ask: ModelList | None = None  # the only models that the key may ask; `None` for all
+    limit: str = ""  # of its key, by which it was refused
     models: list[str] = field(default_factory=list)  # the models that it asked
     version: str = ""  # the requested version
     choice: Choice = NO_CHOICE  # what answers it, where something is tried beside the model

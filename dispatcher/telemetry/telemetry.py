@@ -102,6 +102,11 @@ class Metrics:
             "Sampled requests (CAPTURE_TO), by what became of them: `written`, or why not.",
             ("outcome",),
         )
+        self._keys = counter(
+            "dispatcher_key_requests",
+            "Requests by the name of their API key, and by the limit of the key that refused them.",
+            ("key", "refused_by"),
+        )
         self.in_flight = gauge(
             "dispatcher_requests_in_flight",
             "Requests that the web workers are answering, including this one.",
@@ -126,6 +131,8 @@ class Metrics:
                 self._child(self._queue, model, status).observe(record.queue)
                 if record.s3:
                     self._child(self._s3, model, status).observe(record.s3)
+            if record.key:
+                self._child(self._keys, record.key, record.limit).inc()
 
     def item(self, model: str, status: int) -> None:
         """Count one result of a response that holds several."""

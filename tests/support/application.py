@@ -16,6 +16,7 @@ from clients.plugins.registry import Registry, load_clients
 from dispatcher.auth.api_keys import KeyFile
 from dispatcher.execution.admission import Admission
 from dispatcher.execution.watchdog import Watchdog, replace_worker
+from dispatcher.jobs.runner import Runner
 from dispatcher.models.reload import Reloader, news_of
 from dispatcher.rollout.outcomes import Outcomes
 from dispatcher.rollout.rollouts import FOLDER, Rollouts
@@ -70,12 +71,14 @@ def serve_clients(
     settings = read_settings(os.environ)
     environment = Environment(server, repository or settings.model_repository)
     families = load_clients(environment).clients if repository else {}
-    registry = Registry({**families, **{one.modelname: one(environment) for one in own}})
+    aliases = {alias: one.modelname for one in own for alias in one.aliases}
+    made = {one.modelname: one(environment) for one in own}
+    registry = Registry({**families, **made}, aliases=aliases)
     configure_logging(settings)
     admission, telemetry = make_admission(settings), make_telemetry(settings, registry, os.environ)
     note = telemetry.metrics.note_saturation
     Watchdog(admission, settings.client_timeout, replace_worker, note=note).start()
-    return make_app(
+    app = make_app(
         settings,
         registry,
         environment,
@@ -84,6 +87,9 @@ def serve_clients(
         telemetry=telemetry,
         keys=load_key_file(settings),
     )
+    if jobs := job_store(settings):
+        Runner(jobs, app.wsgi_app, admission, lambda: False).start()
+    return app
 
 
 def make_app(

@@ -18,12 +18,12 @@ from tests.test_architecture import CODE, EMULATOR, PROJECT, circles, files
 
 # Folders of the rooms, and the most lines that the files of each may have together.
 ROOMS = {
-    "dispatcher": (("dispatcher",), 16_900),
+    "dispatcher": (("dispatcher",), 17_100),
     "clients": (("clients",), 12_860),
-    "container": (("container",), 3_500),
+    "container": (("container",), 3_590),
     "backends": (("backends",), 4_800),
     "weights": (("weights", "container/image"), 1_620),
-    "tool": (("tool",), 5_550),
+    "tool": (("tool",), 5_570),
     "emulator": (("emulator",), 2_700),
     "bench": (("bench",), 2_500),
 }
@@ -94,11 +94,11 @@ def counts() -> dict[str, tuple[Callable[[], int], int]]:
 
     return {
         **{f"lines of {name}": (of_room(name), most) for name, (_, most) in ROOMS.items()},
-        "lines of all rooms": (lambda: lines(production()), 50_230),
-        "lines of tests": (lambda: lines(below("tests", "emulator", tests=True)), 49_000),
-        "words of pages": (words_of_pages, 41_500),
+        "lines of all rooms": (lambda: lines(production()), 50_540),
+        "lines of tests": (lambda: lines(below("tests", "emulator", tests=True)), 49_330),
+        "words of pages": (words_of_pages, 41_750),
         "circles of imports": (lambda: len(circles()), 0),
-        "settings": (lambda: len(list(rows())), 60),
+        "settings": (lambda: len(list(rows())), 63),
         "noqa": (lambda: matches(r"# noqa"), 55),
         "broad except": (lambda: matches(r"except (Base)?Exception\b|except:"), 45),
         "class names used twice": (class_names_used_twice, 0),

@@ -97,6 +97,7 @@ class Sleeps(Client):
     """Answers after some seconds, with the id of its web worker."""
 
     modelname = "sleeps"
+    aliases = ("naps",)
     example = {"seconds": [0]}
 
     def inference(self, payload: Any) -> Any:

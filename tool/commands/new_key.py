@@ -6,12 +6,14 @@ import argparse
 import sys
 
 from container.trouble import Trouble
-from dispatcher.auth.api_keys import NAME, NAMED, SCOPES, new_key
+from dispatcher.auth.api_keys import EXPECTED, SCOPES, BadKeys, new_key
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("scope", choices=SCOPES, metavar="SCOPE", help=" or ".join(SCOPES))
     parser.add_argument("name", metavar="NAME", help="whose key it is, for the log")
+    limits = "models=NAME,NAME per_minute=NUMBER concurrent=NUMBER, of a key for inference"
+    parser.add_argument("limits", metavar="LIMIT", nargs="*", help=limits)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -19,9 +21,11 @@ def run(options: argparse.Namespace) -> int:
 
     So `>> FILE` keeps the line, and the key itself is nowhere but on the screen.
     """
-    if not NAME.fullmatch(options.name):
-        raise Trouble(f"{options.name!r} is no name; expected {NAMED}")
-    key, line = new_key(options.scope, options.name)
+    try:
+        key, line = new_key(options.scope, options.name, *options.limits)
+    except BadKeys as error:
+        given = " ".join((options.name, *options.limits))
+        raise Trouble(f"there is no such {options.scope} key as {given!r}; {EXPECTED}") from error
     sys.stderr.write(f"x-api-key: {key}\n")
     sys.stdout.write(f"{line}\n")
     return 0
