@@ -282,7 +282,7 @@ def assemble(
             management_routes(
                 settings, listing, control, readiness, admission.management, rollouts=rollouts
             ),
-            openapi_routes(settings, registry),
+            openapi_routes(settings, registry, readiness),
             page_routes(settings),
             metrics_routes(
                 settings, telemetry.metrics, readiness, keys, listing, rollouts=rollouts

@@ -20,7 +20,7 @@ export async function listModels() {
     token = body.nextPageToken;
   } while (token);
   const { body } = await send("openapi.json");
-  for (const { value } of Object.values(body.components.requestBodies.Inference.content["application/json"].examples)) {
+  for (const { value } of Object.values(body.components.examples)) {
     const { modelname, payload } = value;
     if (!models.has(modelname)) models.set(modelname, { modelName: modelname });
     models.get(modelname).example ??= payload;

@@ -1,30 +1,39 @@
 """`GET /openapi.json`: the file beside this one, with a few places filled in.
 
 In the file "@max_batch" and the like are replaced by values of this container, and "@errors" among
-the responses of a route by the error responses that a group of routes has in common.
+the responses of a route by the error responses that a group of routes has in common. Each served
+model has a path of its own besides, `/infer/NAME`, with the types that its client declares.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Mapping
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping
 from html import escape
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from flask import Blueprint, Response
 
+from clients.annotations import json_schema
 from clients.base import Client
 from clients.plugins.registry import Registry
 from clients.tensors.client import examples_of
-from dispatcher.codecs.error_responses import SERVICE_STATUS
+from dispatcher.codecs.error_responses import OPENAI_PATHS, SERVICE_STATUS, TRITON_PATHS
 from dispatcher.codecs.json_request import MAX_BATCH
-from dispatcher.codecs.responses import json_response
+from dispatcher.codecs.responses import JSON, json_response
 from dispatcher.errors import ANSWERS, NOT_READY, ROUTING
+from dispatcher.models.listing import schema
 from dispatcher.settings import Settings
+from dispatcher.status.status import Readiness
 from dispatcher.version import VERSION
 
 TEMPLATE = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+MODEL = TEMPLATE.pop("@model")  # the route of one model, and its schemas
 
 PUBLIC = (400, 404, 405, 408, 413, 414, 500, 501, 503, 504)
 ANY = (*PUBLIC, 401, 403)
@@ -41,33 +50,62 @@ ERRORS: Mapping[str, tuple[int, ...]] = {
     "hosting_service": (400, 405, 408, 414, 501, SERVICE_STATUS),
 }
 
+# The other forms of errors, and how the paths of their routes begin.
+FORMS = {"OpenAI": OPENAI_PATHS, "Triton": TRITON_PATHS}
+TYPING = ("type", "minimum", "maximum", "enum")  # of a parameter
 
-def openapi_routes(settings: Settings, registry: Registry) -> Blueprint:
+
+def openapi_routes(settings: Settings, registry: Registry, readiness: Readiness) -> Blueprint:
     """Make the route of the document."""
     routes = Blueprint("pages", __name__)
 
     @routes.get("/openapi.json")
     def openapi() -> Response:
-        """Describe all routes in OpenAPI 3.1."""
-        return json_response(document(settings, registry))
+        """Describe all routes in OpenAPI 3.1, with the models that can be asked now."""
+        states = [] if settings.load_on_demand else readiness.prober().models
+        lacking = {one.name for one in states} - {one.name for one in states if one.ready}
+        clients = registry.clients.items()
+        served = {name: client for name, client in clients if client.served_by not in lacking}
+        return json_response(document(settings, served))
 
     return routes
 
 
-def document(settings: Settings, registry: Registry) -> dict[str, Any]:
+def document(settings: Settings, clients: Mapping[str, Client]) -> dict[str, Any]:
     """Return the document for a container with these settings and clients."""
     codes = {code for _, code in ANSWERS.values()} | {code for code, _ in ROUTING.values()}
+    taken = {spelled(name) for name in TEMPLATE["components"]["schemas"]}
+    taken |= {spelled(one["operationId"]) for one in operations(TEMPLATE)}
+    named = name_operations(clients, taken)
+    payloads = {
+        name: {
+            number_name(named[name].removeprefix("infer_"), place): {
+                "value": {"modelname": name, "payload": payload}
+            }
+            for place, payload in enumerate(examples_of(client), start=1)
+        }
+        for name, client in clients.items()
+    }
+    examples = {key: one for each in payloads.values() for key, one in each.items()}
     values = {
         "@version": VERSION,
         "@security": [{"key": []}, {"bearer": []}] if settings.api_keys_file else [],
         "@max_batch": MAX_BATCH,
         "@max_payload_mb": settings.max_payload_mb,
         "@error_codes": [*sorted(codes), NOT_READY],
-        "@examples": examples(registry),
-        "@texts": texts(registry),
-        "@parameters": parameters(registry),
+        "@examples": examples,
+        "@references": {key: reference("examples", key) for key in examples},
+        "@texts": texts(clients),
+        "@parameters": parameters(clients.values()),
     }
     filled: dict[str, Any] = fill_in(TEMPLATE, values)
+    for name, client in clients.items():
+        # Plain tensors are sent as the route of any model says.
+        if payloads[name] or client.payload_type is not Any:
+            route, schemas = describe_model(client, named[name], payloads[name], taken)
+            filled["paths"][f"/infer/{quote(name, safe='')}"] = {"post": route}
+            filled["components"]["schemas"] |= schemas
+    put_forms_of_errors(filled)
     headers = {name: reference("headers", name) for name in filled["components"]["headers"]}
     for response in responses(filled):
         if "$ref" not in response:
@@ -75,20 +113,83 @@ def document(settings: Settings, registry: Registry) -> dict[str, Any]:
     return filled
 
 
-def examples(registry: Registry) -> dict[str, Any]:
-    """Return each client's requests."""
-    return {
-        number_name(name, place): {"value": {"modelname": name, "payload": payload}}
-        for name, client in registry.clients.items()
-        for place, payload in enumerate(examples_of(client), start=1)
+def name_operations(names: Iterable[str], taken: set[str]) -> dict[str, str]:
+    """Return the operationId of each model's own route, such as `infer_resnet`, in ASCII."""
+    words = {}
+    for name in names:
+        plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
+        words[name] = "_".join(["infer", *re.findall("[a-z0-9]+", plain)])
+    # A model whose name is an identifier keeps it, whichever others are served.
+    order = sorted(words, key=lambda name: (words[name] != f"infer_{name}", name))
+    return {name: unused(words[name], taken) for name in order}
+
+
+def unused(name: str, taken: set[str]) -> str:
+    """Return a name, with a number where a generator may write another one alike."""
+    found, number = name, 1
+    while spelled(found) in taken:
+        number += 1
+        found = f"{name}_{number}"
+    taken.add(spelled(found))
+    return found
+
+
+def spelled(name: str) -> str:
+    """Return what `a_name`, `aName` and `AName` have in common."""
+    return name.replace("_", "").lower()
+
+
+def describe_model(
+    client: Client, operation: str, examples: Iterable[str], taken: set[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a model's own route, and the schemas of what its client declares, by their names."""
+    prefix = operation.title().replace("_", "")
+    names = {one: unused(f"{prefix}{one}", taken) for one in MODEL["schemas"]}
+    types = [json_schema(one) for one in (client.payload_type, client.result_type)]
+    classes = {key: one for each in types for key, one in each.pop("$defs", {}).items()}
+    text = json.dumps([*types, classes])
+    for one in classes:
+        names[one] = unused(prefix + re.sub(r"\W", "", one, flags=re.ASCII), taken)
+        text = text.replace(json.dumps(f"#/$defs/{one}"), f'"#/components/schemas/{names[one]}"')
+    payload, result, classes = json.loads(text)
+    query = parameters([client])
+    values = {
+        "@operation": operation,
+        "@summary": f"Ask the model {client.modelname} about one payload.",
+        "@answers": "" if client.is_authors else inspect.getdoc(type(client)),
+        "@examples": {key: reference("examples", key) for key in examples},
+        "@payload": payload or {"type": "object"},
+        "@result": result,
+        "@query": query,
+        "@parameters": {one["name"]: one["schema"] for one in query},
+        **{f"@{one}": f"#/components/schemas/{name}" for one, name in names.items()},
     }
+    filled: dict[str, Any] = fill_in(MODEL, values)
+    if not client.media:
+        del filled["route"]["requestBody"]["content"]["application/octet-stream"]
+    schemas = filled["schemas"] | classes
+    return filled["route"], {names[one]: schema for one, schema in schemas.items()}
 
 
-def texts(registry: Registry) -> dict[str, Any]:
+def put_forms_of_errors(document: dict[str, Any]) -> None:
+    """Give the routes of other clients' protocols the forms that errors have there."""
+    shared = document["components"]["responses"]
+    errors = [one for one in shared if one.isdigit() and one != str(SERVICE_STATUS)]
+    for form in FORMS:
+        content = {JSON: {"schema": reference("schemas", f"{form}Error")}}
+        shared |= {f"{form}{one}": {**shared[one], "content": content} for one in errors}
+    for path, methods in document["paths"].items():
+        form = next((one for one, begins in FORMS.items() if path.startswith(begins)), "")
+        for route in methods.values():
+            for status in route["responses"].keys() & errors if form else ():
+                route["responses"][status] = reference("responses", f"{form}{status}")
+
+
+def texts(clients: Mapping[str, Client]) -> dict[str, Any]:
     """Return the text of each example that has one."""
     return {
         number_name(name, place): {"value": text}
-        for name, client in registry.clients.items()
+        for name, client in clients.items()
         if (field := client.media.get("text"))
         for place, payload in enumerate(examples_of(client), start=1)
         if isinstance(payload, Mapping) and isinstance(text := payload.get(field), str)
@@ -96,29 +197,41 @@ def texts(registry: Registry) -> dict[str, Any]:
 
 
 def number_name(name: str, place: int) -> str:
-    return name if place == 1 else f"{name} {place}"
+    return name if place == 1 else f"{name}.{place}"
 
 
-def parameters(registry: Registry) -> list[dict[str, Any]]:
-    """Describe the parameters that clients declare, as query parameters."""
+def parameters(clients: Iterable[Client]) -> list[dict[str, Any]]:
+    """Describe the parameters that clients declare, as query parameters.
+
+    The type of one is what all who have it agree on. Its default is in words alone: generated
+    clients would send it, or want it from their callers.
+    """
     users: dict[str, list[Client]] = {}
-    for client in registry.clients.values():
+    for client in clients:
         for name in client.parameters:
             users.setdefault(name, []).append(client)
-    return [
-        {
-            "name": name,
-            "in": "query",
-            "description": "; ".join(
-                # Descriptions are Markdown, in which HTML is HTML.
-                escape(f"{c.modelname}: {one.meaning}, {one.expected}, {one.default} by default")
-                for c in clients
-                for one in [c.parameters[name]]
-            ),
-            "schema": {"type": "string"},
-        }
-        for name, clients in users.items()
-    ]
+    found = []
+    for name, those in users.items():
+        first, *others = (schema(one.parameters[name]) for one in those)
+        typed = {key: first[key] for key in TYPING if key in first}
+        described = "; ".join(
+            f"{one.modelname}: {its.meaning}, {its.expected}, {its.default} by default"
+            for one in those
+            for its in [one.parameters[name]]
+        )
+        found.append(
+            {
+                "name": name,
+                "in": "query",
+                "description": escape(described),  # Markdown, in which HTML is HTML
+                "schema": {
+                    key: value
+                    for key, value in typed.items()
+                    if all(one.get(key) == value for one in others)
+                },
+            }
+        )
+    return found
 
 
 def fill_in(node: Any, values: Mapping[str, Any]) -> Any:
@@ -148,8 +261,14 @@ def reference(kind: str, name: str) -> dict[str, Any]:
     return {"$ref": f"#/components/{kind}/{name}"}
 
 
+def operations(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [one for methods in document["paths"].values() for one in methods.values()]
+
+
 def responses(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return all responses: those of routes, and those that routes refer to."""
-    routes = [route for methods in document["paths"].values() for route in methods.values()]
     shared = document["components"]["responses"].values()
-    return [*shared, *(one for route in routes for one in route["responses"].values())]
+    return [
+        *shared,
+        *(one for route in operations(document) for one in route["responses"].values()),
+    ]
