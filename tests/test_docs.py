@@ -150,9 +150,7 @@ def test_openapi_has_the_version_of_the_project(openapi: Any) -> None:
 
 
 def test_openapi_takes_the_versions_that_the_code_takes(openapi: Any) -> None:
-    number, text = openapi["components"]["schemas"]["Request"]["properties"]["modelversion"][
-        "oneOf"
-    ]
+    number, text = openapi["components"]["schemas"]["ModelVersion"]["oneOf"]
     largest = number["maximum"]
     assert is_version(str(largest))
     assert not is_version(str(largest + 1))
@@ -164,7 +162,10 @@ def test_openapi_takes_the_versions_that_the_code_takes(openapi: Any) -> None:
 
 @pytest.fixture
 def openapi() -> Any:
-    return openapi_app().test_client().get("/openapi.json").json
+    """Without the routes of single models, which are one in the code."""
+    found: Any = openapi_app().test_client().get("/openapi.json").json
+    shown = {one: of for one, of in found["paths"].items() if not re.match(r"/infer/\w", one)}
+    return {**found, "paths": shown}
 
 
 @cache

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from clients.base import FORMAT, Parameter, Payload
 from clients.families.base.dispatch_toml import FLAG, key, labels_key
+from clients.families.base.family import ScoredClass
 from clients.families.base.picture_input import (
     CutKeys,
     PicturePlan,
@@ -35,6 +36,7 @@ class Classification(ResizingFamily[ClassificationKeys]):
     """
 
     keys_type = ClassificationKeys
+    result_type = list[ScoredClass | str]
     compared_as = "classes"
     parameters = {
         "top_k": Parameter(3, 1, 1000, "how many classes to answer"),

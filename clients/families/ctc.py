@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from clients.images.pictures import EXAMPLE_LINE, Picture
 from clients.tensors.scores import softmax
 from clients.triton.server import Signature
 
+ReadLine = TypedDict("ReadLine", {"text": str, "score": float})
 SPACE = " "
 
 
@@ -51,6 +52,7 @@ class Ctc(PictureFamily[CtcKeys, TensorPlan]):
     """
 
     keys_type = CtcKeys
+    result_type = ReadLine
     compared_as = "texts"
     example = {"img": EXAMPLE_LINE}
     taken = (3, 1)

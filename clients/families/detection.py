@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from clients.families.base.dispatch_toml import (
     labels_key,
     one_of,
 )
+from clients.families.base.family import ScoredClass
 from clients.families.base.picture_input import PictureFamily, PictureKeys
 from clients.images.boxes import (
     LAYOUTS,
@@ -36,11 +37,13 @@ from clients.images.boxes import (
 from clients.images.drawing import draw_objects
 from clients.images.pictures import room
 from clients.images.resizing import Letterbox
-from clients.images.shapes import POLYGONS, RUN_LENGTHS, as_places, find_keypoints, find_masks
+from clients.images.shapes import POLYGONS, RUN_LENGTHS, Spot, as_places, find_keypoints, find_masks
 from clients.images.suppression import FoundObjects, find_objects
 from clients.triton.server import Hints, Signature
 
 SIDES = ("x1", "y1", "x2", "y2")
+RunLengths = TypedDict("RunLengths", {"size": list[int], "counts": list[int]})
+Box = TypedDict("Box", {"x1": float, "y1": float, "x2": float, "y2": float})
 PIXEL = 1.0  # the error of a box's side in half precision
 INSIDE_OUT = "the right side of a box is left of its left side, or its lower above"
 
@@ -76,6 +79,15 @@ class DetectionKeys(PictureKeys):
     )
 
 
+class FoundObject(ScoredClass):
+    """An object, in pixels of the picture."""
+
+    box: Box
+    corners: NotRequired[list[Spot]]  # of a rotated box
+    keypoints: NotRequired[list[Spot]]
+    mask: NotRequired[list[list[tuple[float, float]]] | RunLengths]
+
+
 class Detection(PictureFamily[DetectionKeys, DetectorPlan]):
     """Answers `[class_id, score, x1, x2, y1, y2, width, height]` per object.
 
@@ -85,6 +97,7 @@ class Detection(PictureFamily[DetectionKeys, DetectorPlan]):
     """
 
     keys_type = DetectionKeys
+    result_type = list[FoundObject | list[float]]
     compared_as = "objects"
     needs_labels = True
     parameters = {

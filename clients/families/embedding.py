@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from clients.tensors.quoting import brief
 from clients.triton.server import TensorSpec
 
 IDS = "token_ids"  # in a payload, in the place of its text
+IdsPayload = TypedDict("IdsPayload", {"text": str, "token_ids": list[int]}, total=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +51,8 @@ class Embedding(TextFamily[EmbeddingKeys]):
     """
 
     keys_type = EmbeddingKeys
+    payload_type = IdsPayload
+    result_type = list[float]
     compared_as = "vectors"
     embeds = True
     parameters = {
@@ -57,10 +60,6 @@ class Embedding(TextFamily[EmbeddingKeys]):
             0, 0, 100_000, "the length of the vector, where the model allows another; 0 for its own"
         )
     }
-
-    @property
-    def fields(self) -> Collection[str]:
-        return (*super().fields, IDS)
 
     def check_output(self, spec: TensorSpec, sizes: tuple[int, ...]) -> None:
         pooled = self.keys.pooling == "none"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,8 @@ from clients.errors import BadPayload
 from clients.families.base.text_input import TextFamily, TextKeys
 from clients.tensors.scores import likeliest
 from clients.triton.server import TensorSpec
+
+FoundWord = TypedDict("FoundWord", {"token": str, "score": float})
 
 # In characters: a text of 500 masks with 1000 words for each would be 1.5 GB.
 LONGEST_ANSWER = 2**20
@@ -25,6 +27,7 @@ class FillMask(TextFamily[TextKeys]):
     """
 
     keys_type = TextKeys
+    result_type = list[FoundWord | list[FoundWord]]
     answered_with = (2, "score per token and word")
     compared_as = "words"
     parameters = {

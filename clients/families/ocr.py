@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import cv2
 import numpy as np
@@ -17,11 +17,14 @@ from clients.images.boxes import not_this_head
 from clients.images.drawing import draw_objects
 from clients.images.pictures import EXAMPLE_PAGE, Picture, room
 from clients.images.resizing import Letterbox
-from clients.images.shapes import as_places
+from clients.images.shapes import Spot, as_places
 from clients.images.text_boxes import cut_out, proportion, text_boxes
 from clients.triton.server import Signature
 
 Array = npt.NDArray[Any]
+Line = TypedDict(
+    "Line", {"text": NotRequired[str], "score": NotRequired[float], "corners": list[Spot]}
+)
 
 # The sizes that RapidOCR gives a picture before it looks for texts.
 STRIDE = 32  # a detector's sides are multiples of it
@@ -94,6 +97,7 @@ class Ocr(PictureFamily[OcrKeys, TensorPlan]):
     """
 
     keys_type = OcrKeys
+    result_type = list[Line]
     example = {"img": EXAMPLE_PAGE}
     parameters = {
         "confidence": Parameter(0.5, 0, 1, "lines with a lower score are left out"),

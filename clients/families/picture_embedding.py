@@ -37,6 +37,7 @@ class PictureEmbedding(ResizingFamily[PictureEmbeddingKeys]):
     """Answers the picture's vector, as a list of numbers."""
 
     keys_type = PictureEmbeddingKeys
+    result_type = list[float]
     compared_as = "vectors"
 
     def fit(self, signature: Signature) -> PicturePlan:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypedDict
 
 import cv2
 import numpy as np
@@ -26,6 +26,7 @@ BEYOND = 1.0  # by how much of its range a model may miss it, as one that sharpe
 RANGES = {"0-1": (0.0, 1.0), "0-255": (0.0, 255.0), "-1-1": (-1.0, 1.0)}
 RELATIVE = "relative"
 ANY_SIZE = (-1, -1)
+MadePicture = TypedDict("MadePicture", {"width": int, "height": int, "picture": str})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +49,7 @@ class PictureToPicture(MaskFamily[PictureToPictureKeys]):
     """
 
     keys_type = PictureToPictureKeys
+    result_type = MadePicture
     compared_as = "pictures"
 
     def check_channels(self, count: int, where: str) -> None:

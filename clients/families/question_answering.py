@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,9 @@ from clients.families.base.dispatch_toml import COUNT, FLAG, TENSOR, key
 from clients.families.base.text_input import LONGEST_TOKEN, TextFamily, TextKeys, cut_words
 from clients.tensors.scores import best, softmax
 from clients.triton.server import TensorSpec
+
+QuestionPayload = TypedDict("QuestionPayload", {"question": str, "context": str})
+Words = TypedDict("Words", {"answer": str, "score": float, "start": int, "end": int})
 
 MOST_WINDOWS = 64
 MOST_CHARACTERS = 500_000  # of a context: their tokens take seconds and 100 MB, before a model runs
@@ -44,6 +47,8 @@ class QuestionAnswering(TextFamily[QuestionAnsweringKeys]):
     """
 
     keys_type = QuestionAnsweringKeys
+    payload_type = QuestionPayload
+    result_type = list[Words]
     answered_with = (1, "score per token")
     compared_as = "words"
     example = {"question": "What has many people?", "context": "The world has many people."}
@@ -60,11 +65,7 @@ class QuestionAnswering(TextFamily[QuestionAnsweringKeys]):
 
     @property
     def row_fields(self) -> Sequence[str]:
-        return ("question", "context")
-
-    @property
-    def fields(self) -> Collection[str]:
-        return self.row_fields
+        return [*self.fields]
 
     def wanted(self, outputs: Sequence[TensorSpec]) -> Sequence[TensorSpec]:
         return [self.tensor(outputs, name) for name in ("start", "end")]

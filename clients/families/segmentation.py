@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import cv2
 import numpy as np
@@ -32,6 +32,10 @@ BEYOND = 0.5  # by how much opacities may miss 0 to 1, as those in int8 do a lit
 LARGEST_LOGIT = 80.0  # beyond which the exponential is infinite in single precision
 
 Mask = npt.NDArray[np.uint8]  # [height, width]
+ShownClass = TypedDict("ShownClass", {"label": NotRequired[str], "index": int, "share": float})
+MaskFile = TypedDict(
+    "MaskFile", {"width": int, "height": int, "mask": str, "classes": NotRequired[list[ShownClass]]}
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +59,7 @@ class Segmentation(MaskFamily[SegmentationKeys]):
     """
 
     keys_type = SegmentationKeys
+    result_type = MaskFile
     compared_as = "pictures"
     parameters = {
         "drawn": Parameter(

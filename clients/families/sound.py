@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,9 @@ from clients.sound.segments import SegmentLimits, find_segments
 from clients.tensors.scores import best, likeliest, sigmoid
 from clients.tensors.signature import DTYPES
 from clients.triton.server import Signature, TensorSpec
+
+SoundPayload = TypedDict("SoundPayload", {"audio": str | list[float]})
+HeardSound = TypedDict("HeardSound", {"seconds": float, "windows": NotRequired[list[Any]]})
 
 FLOATS = ("FP32", "FP16")
 DURATIONS = ("min_speech_duration_ms", "min_silence_duration_ms", "speech_pad_ms")
@@ -80,6 +83,8 @@ class Sound(Family[SoundKeys, SoundPlan]):
     """Answers scores, classes or a vector for each window, or the parts with high scores."""
 
     keys_type = SoundKeys
+    payload_type = SoundPayload
+    result_type = HeardSound
     example = {"audio": EXAMPLE}
     parameters = {
         "answer": Parameter(

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NotRequired, TypedDict
 
 import numpy.typing as npt
 
 from clients.base import FORMAT, Parameter, Payload
 from clients.errors import BadPayload
 from clients.families.base.dispatch_toml import FLAG, key, labels_key
+from clients.families.base.family import ScoredClass
 from clients.families.base.text_input import TextFamily, TextKeys
 from clients.tensors.scores import best, likeliest, sigmoid
+
+PairPayload = TypedDict("PairPayload", {"text": str, "text_pair": NotRequired[str]})
 
 # Of the score of one class alone, by which texts are ranked: those that hardly fit differ in small
 # numbers.
@@ -39,6 +42,8 @@ class TextClassification(TextFamily[TextClassificationKeys]):
     """
 
     keys_type = TextClassificationKeys
+    payload_type: Any = PairPayload
+    result_type = list[ScoredClass]
     answered_with = (1, "score per class")
     compared_as = "classes"
     pair_fields: ClassVar[tuple[str, str] | tuple[()]] = ("text", "text_pair")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from clients.tensors.scores import softmax
 # An entity's first part, or its only one, and its others, in the formats IOB2, IOBES and BILOU.
 BEGIN, GO_ON = ("B-", "S-", "U-"), ("I-", "E-", "L-")
 
+Entity = TypedDict("Entity", {"label": str, "score": float, "word": str, "start": int, "end": int})
 Part = tuple[str, float, list[int]]  # a class, its probability, and the tokens
 
 
@@ -37,6 +38,7 @@ class TokenClassification(TextFamily[TokenClassificationKeys]):
     """
 
     keys_type = TokenClassificationKeys
+    result_type = list[Entity]
     answered_with = (2, "score per token and class")
     compared_as = "names"
     needs_labels = True

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 
@@ -34,6 +34,15 @@ class ZeroShotKeys(TextClassificationKeys):
     )
 
 
+class LabelsPayload(TypedDict):
+    """A text, and its labels in a list, or with commas between them."""
+
+    text: str
+    candidate_labels: NotRequired[list[str] | str]
+    hypothesis_template: NotRequired[str]
+    multi_label: NotRequired[bool]
+
+
 class ZeroShotClassification(TextClassification):
     """Answers `{"label": one of the caller's, "index": its place, "score": …}`, best first.
 
@@ -42,6 +51,7 @@ class ZeroShotClassification(TextClassification):
     """
 
     keys_type = ZeroShotKeys
+    payload_type = LabelsPayload
     keys: ZeroShotKeys
     example = {"text": "The world has many people.", "candidate_labels": ["geography", "cooking"]}
     pair_fields = ()
@@ -57,10 +67,6 @@ class ZeroShotClassification(TextClassification):
         # Where no class has that name it is the last or the first, as transformers takes it.
         other = len(names) - 1 if self.entailment == 0 else 0
         self.contradiction = names.index("contra") if "contra" in names else other
-
-    @property
-    def fields(self) -> Collection[str]:
-        return ("text", "candidate_labels", "hypothesis_template", "multi_label")
 
     def inference_batch(self, payloads: Sequence[Payload]) -> list[Any]:
         longest = self.fitted().longest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import cv2
 import numpy as np
@@ -18,6 +18,7 @@ from clients.images.suppression import FoundObjects
 BAND = 2**20  # pixels of a mask that are computed at a time
 MOST_NUMBERS = 10**6  # of all masks in an answer, which is 6 MB of JSON; a photo's have some 10,000
 POLYGONS, RUN_LENGTHS = "polygons", "rle"
+Spot = TypedDict("Spot", {"x": float, "y": float, "score": NotRequired[float]})
 
 
 def find_keypoints(extra: Array, numbers: int, box: Letterbox) -> list[dict[str, Any]]:

@@ -1,7 +1,8 @@
 """`GET /openapi.json`: the file beside this one, with a few places filled in.
 
 In the file "@max_batch" and the like are replaced by values of this container, and "@errors" among
-the responses of a route by the error responses that a group of routes has in common. Each served
+the responses of a route by the error responses that a group of routes has in common; another form
+of errors, as of OpenAI's server, is named before the group. Each served
 model has a path of its own besides, `/infer/NAME`, with the types that its client declares.
 """
 
@@ -11,7 +12,7 @@ import inspect
 import json
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from clients.annotations import json_schema
 from clients.base import Client
 from clients.plugins.registry import Registry
 from clients.tensors.client import examples_of
-from dispatcher.codecs.error_responses import OPENAI_PATHS, SERVICE_STATUS, TRITON_PATHS
+from dispatcher.codecs.error_responses import SERVICE_STATUS
 from dispatcher.codecs.json_request import MAX_BATCH
 from dispatcher.codecs.responses import JSON, json_response
 from dispatcher.errors import ANSWERS, NOT_READY, ROUTING
@@ -50,8 +51,6 @@ ERRORS: Mapping[str, tuple[int, ...]] = {
     "hosting_service": (400, 405, 408, 414, 501, SERVICE_STATUS),
 }
 
-# The other forms of errors, and how the paths of their routes begin.
-FORMS = {"OpenAI": OPENAI_PATHS, "Triton": TRITON_PATHS}
 TYPING = ("type", "minimum", "maximum", "enum")  # of a parameter
 
 
@@ -64,29 +63,24 @@ def openapi_routes(settings: Settings, registry: Registry, readiness: Readiness)
         """Describe all routes in OpenAPI 3.1, with the models that can be asked now."""
         states = [] if settings.load_on_demand else readiness.prober().models
         lacking = {one.name for one in states} - {one.name for one in states if one.ready}
-        clients = registry.clients.items()
-        served = {name: client for name, client in clients if client.served_by not in lacking}
-        return json_response(document(settings, served))
+        clients = registry.clients.values()
+        return json_response(document(settings, [c for c in clients if c.served_by not in lacking]))
 
     return routes
 
 
-def document(settings: Settings, clients: Mapping[str, Client]) -> dict[str, Any]:
+def document(settings: Settings, clients: Sequence[Client]) -> dict[str, Any]:
     """Return the document for a container with these settings and clients."""
     codes = {code for _, code in ANSWERS.values()} | {code for code, _ in ROUTING.values()}
     taken = {spelled(name) for name in TEMPLATE["components"]["schemas"]}
-    taken |= {spelled(one["operationId"]) for one in operations(TEMPLATE)}
-    named = name_operations(clients, taken)
-    payloads = {
-        name: {
-            number_name(named[name].removeprefix("infer_"), place): {
-                "value": {"modelname": name, "payload": payload}
-            }
-            for place, payload in enumerate(examples_of(client), start=1)
+    named = name_operations(client.modelname for client in clients)
+    examples = {
+        f"{named[client.modelname].removeprefix('infer_')}.{place}": {
+            "value": {"modelname": client.modelname, "payload": payload}
         }
-        for name, client in clients.items()
+        for client in clients
+        for place, payload in enumerate(examples_of(client), start=1)
     }
-    examples = {key: one for each in payloads.values() for key, one in each.items()}
     values = {
         "@version": VERSION,
         "@security": [{"key": []}, {"bearer": []}] if settings.api_keys_file else [],
@@ -95,27 +89,31 @@ def document(settings: Settings, clients: Mapping[str, Client]) -> dict[str, Any
         "@error_codes": [*sorted(codes), NOT_READY],
         "@examples": examples,
         "@references": {key: reference("examples", key) for key in examples},
-        "@texts": texts(clients),
-        "@parameters": parameters(clients.values()),
+        "@parameters": parameters(clients),
     }
     filled: dict[str, Any] = fill_in(TEMPLATE, values)
-    for name, client in clients.items():
+    components = filled["components"]
+    for client in clients:
         # Plain tensors are sent as the route of any model says.
-        if payloads[name] or client.payload_type is not Any:
-            route, schemas = describe_model(client, named[name], payloads[name], taken)
-            filled["paths"][f"/infer/{quote(name, safe='')}"] = {"post": route}
-            filled["components"]["schemas"] |= schemas
-    put_forms_of_errors(filled)
-    headers = {name: reference("headers", name) for name in filled["components"]["headers"]}
+        if examples_of(client) or client.payload_type is not Any:
+            route, schemas = describe_model(client, named[client.modelname], examples, taken)
+            filled["paths"][f"/infer/{quote(client.modelname, safe='')}"] = {"post": route}
+            components["schemas"] |= schemas
+    errors = {status: one for status, one in components["responses"].items() if status.isdigit()}
+    for form in ("OpenAI", "Triton"):
+        content = {JSON: {"schema": reference("schemas", f"{form}Error")}}
+        other = {f"{form}{status}": {**one, "content": content} for status, one in errors.items()}
+        components["responses"] |= other
+    headers = {name: reference("headers", name) for name in components["headers"]}
     for response in responses(filled):
         if "$ref" not in response:
             response["headers"] = headers
     return filled
 
 
-def name_operations(names: Iterable[str], taken: set[str]) -> dict[str, str]:
+def name_operations(names: Iterable[str]) -> dict[str, str]:
     """Return the operationId of each model's own route, such as `infer_resnet`, in ASCII."""
-    words = {}
+    words, taken = {}, {spelled(one["operationId"]) for one in operations(TEMPLATE)}
     for name in names:
         plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
         words[name] = "_".join(["infer", *re.findall("[a-z0-9]+", plain)])
@@ -140,24 +138,29 @@ def spelled(name: str) -> str:
 
 
 def describe_model(
-    client: Client, operation: str, examples: Iterable[str], taken: set[str]
+    client: Client, operation: str, examples: Mapping[str, Any], taken: set[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a model's own route, and the schemas of what its client declares, by their names."""
     prefix = operation.title().replace("_", "")
     names = {one: unused(f"{prefix}{one}", taken) for one in MODEL["schemas"]}
     types = [json_schema(one) for one in (client.payload_type, client.result_type)]
     classes = {key: one for each in types for key, one in each.pop("$defs", {}).items()}
-    text = json.dumps([*types, classes])
-    for one in classes:
-        names[one] = unused(prefix + re.sub(r"\W", "", one, flags=re.ASCII), taken)
-        text = text.replace(json.dumps(f"#/$defs/{one}"), f'"#/components/schemas/{names[one]}"')
+    # Of a tuple, whose length is said besides; generators want a schema.
+    text = json.dumps([*types, classes]).replace('"items": false', '"items": {}')
+    moved = {one: unused(prefix + re.sub(r"[^A-Za-z0-9_]", "", one), taken) for one in classes}
+    for one, name in moved.items():
+        text = text.replace(json.dumps(f"#/$defs/{one}"), f'"#/components/schemas/{name}"')
     payload, result, classes = json.loads(text)
     query = parameters([client])
     values = {
         "@operation": operation,
         "@summary": f"Ask the model {client.modelname} about one payload.",
         "@answers": "" if client.is_authors else inspect.getdoc(type(client)),
-        "@examples": {key: reference("examples", key) for key in examples},
+        "@examples": {
+            key: reference("examples", key)
+            for key, one in examples.items()
+            if one["value"]["modelname"] == client.modelname
+        },
         "@payload": payload or {"type": "object"},
         "@result": result,
         "@query": query,
@@ -167,37 +170,9 @@ def describe_model(
     filled: dict[str, Any] = fill_in(MODEL, values)
     if not client.media:
         del filled["route"]["requestBody"]["content"]["application/octet-stream"]
-    schemas = filled["schemas"] | classes
-    return filled["route"], {names[one]: schema for one, schema in schemas.items()}
-
-
-def put_forms_of_errors(document: dict[str, Any]) -> None:
-    """Give the routes of other clients' protocols the forms that errors have there."""
-    shared = document["components"]["responses"]
-    errors = [one for one in shared if one.isdigit() and one != str(SERVICE_STATUS)]
-    for form in FORMS:
-        content = {JSON: {"schema": reference("schemas", f"{form}Error")}}
-        shared |= {f"{form}{one}": {**shared[one], "content": content} for one in errors}
-    for path, methods in document["paths"].items():
-        form = next((one for one, begins in FORMS.items() if path.startswith(begins)), "")
-        for route in methods.values():
-            for status in route["responses"].keys() & errors if form else ():
-                route["responses"][status] = reference("responses", f"{form}{status}")
-
-
-def texts(clients: Mapping[str, Client]) -> dict[str, Any]:
-    """Return the text of each example that has one."""
-    return {
-        number_name(name, place): {"value": text}
-        for name, client in clients.items()
-        if (field := client.media.get("text"))
-        for place, payload in enumerate(examples_of(client), start=1)
-        if isinstance(payload, Mapping) and isinstance(text := payload.get(field), str)
-    }
-
-
-def number_name(name: str, place: int) -> str:
-    return name if place == 1 else f"{name}.{place}"
+    own = {names[one]: schema for one, schema in filled["schemas"].items()}
+    own |= {moved[one]: {**schema, "title": moved[one]} for one, schema in classes.items()}
+    return filled["route"], own
 
 
 def parameters(clients: Iterable[Client]) -> list[dict[str, Any]]:
@@ -212,25 +187,19 @@ def parameters(clients: Iterable[Client]) -> list[dict[str, Any]]:
             users.setdefault(name, []).append(client)
     found = []
     for name, those in users.items():
-        first, *others = (schema(one.parameters[name]) for one in those)
-        typed = {key: first[key] for key in TYPING if key in first}
+        types = [schema(one.parameters[name]) for one in those]
         described = "; ".join(
-            f"{one.modelname}: {its.meaning}, {its.expected}, {its.default} by default"
-            for one in those
-            for its in [one.parameters[name]]
+            f"{client.modelname}: {one['meaning']}, {one['expected']}, {one['default']} by default"
+            for client, one in zip(those, types, strict=True)
         )
-        found.append(
-            {
-                "name": name,
-                "in": "query",
-                "description": escape(described),  # Markdown, in which HTML is HTML
-                "schema": {
-                    key: value
-                    for key, value in typed.items()
-                    if all(one.get(key) == value for one in others)
-                },
-            }
-        )
+        agreed = {
+            key: value
+            for key, value in types[0].items()
+            if key in TYPING and all(one.get(key) == value for one in types)
+        }
+        # Descriptions are Markdown, in which HTML is HTML.
+        one = {"name": name, "in": "query", "description": escape(described), "schema": agreed}
+        found.append(one)
     return found
 
 
@@ -241,8 +210,9 @@ def fill_in(node: Any, values: Mapping[str, Any]) -> Any:
     """
     if isinstance(node, dict):
         filled = {key: fill_in(one, values) for key, one in node.items() if key != "@errors"}
-        for status in sorted(ERRORS[node["@errors"]]) if "@errors" in node else ():
-            filled.setdefault(str(status), reference("responses", str(status)))
+        form, _, group = node.get("@errors", "").rpartition(" ")
+        for status in sorted(ERRORS[group]) if group else ():
+            filled.setdefault(str(status), reference("responses", f"{form}{status}"))
         return filled
     if isinstance(node, list):
         return [

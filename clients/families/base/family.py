@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NotRequired, TypedDict, TypeVar
 
 from clients import families
 from clients.annotations import Declared
@@ -35,6 +35,8 @@ from clients.triton.server import Signature, TensorSpec
 
 K = TypeVar("K", bound=Keys)
 P = TypeVar("P")
+
+ScoredClass = TypedDict("ScoredClass", {"label": NotRequired[str], "index": int, "score": float})
 
 LABELS = "labels.txt"
 MOST_EXAMPLE = 100_000  # bytes of a picture
@@ -99,7 +101,7 @@ class Family(Client, Generic[K, P]):
     @property
     def fields(self) -> Collection[str]:
         """The fields that a payload may have; none where it is a body of tensors."""
-        return dict.fromkeys((*self.media.values(), *self.pair_fields))
+        return getattr(self.payload_type, "__annotations__", ())
 
     def _field(self, payload: Any, name: str, expected: str) -> Any:
         """Return a field of a payload; refuse payloads with unknown fields."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ from clients.images.resizing import FILTERS, FITS, Letterbox, planes, resized
 from clients.triton.server import Signature, TensorSpec
 
 Colour = tuple[float, ...]
+PicturePayload = TypedDict("PicturePayload", {"img": str})
 
 DTYPES: Mapping[str, type[np.generic]] = {
     "FP32": np.float32,
@@ -181,6 +182,7 @@ def both(size: int | tuple[int, int] | None) -> tuple[int, int] | None:
 class PictureFamily(Family[Q, P]):
     """Serves a model that takes pictures."""
 
+    payload_type = PicturePayload
     example = {"img": EXAMPLE}
     media = {"picture": "img"}
     taken: tuple[int, ...] = (3,)  # the counts of channels that the family can send

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypedDict, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,8 @@ from clients.triton.server import (
     Tensors,
     TensorSpec,
 )
+
+TextPayload = TypedDict("TextPayload", {"text": str})
 
 # A text with more characters per token than this has too many tokens in any language. It is refused
 # before time is spent on counting them.
@@ -84,6 +86,7 @@ class TextFamily(Family[K, TextPlan]):
     answered_with: ClassVar[tuple[int, str]]
     """The axes of the output for a text, and what it has."""
 
+    payload_type: Any = TextPayload
     example = {"text": "The world has many people."}
     media = {"text": "text"}
 
