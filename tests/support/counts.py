@@ -18,8 +18,8 @@ from tests.test_architecture import CODE, EMULATOR, PROJECT, circles, files
 
 # Folders of the rooms, and the most lines that the files of each may have together.
 ROOMS = {
-    "dispatcher": (("dispatcher",), 17_100),
-    "clients": (("clients",), 12_860),
+    "dispatcher": (("dispatcher",), 17_210),
+    "clients": (("clients",), 12_920),
     "container": (("container",), 3_590),
     "backends": (("backends",), 4_800),
     "weights": (("weights", "container/image"), 1_620),
@@ -94,9 +94,9 @@ def counts() -> dict[str, tuple[Callable[[], int], int]]:
 
     return {
         **{f"lines of {name}": (of_room(name), most) for name, (_, most) in ROOMS.items()},
-        "lines of all rooms": (lambda: lines(production()), 50_540),
-        "lines of tests": (lambda: lines(below("tests", "emulator", tests=True)), 49_330),
-        "words of pages": (words_of_pages, 41_750),
+        "lines of all rooms": (lambda: lines(production()), 50_710),
+        "lines of tests": (lambda: lines(below("tests", "emulator", tests=True)), 49_530),
+        "words of pages": (words_of_pages, 41_870),
         "circles of imports": (lambda: len(circles()), 0),
         "settings": (lambda: len(list(rows())), 63),
         "noqa": (lambda: matches(r"# noqa"), 55),
