@@ -18,7 +18,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeAlias
 
-import clients
 from clients.base import Client
 from clients.errors import ClientDisabled
 from clients.families.base.dispatch_toml import FILE, is_inside, read_table
@@ -26,7 +25,7 @@ from clients.families.base.family import client_class
 from clients.model_files.files import is_file, is_litter
 from clients.plugins import imports as beside
 
-OWN_FOLDER = Path(clients.__file__).parent
+OWN_FOLDER = Path(__file__).parent.parent
 LIBRARY = {
     *("annotations.py", "asking.py", "base.py", "errors.py", "parameters.py", "request.py"),
     *("testing.py", "families", "images", "model_files", "plugins", "sound", "tensors", "text"),

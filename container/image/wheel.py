@@ -1,11 +1,15 @@
 """What Hatchling adds to the wheel: requirements, and files beside the folders of code.
 
+In the wheel modules import one another by their names there, which type checkers follow.
+
 See `pyproject.toml`.
 """
 
 from __future__ import annotations
 
 import re
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,11 @@ from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 PROJECT = Path(__file__).resolve().parents[2]
 PACKAGE = "triton_dispatcher"
+
+IMPORT = re.compile(
+    r"^(\s*from )((?:backends|clients|container|dispatcher|tool|weights)[\w.]* import)",
+    re.MULTILINE,
+)
 
 REQUIREMENTS = Path(__file__).with_name("requirements")
 REQUIREMENT = re.compile(r"^([a-z][^#\\\n]*?)\s*(?:\\|#.*)?$", re.MULTILINE)
@@ -35,6 +44,8 @@ class Requirements(MetadataHookInterface):
 class Files(BuildHookInterface[Any]):
     """Adds files: into the package, and the one that Python reads when it starts."""
 
+    renamed = ""  # the folder of the modules whose imports are renamed
+
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Add them, except to an editable installation, which is the project's folder."""
         if version == "editable":
@@ -49,6 +60,19 @@ class Files(BuildHookInterface[Any]):
         )
         for path in (PROJECT / "nginx.conf", PROJECT / "serve", *files):
             add[str(path)] = f"{PACKAGE}/{path.relative_to(PROJECT)}"
+        self.renamed = tempfile.mkdtemp()
+        for one in [*self.build_config.builder.recurse_selected_project_files()]:
+            path = Path(one.path)
+            if path.suffix == ".py" and IMPORT.search(text := path.read_text(encoding="utf-8")):
+                other = Path(self.renamed, one.relative_path)
+                other.parent.mkdir(parents=True, exist_ok=True)
+                other.write_text(IMPORT.sub(rf"\1{PACKAGE}.\2", text), encoding="utf-8")
+                shutil.copystat(path, other)
+                add[str(other)] = one.distribution_path
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002  Hatchling's
+        """Remove what was written for the build."""
+        shutil.rmtree(self.renamed, ignore_errors=True)
 
 
 def requirements(name: str) -> list[str]:

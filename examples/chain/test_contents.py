@@ -2,8 +2,10 @@
 
 import unittest
 from pathlib import Path
+from typing import Any
 
-from clients.testing import OnnxModels, answer, clients_in
+from triton_dispatcher.clients.base import Payload
+from triton_dispatcher.clients.testing import OnnxModels, answer, clients_in
 
 HERE = Path(__file__).parent
 (Contents,) = clients_in(HERE / "clients" / "contents.py")
@@ -12,13 +14,13 @@ CUP = {"label": "cup", "score": 0.5, "box": {"x1": 38.2, "y1": 3.3, "x2": 130.2,
 
 class ContentsTest(unittest.TestCase):
     def test_each_object_is_cut_out_and_classified(self) -> None:
-        asked = []
+        asked: list[Any] = []
 
-        def yolov5(payload, parameters):
+        def yolov5(payload: Payload, parameters: Payload) -> object:
             asked.append(payload["img"].shape)
             return [CUP] if parameters == {"format": "objects"} else []
 
-        def resnet(payload, parameters):
+        def resnet(payload: Payload, parameters: Payload) -> object:
             asked.append(payload["img"].shape)
             return [{"label": "espresso"}] * parameters["top_k"]
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from clients.base import Client, Parameter, Payload
-from clients.images.pictures import EXAMPLE
+from triton_dispatcher.clients.base import Client, Parameter, Payload
+from triton_dispatcher.clients.images.pictures import EXAMPLE
 
 
 class Contents(Client):

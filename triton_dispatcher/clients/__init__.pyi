@@ -1,0 +1,1 @@
+# For editors and type checkers in a checkout; the wheel has the modules themselves.

@@ -1,0 +1,1 @@
+from clients.base import *
