@@ -44,7 +44,10 @@ def alias(name: str, target: str) -> ModuleSpec | None:
         spec = find_spec(target)
     except ModuleNotFoundError:
         return None
-    return ModuleSpec(name, Alias(target), origin=spec.origin) if spec else None
+    if spec is None:
+        return None
+    import_module(target)  # first: it may import itself, or what imports it, by the other name
+    return ModuleSpec(name, Alias(target), origin=spec.origin)
 
 
 class Alias(Loader):
