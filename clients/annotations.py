@@ -131,14 +131,19 @@ def convert(kind: Any, payload: Mapping[str, Any]) -> Any:
 
 
 def refuse_unknown(given: Any, taken: Any, place: str) -> None:
-    """Raise BadPayload for a field that a dataclass or a TypedDict does not have."""
+    """Raise BadPayload for a field that a dataclass or a TypedDict does not have.
+
+    msgspec leaves the default of a field that did not come to its class: the object gets it too.
+    """
     if isinstance(given, list) and isinstance(taken, list):
         for at, (one, other) in enumerate(zip(given, taken, strict=False)):
             refuse_unknown(one, other, f"{place}[{at}]")
         return
     known: Mapping[str, Any] | None = taken if isinstance(taken, dict) else None
     if is_dataclass(taken):
-        known = {one.name: getattr(taken, one.name) for one in fields(taken)}
+        known = {one.name: getattr(taken, one.name) for one in fields(taken) if one.init}
+        for name, default in known.items():
+            object.__setattr__(taken, name, default)
     if isinstance(given, dict) and known is not None:  # msgspec and pydantic decide for theirs
         for name, one in given.items():
             inner = f"{place}.{name}".removeprefix(".")

@@ -75,7 +75,7 @@ def annotation_fault(client: Client) -> str:
     try:
         client.declares  # noqa: B018  read now: each request asks for it
     except (NameError, TypeError) as error:
-        *_, reason = str(error).splitlines()
+        reason = str(error).splitlines()[-1]
         return (
             f"an annotation of its inference cannot be used: {reason}; declare a dataclass, a "
             "TypedDict, or a class of pydantic or msgspec, whose names the file imports"
