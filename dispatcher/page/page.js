@@ -65,16 +65,25 @@ async function showFields() {
   at("submit").disabled = false;
 }
 
+// A value that is no text is shown, and read, as JSON.
 function showRow(row) {
-  at("row").replaceChildren(...Object.entries(row).map(([name, value]) =>
-    el("label", {}, name, el("input", { name, value, type: typeof value === "number" ? "number" : "text", step: "any" }))));
+  at("row").replaceChildren(...Object.entries(row).map(([name, { type, choices, value, description }]) => {
+    const input = choices
+      ? el("select", { name }, ["", ...choices].map((one) => el("option", { value: one }, one)))
+      : el("input", { name, type: ["number", "integer"].includes(type) ? "number" : "text", step: "any" });
+    input.value = type === "string" ? value ?? "" : JSON.stringify(value) ?? "";
+    return el("label", { title: description }, name, input);
+  }));
   at("row-field").hidden = !inputs.row;
 }
 
-// The fields of the row; an empty one is a missing value.
 function readRow() {
-  const read = ({ name, type, value }) => [name, value === "" ? null : type === "number" ? Number(value) : value];
-  return Object.fromEntries([...at("row").querySelectorAll("input")].map(read));
+  const read = ({ name, value }) => {
+    const { type, empty } = inputs.row[name];
+    const isNumber = type === "number" || type === "integer";
+    return [name, value === "" ? empty : type === "string" ? value : isNumber ? Number(value) : JSON.parse(value)];
+  };
+  return Object.fromEntries([...at("row").querySelectorAll("[name]")].map(read)); // without what is undefined, in JSON
 }
 
 function showParameters(declared) {

@@ -151,7 +151,7 @@ def test_a_row_is_filled_in_by_its_columns(visitor: Visitor) -> None:
     """An empty field is a missing value."""
     page = visitor.choose("flat")
     age = page.get_by_label("age")
-    assert [age.get_attribute(name) for name in ("type", "value")] == ["number", "30"]
+    assert [age.get_attribute("type"), age.input_value()] == ["number", "30"]
     age.fill("31.5")
     page.get_by_label("city").fill("5")
     page.get_by_label("debt").fill("")
@@ -161,6 +161,32 @@ def test_a_row_is_filled_in_by_its_columns(visitor: Visitor) -> None:
     }  # fmt: skip
     visitor.choose("numbers")
     expect(page.get_by_label("city")).to_have_count(0)
+
+
+def test_declared_fields_are_filled_in_one_by_one(visitor: Visitor) -> None:
+    """One that is left empty is not sent."""
+    page = visitor.choose("declared")
+    words, kind, limit, name = (
+        page.get_by_label(one) for one in ("words", "kind", "limit", "name")
+    )
+    shown = [one.input_value() for one in (words, kind, limit, name)]
+    assert shown == ['["a"]', "short", "5", ""]
+    assert kind.locator("option").all_inner_texts() == ["", "long", "short"]
+    kind.select_option("long")
+    limit.fill("7")
+    visitor.ask()
+    filled = {"words": ["a"], "kind": "long", "limit": 7}
+    assert json.loads(visitor.asked[-1] or "")["payload"] == filled
+    name.fill("x")
+    assert json.loads(visitor.ask().locator("pre").inner_text())["result"] == {
+        **filled,
+        "name": "x",
+    }
+    words.fill("[1]")
+    expect(visitor.ask().locator(".error")).to_contain_text("Expected `str`, got `int`")
+    words.fill("one")
+    page.locator("#submit").click()
+    expect(page.locator("#refusal")).to_contain_text("not JSON")
 
 
 def test_a_model_without_a_class_takes_tensors(visitor: Visitor) -> None:

@@ -10,8 +10,9 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pytest
@@ -65,6 +66,24 @@ class Numbers(Client):
     def inference(self, payload: Any) -> Any:
         asked = self.request.parameters
         return (self.numbers(payload, "numbers") * asked["factor"] ** asked["rounds"]).tolist()
+
+
+@dataclass
+class Question:
+    words: list[str]
+    kind: Literal["short", "long"]
+    limit: int = 5
+    name: str | None = None
+
+
+class Declared(Client):
+    """Answers the payload that it declares."""
+
+    modelname = "declared"
+    example = {"words": ["a"], "kind": "short"}
+
+    def inference(self, payload: Question) -> Question:
+        return payload
 
 
 class Embed(Client):
@@ -169,7 +188,7 @@ class Hostile(Client):
 
 def build() -> Flask:
     """Return the application, for gunicorn."""
-    own = (Numbers, Embed, Mask, Shapes, Listens, Flat, Fails, Hostile)
+    own = (Numbers, Declared, Embed, Mask, Shapes, Listens, Flat, Fails, Hostile)
     families = {"resnet": resnet, "yolov5": yolov5, "bert_base": bert}
     server = FakeTriton(
         {**families, **{one.modelname: dict for one in own}, "add": dict},
