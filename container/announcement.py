@@ -22,8 +22,8 @@ class Announcement:
     It asks in a thread of its own, for the supervisor must not wait for an answer.
     """
 
-    def __init__(self, port: int, say: Say, *, page: bool = False) -> None:
-        self.port = port
+    def __init__(self, port: int, say: Say, *, page: bool = False, tls: object = None) -> None:
+        self.port, self.tls = port, tls
         self.page = page
         self.say = say
         self.asking: threading.Thread | None = None
@@ -41,7 +41,7 @@ class Announcement:
         # All programs run, and Triton has tried to load every model: only a web worker's connection
         # to Triton may still be missing, and its first requests to the models.
         say_at = time.monotonic() + CONNECT_S
-        while (ping := ask(over_tcp(self.port), "/ping")).status != 200:
+        while (ping := ask(over_tcp(self.port, tls=self.tls), "/ping")).status != 200:
             if time.monotonic() > say_at:
                 reason = "no answer"
                 with suppress(ValueError, LookupError, TypeError):
@@ -50,7 +50,7 @@ class Announcement:
                 say_at, self.settled = math.inf, True
             time.sleep(ASK_S if math.isfinite(say_at) else LATER_S)
         took = time.monotonic() - began
-        address = f"http://127.0.0.1:{self.port}"
+        address = f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
         page = f", or open {address}/ in a browser" if self.page else ""
         self.say(f"ready after {took:.1f} s: POST {address}/invocations{page}")
         self.settled = True

@@ -14,7 +14,8 @@ from dispatcher.settings import read_settings
 
 def main() -> int:
     """Ask the container that this runs in."""
-    answer = ask(over_tcp(read_settings(os.environ).port), "/ping")
+    settings = read_settings(os.environ)
+    answer = ask(over_tcp(settings.port, tls=settings.tls_certificate), "/ping")
     if answer.status != 200:
         sys.stdout.write(answer.body.decode(errors="replace") or "no answer\n")
     return int(answer.status != 200)

@@ -18,6 +18,7 @@ from backends.machine.cpu_share import usable_cpus
 from clients.model_files.files import explain_denial
 from clients.model_files.gpu_config import has_gpu
 from container.announcement import Announcement
+from container.certificates import Certificates
 from container.checks import check_files, has_classes, raise_file_limit
 from container.programs.find_triton import NVIDIAS, TritonProgram, find_triton
 from container.programs.gunicorn import gunicorn_program, warn_of_lost_jobs
@@ -119,6 +120,7 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
     if taken := list(find_taken_ports(settings)):
         raise Trouble("\n".join(taken))
     raise_file_limit(say)
+    certificates = Certificates(settings, run_dir, say)
     for line in find_gone(os.environ):
         say(line, WARNING)
     settings = with_repository(settings, run_dir, say)
@@ -145,7 +147,7 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
         for program in (
             *([triton_program(settings, triton, run_dir, plan, loads)] if triton else []),
             gunicorn_program(settings, run_dir, plan, lines=log.finished()),
-            nginx_program(settings, run_dir, nginx),
+            nginx_program(settings, run_dir, nginx, certificates.follow),
         )
     ]
     try:
@@ -159,8 +161,14 @@ def run(settings: Settings, run_dir: Path, log: Log) -> int:
             ),
             say,
             StatusWriter(run_dir / SUPERVISOR).write,
-            Announcement(settings.port, say, page=settings.shows_page),
-            lambda: {"refusals": dict(requests.counts), "hung": sorted(loads.hung)},
+            Announcement(
+                settings.port, say, page=settings.shows_page, tls=settings.tls_certificate
+            ),
+            lambda: {
+                "refusals": dict(requests.counts),
+                "tls": certificates.metrics(),
+                "hung": sorted(loads.hung),
+            },
         ).run()
     finally:
         warn_of_lost_jobs(run_dir, say)

@@ -15,7 +15,7 @@ from werkzeug.datastructures import Headers
 from werkzeug.exceptions import ClientDisconnected
 
 from clients.errors import TooManyRequests
-from dispatcher.auth.authorization import Authorizer
+from dispatcher.auth.authorization import KEY_ALONE, Authorizer
 from dispatcher.codecs import error_responses
 from dispatcher.codecs.json_request import LARGE_BODY
 from dispatcher.codecs.metadata import INFERENCE_ID
@@ -30,7 +30,6 @@ from dispatcher.telemetry.telemetry import Telemetry
 CHUNK = 2**16
 REQUEST_ID_HEADERS = (INFERENCE_ID, "X-Request-Id")
 VALID_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")  # as in nginx.conf
-KEY_ALONE = "X-Key-Alone"  # from NGINX, which asks before it receives a body
 START_HEADER = "X-Request-Start"  # when NGINX had the whole request, in seconds since 1970
 
 
@@ -55,9 +54,8 @@ def create_app(
             request, request_id(request.headers), queue, counts=since is not None
         )
         g.record, g.caller = record, Caller(request.environ.get("gunicorn.socket"))
-        alone = KEY_ALONE in request.headers
-        g.held = authorizer.admit(request, record, counts=not alone)
-        if alone:
+        g.held = authorizer.admit(request, record)
+        if KEY_ALONE in request.headers:
             return Response(status=HTTPStatus.NO_CONTENT)
         length = request.content_length or 0
         if length > max_body:

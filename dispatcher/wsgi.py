@@ -259,20 +259,13 @@ def assemble(
     s3 = Step(settings, admission.bodies) if settings.objects_are_read else None
     later = Later(jobs, settings, s3) if jobs else None
     inference = InferenceHandler(settings, executor, admission, telemetry, s3=s3, later=later)
-
-    def name_of(asked: str) -> str:
-        name = registry.name(asked)
-        if settings.load_on_demand and name not in registry.clients:
-            name = control.available_name(name) or name
-        return name
-
     limits = KeyLimits((run_dir or Path(tempfile.gettempdir())) / KEY_LIMITS)
     origins, management = settings.cors_origins, settings.management_routes
     triton = TritonProxy(settings, lookup, admission, control.using, inference.enter)
     return create_app(
         settings,
         telemetry,
-        Authorizer(keys, limits, name_of, origins, management=management),
+        Authorizer(keys, limits, registry.name, origins, management=management),
         (
             inference_routes(inference),
             job_routes(jobs),

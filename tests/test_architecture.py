@@ -49,8 +49,8 @@ ARROWS = {
     "dispatcher/settings": "clients clients/model_files",
     "dispatcher/auth": "clients/model_files dispatcher dispatcher/telemetry/request_log.py",
     "dispatcher/codecs": (
-        "clients clients/images clients/tensors dispatcher dispatcher/auth/api_keys.py"
-        " dispatcher/telemetry dispatcher/telemetry/request_log.py dispatcher/settings"
+        "clients clients/images clients/tensors dispatcher dispatcher/telemetry"
+        " dispatcher/telemetry/request_log.py dispatcher/settings"
     ),
     "dispatcher/execution": (
         "clients clients/families/base clients/images clients/plugins clients/tensors"

@@ -10,6 +10,9 @@ import shutil
 import signal
 import string
 import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from container.programs.listening import has_ipv6
@@ -42,7 +45,7 @@ ALIVE = "/.alive"  # answered by NGINX itself
 
 
 # The statuses of its answers without a web worker: those of `$code` in nginx.conf.
-REFUSALS = (400, 401, 404, 405, 408, 413, 414, 429, 499, 500, 501, 503, 504)
+REFUSALS = (400, 401, 403, 404, 405, 408, 413, 414, 429, 499, 500, 501, 503, 504)
 
 # How a line of its log of requests begins, and none of its other lines.
 REQUEST = b'{"ended":'
@@ -96,8 +99,13 @@ def find_nginx(settings: Settings) -> str:
     return found
 
 
-def nginx_program(settings: Settings, run_dir: Path, executable: str) -> Program:
-    """Return NGINX; write its configuration to `run_dir`."""
+def nginx_program(
+    settings: Settings,
+    run_dir: Path,
+    executable: str,
+    has_changed: Callable[[], bool] = lambda: False,
+) -> Program:
+    """Return NGINX, which reads its files again when `has_changed`; write its configuration."""
     configuration = run_dir / "nginx.conf"
     files = min(2 * MOST_CONNECTIONS, open_files())
     connections = min(MOST_CONNECTIONS, files // 2)
@@ -107,6 +115,8 @@ def nginx_program(settings: Settings, run_dir: Path, executable: str) -> Program
     counts = "--without-http_limit_conn_module" not in options
     asks_first = settings.api_keys_file and "--with-http_auth_request_module" in options
     limits = {"requests": requests, **bodies} if counts else {}
+    last = settings.stop_timeout * NGINX_SHARE
+    longest = max(settings.stream_timeout, settings.managing_timeout)
     template = ConfigurationTemplate((PROJECT / "nginx.conf").read_text(encoding="utf-8"))
     configuration.write_text(
         template.substitute(
@@ -118,13 +128,19 @@ def nginx_program(settings: Settings, run_dir: Path, executable: str) -> Program
             count="" if limits else "# ",
             limits=" ".join(f"limit_conn {zone} {most};" for zone, most in limits.items()),
             auth="" if asks_first else "# ",
-            grpc="" if settings.public_grpc_port else "# ",
+            grpc="" if (grpc := settings.public_grpc_port) else "# ",
+            grpc_keys="" if grpc and settings.api_keys_file else "# ",
+            grpc_client="" if grpc and settings.tls_client_ca else "# ",
+            client="" if settings.tls_client_ca else "# ",
+            tls="" if settings.tls_certificate else "# ",
+            ssl="ssl" if settings.tls_certificate else "",
             public_grpc_port=listen_address(settings.public_grpc_port),
             triton_grpc_port=settings.triton_ports["grpc"],
             files=files,
             max_body_mb=settings.max_body // 2**20,
             **cors(settings.cors_origins),
-            shutdown_ms=round(settings.stop_timeout * NGINX_SHARE * 1000),
+            # Workers with earlier certificates answer all that they have.
+            shutdown_ms=round((longest if settings.tls_certificate else last) * 1000),
             proxy_timeout_ms=round(settings.proxy_timeout * 1000),
             managing_timeout_ms=round(settings.managing_timeout * 1000),
             # Started by root, NGINX would switch to another user, who may not enter `run_dir`; and
@@ -135,8 +151,17 @@ def nginx_program(settings: Settings, run_dir: Path, executable: str) -> Program
     )
     command = [executable, "-e", "stderr", "-c", str(configuration), "-p", str(run_dir)]
 
+    asked_to_end: list[float] = []
+
+    def is_late(_: int) -> bool:
+        asked_to_end.append(time.monotonic())
+        return asked_to_end[-1] > asked_to_end[0] + last
+
     def fault() -> str:
-        answers = ask(over_tcp(settings.port), ALIVE).status != 0
+        if has_changed():
+            with suppress(OSError, ValueError):  # one that starts reads them by itself
+                os.kill(int((run_dir / "nginx.pid").read_text()), signal.SIGHUP)
+        answers = ask(over_tcp(settings.port, tls=settings.tls_certificate), ALIVE).status != 0
         return "" if answers else "it does not answer"
 
     return Program(
@@ -147,6 +172,7 @@ def nginx_program(settings: Settings, run_dir: Path, executable: str) -> Program
         stop_signal=signal.SIGQUIT,
         stop_within=settings.stop_timeout * ANSWERS_SHARE,
         instead="gunicorn",
+        is_done=is_late,
     )
 
 

@@ -10,21 +10,16 @@ from typing import TYPE_CHECKING
 from flask import Request
 from werkzeug.datastructures import Headers
 
-from dispatcher.auth.api_keys import (
-    INFERENCE,
-    MANAGEMENT,
-    SCOPES,
-    Key,
-    KeyFile,
-    KeyLimits,
-    ModelList,
-)
+from dispatcher.auth.api_keys import INFERENCE, MANAGEMENT, SCOPES, Key, ModelList
 from dispatcher.errors import ForeignPage, ManagementOff, Unauthorized, WrongScope
 
 if TYPE_CHECKING:
+    from dispatcher.auth.api_keys import KeyFile, KeyLimits
     from dispatcher.telemetry.request_log import RequestRecord
 
 HEADER = "X-Api-Key"
+# From NGINX, which asks before it receives a body, or lets a request pass to Triton's own port.
+KEY_ALONE, OF_GRPC = "X-Key-Alone", "grpc"
 BEARER = "bearer "  # the other place of a key: `Authorization: Bearer KEY`, as Prometheus sends it
 
 # In the WSGI environment of a job's request: the key that it was accepted with, without its hash.
@@ -39,12 +34,8 @@ PUBLIC = frozenset(
     }
 )
 # These show all models, and so nothing to a key for some.
-OF_ALL_MODELS = frozenset(
-    {
-        *("management.health", "metrics.show", "pages.openapi"),
-        *("v2_models.all_statistics", "v2_models.index"),
-    }
-)
+OF_ALL_MODELS = {"management.health", "metrics.show", "pages.openapi"}
+OF_ALL_MODELS |= {"v2_models.all_statistics", "v2_models.index"}
 READ_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 READ_BY_POST = frozenset({"v2_models.index"})  # as Triton's protocol has it
 MANAGING = ("management.", "v2_models.")  # how the endpoints begin that change something
@@ -89,14 +80,16 @@ class Authorizer:
     origins: Collection[str]  # whose pages may change what is served
     management: bool  # whether models can be managed
 
-    def admit(self, request: Request, record: RequestRecord, *, counts: bool) -> ExitStack | None:
+    def admit(self, request: Request, record: RequestRecord) -> ExitStack | None:
         """Check a request, but for models that its body names; return what it holds to its end.
 
         Raises InferenceError: as `check`; or its key may not ask the model, or not now.
         """
         if (key := self.check(request)) is None:
             return None
-        record.key = key.name
+        record.key, alone = key.name, request.headers.get(KEY_ALONE)
+        if alone == OF_GRPC and (key.models or key.per_minute or key.concurrent):
+            raise WrongScope("the key has limits, which Triton's own port cannot keep")
         if key.models:
             names = frozenset(map(self.name_of, key.models))
             record.may_ask = ModelList(key.name, names, self.name_of)
@@ -104,7 +97,7 @@ class Authorizer:
             if shown := "*" if request.endpoint in OF_ALL_MODELS else model:
                 record.may_ask.check(shown)
         asks = list_scopes(request.endpoint, request.method) == (INFERENCE,)
-        return self.limits.enter(key) if asks and counts else None
+        return self.limits.enter(key) if asks and not alone else None
 
     def check(self, request: Request) -> Key | None:
         """Check a request; return its key, `None` where none is needed.

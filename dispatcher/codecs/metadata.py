@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from werkzeug.datastructures import Headers, MultiDict
 
@@ -20,9 +20,6 @@ from clients.errors import BadParameter
 from clients.request import SEQUENCE_NAMES, SequencePart
 from clients.tensors.quoting import brief, encodable
 from dispatcher.errors import BadBody, BadHeader
-
-if TYPE_CHECKING:
-    from dispatcher.auth.api_keys import ModelList
 
 ATTRIBUTES = "X-Amzn-SageMaker-Custom-Attributes"
 REPLAY = "X-Replay"  # of `dispatcher replay`; is not captured, or the next replay would have it
@@ -69,7 +66,6 @@ class Metadata:
     accept: str = ""  # the media types that the caller accepts
     session: str = ""  # the session of the hosting service, or NEW_SESSION
     owner: str = ""  # the name of the caller's API key; empty where none is needed
-    may_ask: ModelList | None = None  # the only models that the key may ask; `None` for all
     sent: Callable[[], bool] = lambda: True  # whether the answer has gone to the caller
 
     def modelname(self, in_body: str | None) -> str:
@@ -97,7 +93,6 @@ def read_metadata(
     default_accept: str = "",
     request_id: str = "",
     owner: str = "",
-    may_ask: ModelList | None = None,
     sent: Callable[[], bool] = lambda: True,
 ) -> Metadata:
     """Read headers and query.
@@ -124,7 +119,6 @@ def read_metadata(
         accept=read_accept(headers.get("Accept", ""), default_accept),
         session=headers.get(SESSION, ""),
         owner=owner,
-        may_ask=may_ask,
         sent=sent,
     )
 

@@ -16,7 +16,7 @@ from clients.families.base.family import Family
 from clients.request import Once, part_of_trace
 from clients.tensors.client import V2_FIELDS
 from clients.tensors.quoting import brief
-from dispatcher.codecs.error_responses import error_item
+from dispatcher.codecs.error_responses import current_record, error_item
 from dispatcher.codecs.metadata import Metadata, TimeLimit, names_sequence
 from dispatcher.errors import CallerGone, time_used_up
 from dispatcher.execution.model_lookup import ModelLookup
@@ -89,8 +89,8 @@ class Executor:
             if isinstance(one, Exception):
                 return one, error_item(one)
             try:
-                if metadata.may_ask:  # a line is checked here alone
-                    metadata.may_ask.check(one.modelname)
+                if (record := current_record()) and record.may_ask:  # lines are checked here alone
+                    record.may_ask.check(one.modelname)
                 with part_of_trace("item", model(one)):
                     prepared = prepare(self.lookup, one, metadata, deadline, once=once)
                     return one, {"status": 200, **prepared.body(prepared.result())}

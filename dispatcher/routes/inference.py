@@ -175,7 +175,6 @@ class InferenceHandler:
             default_accept=self.settings.default_accept,
             request_id=record.request_id,
             owner=record.key,
-            may_ask=record.may_ask,
             sent=lambda: record.reported,
         )
 

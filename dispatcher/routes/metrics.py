@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -51,6 +52,8 @@ HELP = {
     " its models.",
     "dispatcher_api_keys_ok": "Whether the file of API keys can be used; if not, the previous keys"
     " stay valid.",
+    "dispatcher_tls_ok": "Whether the files of TLS can be used; if not, those before are.",
+    "dispatcher_tls_certificate_end_timestamp_seconds": "When the certificate in force ends.",
     "dispatcher_probe_ok": "Whether a model answered its example when it was last probed.",
     "dispatcher_probe_age_seconds": "Seconds since a model was last probed.",
     "dispatcher_canary_back": "Whether a model's canary has fallen back.",
@@ -113,6 +116,7 @@ class CurrentState(Collector):
         yield gauge("dispatcher_triton_up", float(self.triton_up))
         if self.keys:
             yield gauge("dispatcher_api_keys_ok", float(not self.keys.fault))
+        yield from starmap(gauge, self.readiness.supervisor().tls.items())
         ok = family(GaugeMetricFamily, "dispatcher_probe_ok", "model")
         age = family(GaugeMetricFamily, "dispatcher_probe_age_seconds", "model")
         for model in self.readiness.prober().results:

@@ -99,7 +99,7 @@ class Settings:
         "range for Triton's ports on loopback (HTTP, gRPC, metrics), if not 8000 to 8009")
     public_grpc_port: int | None = setting("TRITON_PUBLIC_GRPC_PORT", "",
         read.or_nothing(read.port),
-        "opens Triton's gRPC port to all, without keys or limits")
+        "opens Triton's gRPC port to all, without limits")
     triton_url: str | None = setting("TRITON_URL", "", read.or_nothing(remote.grpc_url),
         "gRPC address of a Triton elsewhere, in place of this container's")
     triton_http_url: str | None = setting("TRITON_HTTP_URL", "", read.or_nothing(remote.http_url),
@@ -163,6 +163,12 @@ class Settings:
         "lowest level that is logged")
     api_keys_file: Path | None = setting("API_KEYS_FILE", "", read.or_nothing(read.path),
         "file with the accepted API keys, read again when it changes")
+    tls_certificate: Path | None = setting("TLS_CERTIFICATE", "", read.or_nothing(read.path),
+        "certificate and its chain (PEM) for TLS, read again when it changes")
+    tls_key: Path | None = setting("TLS_KEY", "", read.or_nothing(read.path),
+        "its key (PEM), if not in the same file")
+    tls_client_ca: Path | None = setting("TLS_CLIENT_CA", "", read.or_nothing(read.path),
+        "authorities (PEM); callers must show a certificate of theirs (mTLS)")
     management_routes: bool = setting("MANAGEMENT_ROUTES", "true", read.truth,
         "whether HTTP may load, unload and reload models; otherwise 403")
     page: str = setting("PAGE", AUTO, read.one_of(AUTO, "on", "off"),
@@ -419,6 +425,8 @@ def check_together(settings: Settings) -> None:
                 f"{variable} is '{value:g}' and LOAD_ON_DEMAND is 'false'; expected: "
                 "LOAD_ON_DEMAND=true, without which an unloaded model would stay so"
             )
+    if (settings.tls_key or settings.tls_client_ca) and not settings.tls_certificate:
+        raise SettingError("TLS_KEY or TLS_CLIENT_CA is set; expected: TLS_CERTIFICATE too")
     if settings.s3_results_prefix and not settings.s3_bucket:
         raise SettingError("S3_RESULTS_PREFIX is set, and S3_BUCKET_NAME is not; expected: both")
     if misplaced := remote.find_misplaced(settings):

@@ -31,6 +31,7 @@ class SupervisorStatus:
     programs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     # How many requests NGINX has answered without a web worker, by status.
     refusals: Mapping[str, int] = field(default_factory=dict)
+    tls: Mapping[str, float] = field(default_factory=dict)  # metrics of the files of TLS
     hung: Collection[str] = ()  # the models whose last load was ended because it had all its time
 
     @property

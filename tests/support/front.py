@@ -9,6 +9,7 @@ import hashlib
 import logging
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,10 +22,12 @@ from flask import Flask
 from clients.base import Client
 from clients.errors import ModelFailed
 from clients.plugins.registry import Registry
+from container.certificates import Certificates
 from container.programs.gunicorn import gunicorn_program
 from container.programs.nginx import RequestLines, nginx_program
 from container.repository.shared_memory_plan import SharedMemoryPlan
 from container.supervisor.log import Log
+from container.supervisor.program import Program
 from dispatcher.settings import read_settings
 from dispatcher.status.prober import Prober
 from dispatcher.status.status import Readiness
@@ -134,6 +137,12 @@ def sagemaker_runtime(endpoint: Endpoint) -> Any:
     return aws_client("sagemaker-runtime", endpoint.port)
 
 
+def probe(program: Program, over: threading.Event) -> None:
+    """Probe a program, as the supervisor does, but more often."""
+    while not over.wait(0.2):
+        program.fault()
+
+
 @contextmanager
 def front(
     folder: Path, application: str = "tests.support.front:build()", **variables: str
@@ -143,13 +152,14 @@ def front(
     own = {"SAGEMAKER_BIND_TO_PORT": port, "SAGEMAKER_SAFE_PORT_RANGE": "1-3"}  # where nobody is
     settings = read_settings({**own, **variables})
     settings = replace(settings, run_dir=folder, repositories=(folder,))
-    log = folder / "front.log"
+    log, over = folder / "front.log", threading.Event()
     as_json = settings.log_format == "json"
     with log.open("ab") as output, Log(output.fileno(), as_json=as_json) as lines:
         gunicorn = gunicorn_program(settings, folder, SharedMemoryPlan(), lines=lines.finished())
         command = [application if "wsgi" in word else word for word in gunicorn.command()]
         own_lines = lines.sink("nginx", RequestLines(logged=settings.access_log != "off"))
-        nginx = nginx_program(settings, folder, NGINX)
+        certificates = Certificates(settings, folder, lines.say)
+        nginx = nginx_program(settings, folder, NGINX, certificates.follow)
         processes = [
             subprocess.Popen(
                 command,
@@ -165,8 +175,11 @@ def front(
         ]
         try:
             wait_for(lambda: not gunicorn.fault() and not nginx.fault(), 30, "gunicorn and NGINX")
+            if settings.tls_certificate:
+                threading.Thread(target=probe, args=(nginx, over), daemon=True).start()
             yield Endpoint(settings.port, processes[0], log)
         finally:
+            over.set()
             for process in processes:
                 process.terminate()
             for process in processes:
