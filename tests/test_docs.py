@@ -18,7 +18,15 @@ from dispatcher.codecs.content_types import LINE_TYPES, READERS
 from dispatcher.codecs.error_responses import SERVICE_STATUS
 from dispatcher.codecs.json_request import is_version
 from dispatcher.codecs.responses import IMAGE_TYPES, JSON, LINES, NPY
-from dispatcher.errors import ANSWERS, NOT_READY, ROUTING, STUCK, CallerGone, Unauthorized
+from dispatcher.errors import (
+    ANSWERS,
+    NOT_READY,
+    ROUTING,
+    STUCK,
+    CallerGone,
+    Unauthorized,
+    WrongScope,
+)
 from dispatcher.routes.models import FROM_MEMORY
 from dispatcher.settings import read_settings, rows
 from dispatcher.version import VERSION
@@ -95,11 +103,10 @@ def test_nginx_s_own_codes_are_those_of_the_table() -> None:
     answered = set(
         re.findall(r"\d{3}", " ".join(re.findall(r"error_page ([\d ]+)", configuration)))
     )
-    of_a_web_worker = {"403"}  # which NGINX has asked about the key alone
     inner = {"494", "495", "496", "497", "505", "502"}
-    assert set(statuses["hint"]) == answered - inner - of_a_web_worker
+    assert set(statuses["hint"]) == answered - inner
     known = {(str(status), code) for status, (code, _) in ROUTING.items()}
-    for error in (CallerGone, Unauthorized):
+    for error in (CallerGone, Unauthorized, WrongScope):
         known.add(tuple(map(str, ANSWERS[error])))
     for status, code in re.findall(r"(\d{3}) +(\w+);", tables["code"]):
         assert (status, code) in known

@@ -133,7 +133,7 @@ def nginx_program(
             grpc_client="" if grpc and settings.tls_client_ca else "# ",
             client="" if settings.tls_client_ca else "# ",
             tls="" if settings.tls_certificate else "# ",
-            ssl="ssl" if settings.tls_certificate else "",
+            ssl=" ssl" if settings.tls_certificate else "",
             public_grpc_port=listen_address(settings.public_grpc_port),
             triton_grpc_port=settings.triton_ports["grpc"],
             files=files,
@@ -160,7 +160,7 @@ def nginx_program(
     def fault() -> str:
         if has_changed():
             with suppress(OSError, ValueError):  # one that starts reads them by itself
-                os.kill(int((run_dir / "nginx.pid").read_text()), signal.SIGHUP)
+                os.kill(int((run_dir / "nginx.pid").read_text(encoding="ascii")), signal.SIGHUP)
         answers = ask(over_tcp(settings.port, tls=settings.tls_certificate), ALIVE).status != 0
         return "" if answers else "it does not answer"
 

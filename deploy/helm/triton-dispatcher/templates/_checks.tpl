@@ -14,7 +14,7 @@
 {{- $derived := include "derived-settings" . | fromYaml -}}
 {{- range $name, $_ := $derived -}}
 {{- if hasKey $.Values.settings $name -}}
-{{- fail (printf "settings.%s is set, but models and apiKeys decide it; leave it out of settings" $name) -}}
+{{- fail (printf "settings.%s is set, but models, apiKeys and tls decide it; leave it out of settings" $name) -}}
 {{- end -}}
 {{- end -}}
 {{- if and (eq $models.source "s3") (not $models.s3.places) -}}

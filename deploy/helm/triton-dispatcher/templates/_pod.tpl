@@ -11,18 +11,19 @@ asks /ping: a pod without a required model gets no requests, and is not killed. 
 within seconds and ends where it cannot, so the kubelet kills only what was silent for a minute.
 */}}
 {{- define "probes" -}}
+{{- $scheme := ternary ", scheme: HTTPS" "" (eq (include "has-tls" .) "true") -}}
 startupProbe:
-  httpGet: {path: /v2/health/live, port: http}
+  httpGet: {path: /v2/health/live, port: http{{ $scheme }}}
   periodSeconds: 5
   timeoutSeconds: 5
   failureThreshold: {{ div (add (include "start-seconds" .) 4) 5 }}
 readinessProbe:
-  httpGet: {path: /ping, port: http}
+  httpGet: {path: /ping, port: http{{ $scheme }}}
   periodSeconds: 3
   timeoutSeconds: 3
   failureThreshold: 2
 livenessProbe:
-  httpGet: {path: /v2/health/live, port: http}
+  httpGet: {path: /v2/health/live, port: http{{ $scheme }}}
   periodSeconds: 10
   timeoutSeconds: 10
   failureThreshold: 6

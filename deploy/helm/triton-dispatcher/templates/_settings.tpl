@@ -53,6 +53,10 @@ triton-grpc: {{ . }}
 {{- if or .Values.apiKeys.secret .Values.apiKeys.lines -}}true{{- end -}}
 {{- end -}}
 
+{{- define "has-tls" -}}
+{{- if or .Values.tls.secret (include "given" (list . "TLS_CERTIFICATE")) -}}true{{- end -}}
+{{- end -}}
+
 {{- define "uses-s3" -}}
 {{- $named := include "given" (list . "MODEL_REPOSITORY") | contains "s3://" -}}
 {{- if or (eq .Values.models.source "s3") $named (include "given" (list . "S3_BUCKET_NAME")) (include "given" (list . "S3_ALLOWED_INPUTS")) -}}true{{- end -}}
@@ -70,5 +74,14 @@ MODEL_REPOSITORY: {{ printf "/models/%s" (trimAll "/" .folder) | trimSuffix "/" 
 {{- end }}
 {{- if include "has-keys" . }}
 API_KEYS_FILE: {{ printf "/keys/%s" (ternary .Values.apiKeys.key "keys" (ne .Values.apiKeys.secret "")) | quote }}
+{{- end }}
+{{- with .Values.tls }}
+{{- if .secret }}
+TLS_CERTIFICATE: /tls/tls.crt
+TLS_KEY: /tls/tls.key
+{{- if .clientCa }}
+TLS_CLIENT_CA: /tls/ca.crt
+{{- end }}
+{{- end }}
 {{- end }}
 {{- end -}}
