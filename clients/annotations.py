@@ -1,7 +1,7 @@
 """Types that a class declares for its payload and result: their JSON Schema, and values of them.
 
 They are the annotations of `inference`: `def inference(self, payload: Question) -> Answer`. msgspec
-reads and describes them, and asks pydantic about classes of its own, which their author imports.
+reads and describes them, and asks pydantic about models of its own, which their author imports.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import sys
 import typing
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from functools import cache
 from typing import Any, NamedTuple, get_args, get_origin
 
 import pybase64
@@ -66,41 +65,28 @@ def json_schema(annotation: Any) -> dict[str, Any]:
     named: dict[str, Any] = {}
 
     def of_pydantic(kind: Any) -> dict[str, Any]:
-        found = adapter(kind).json_schema(ref_template="#/$defs/{model}")
+        if kind is object:
+            return {"description": "any JSON"}
+        if not hasattr(kind, "model_json_schema"):
+            raise NotImplementedError
+        found = kind.model_json_schema(ref_template="#/$defs/{model}")
         named.update(found.pop("$defs", {}))
         named.setdefault(kind.__name__, found)
         return {"$ref": f"#/$defs/{kind.__name__}"}
 
-    if get_origin(annotation) in {Generator, Iterable, Iterator}:
-        annotation = list[get_args(annotation)[0]]  # type: ignore[misc]
+    if (get_origin(annotation) or annotation) in (Generator, Iterable, Iterator):
+        annotation = list[(*get_args(annotation), Any)[0]]  # type: ignore[misc]
     (schema,), found = msgspec.json.schema_components(
-        [annotation],
-        schema_hook=of_pydantic,
-        ref_template="#/$defs/{name}",
+        [annotation], schema_hook=of_pydantic, ref_template="#/$defs/{name}"
     )
-    msgspec.json.Decoder(annotation)  # raises TypeError where it cannot tell two classes apart
     named |= found
     return {**schema, "$defs": named} if named else schema
 
 
-@cache
-def adapter(kind: Any) -> Any:
-    """Return what reads and writes objects of a class of pydantic.
-
-    Raises:
-        NotImplementedError: it is none.
-
-    """
-    if not hasattr(kind, "__pydantic_validator__"):
-        raise NotImplementedError
-    return sys.modules["pydantic"].TypeAdapter(kind)
-
-
 def read_by_pydantic(kind: Any, value: Any) -> Any:
-    """Return an object of a class of pydantic; raise ValueError as msgspec does."""
-    reader = adapter(kind)
+    """Return an object of a model of pydantic, or any; raise ValueError as msgspec does."""
     try:
-        return reader.validate_python(value)
+        return value if kind is object else kind.model_validate(value)
     except sys.modules["pydantic"].ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in first["loc"])
@@ -158,11 +144,9 @@ def as_json(result: Any) -> Any:
     import msgspec
 
     def by_pydantic(one: Any) -> Any:
-        kind: Any = type(one)
-        try:
-            return adapter(kind).dump_python(one, mode="json")
-        except NotImplementedError:
-            raise TypeError(f"{kind.__name__} is not JSON") from None
+        if hasattr(one, "model_dump"):
+            return one.model_dump(mode="json")
+        raise TypeError(f"{type(one).__name__} is not JSON")
 
     if isinstance(result, Iterator):
         return (as_json(one) for one in result)

@@ -44,7 +44,7 @@ def block(words: str, language: str = "python") -> str:
 
 def test_every_block_is_run() -> None:
     """Those below are all there are."""
-    assert len(blocks("python")) == 5
+    assert len(blocks("python")) == 6
     assert len(blocks("toml")) == 1
     assert len(blocks("sh")) == 4
 
@@ -58,6 +58,19 @@ def test_the_smallest_test_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
     assert main(["new-client", "double", "--into", "mine"]) == 0
     exec(block("assert answer("), {})
+
+
+def test_a_payload_with_types_is_checked(tmp_path: Path) -> None:
+    client = served(tmp_path, block("class Parcel"))
+    assert ask(client, "price", {"weights": [0.5, 2], "express": True}).json["result"] == 5
+    for payload, words in (
+        ({"weights": [0.5, "2"]}, "`weights[1]`"),
+        ({"weights": [], "express": True}, "one weight or more"),
+        ({"weights": [1], "expres": True}, "unknown field 'expres'"),
+    ):
+        response = ask(client, "price", payload)
+        assert response.status_code == 400
+        assert words in response.text
 
 
 def test_the_larger_class_does_what_is_said(tmp_path: Path) -> None:

@@ -187,6 +187,25 @@ def test_an_annotation_that_is_no_schema_disables_the_class(
     assert words in error["message"]
 
 
+@pytest.mark.parametrize(
+    "declared",
+    [
+        *(
+            "payload, *, more=1",
+            "payload: 'Payload') -> (dict[str, object]",
+            "payload: dict) -> (list",
+        ),
+        *("payload: Mapping[str, Any]) -> (Iterator", "payload: Any) -> (tuple[float, ...] | None"),
+        "payload: object) -> (Sequence[Mapping[str, float]] | str",
+    ],
+)
+def test_other_annotations_leave_a_payload_as_it_came(tmp_path: Path, declared: str) -> None:
+    """Those of the contract's own module need no import."""
+    source = f"class Mine(Own):\n    def inference(self, {declared}):\n        return [payload]\n"
+    head = "from typing import Any, Iterator, Mapping, Sequence\n"
+    assert ask(served(tmp_path, head + source), payload={"a": [1]}).json["result"] == [{"a": [1]}]
+
+
 def test_neither_library_is_imported_where_nothing_is_declared() -> None:
     script = """
 import sys

@@ -48,6 +48,13 @@ INIT = "    def __init__(self, environment):\n"
         ('{"top_k"', "{5", "error", "the name or the meaning of its parameter 5 is no text"),
         ("parameters =", "media =", "error", 'write `media = {"picture": "img"}`'),
         ("parameters =", "media = {'image': 'x'}; other =", "error", "its media have 'image'"),
+        ("payload)", "payload: complex)", "error", "annotation of its inference cannot be used"),
+        (
+            "payload)",
+            "payload: __import__('typing').TypedDict('T', {'x': str}))",
+            "error",
+            "own example: `x` does not fit (Expected `str`, got `int`)",
+        ),
         ("def inference", "async def inference", "error", "its inference is async"),
         ("def inference", "def infer", "error", "it lacks the method inference"),
         (
