@@ -47,6 +47,8 @@ def declared(method: Callable[..., Any], names: Mapping[str, Any]) -> Declared:
     taken, answered = json_schema(payload), json_schema(result)
     if taken.get("type", "object") != "object":
         raise TypeError(f"type {payload!r:.100} is none of a payload, which has fields")
+    if is_dataclass(payload) and hasattr(payload, "__pydantic_validator__"):  # which msgspec skips
+        raise TypeError(f"type {payload!r:.100} is a dataclass of pydantic; make it a BaseModel")
     return Declared(payload, result, "$defs" in taken, "$defs" in answered)
 
 

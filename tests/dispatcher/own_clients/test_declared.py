@@ -173,6 +173,7 @@ def test_a_picture_that_came_raw_is_base64_in_its_field(client: FlaskClient) -> 
         ("complex", "type <class 'complex'> is not supported"),
         ("list[int]", "type list[int] is none of a payload"),
         ("Nothing", "name 'Nothing' is not defined"),
+        ("pydantic.dataclasses.dataclass(A)", "is a dataclass of pydantic; make it a BaseModel"),
         ("A | B", "may not contain more than one dataclass"),
     ],
 )
@@ -181,7 +182,8 @@ def test_an_annotation_that_is_no_schema_disables_the_class(
 ) -> None:
     classes = "".join(f"@dataclass\nclass {one}:\n    {one.lower()}: int\n\n" for one in "AB")
     method = f"def inference(self, payload: '{declared}'):\n        return 1"
-    source = f"from dataclasses import dataclass\n{classes}\nclass Mine(Own):\n    {method}\n"
+    head = "import pydantic\nfrom dataclasses import dataclass\n"
+    source = f"{head}{classes}\nclass Mine(Own):\n    {method}\n"
     error = assert_error(ask(served(tmp_path, source)), 503, "client_disabled")
     assert "an annotation of its inference cannot be used" in error["message"]
     assert words in error["message"]
