@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import sys
 import typing
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple, get_args, get_origin
 
@@ -28,6 +28,7 @@ class Declared(NamedTuple):
     result: Any = Any
     reads: bool = False  # whether payloads are made objects of the type
     writes: bool = False  # whether results may have objects, of which JSON is made
+    fields: Collection[str] = ()  # those of a payload, where the type is a class
 
 
 def declared(method: Callable[..., Any], names: Mapping[str, Any]) -> Declared:
@@ -49,7 +50,11 @@ def declared(method: Callable[..., Any], names: Mapping[str, Any]) -> Declared:
         raise TypeError(f"type {payload!r:.100} is none of a payload, which has fields")
     if is_dataclass(payload) and hasattr(payload, "__pydantic_validator__"):  # which msgspec skips
         raise TypeError(f"type {payload!r:.100} is a dataclass of pydantic; make it a BaseModel")
-    return Declared(payload, result, "$defs" in taken, "$defs" in answered)
+    classes = taken.get("$defs", {})
+    whole = classes.get(taken.get("$ref", "").rpartition("/")[2], {})
+    return Declared(
+        payload, result, bool(classes), "$defs" in answered, whole.get("properties", ())
+    )
 
 
 def json_schema(annotation: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from clients.annotations import Declared
 from clients.base import Client, Environment, Payload
 from clients.errors import BadPayload, TensorsRefused
 from clients.tensors.elements import binary_data, json_data, rows_of
@@ -123,6 +124,7 @@ class TensorClient(Client):
     """Serves a model's tensors. It is made for a model, not found in a file."""
 
     modelname = ""
+    declares = Declared()  # one is made for a request, too
     needs_example = False
     _without = "tensors: in JSON, or one as application/x-npy"
     example = {"inputs": [{"name": "INPUT", "shape": [1, 1], "datatype": "FP32", "data": [0.5]}]}

@@ -559,7 +559,8 @@ def refuse_unread(asked: ModelRequest, client: Client) -> None:
 
 
 def keep_known_fields(payload: T, client: Client) -> T | Payload:
-    """Return the fields of a shared payload that a ready-made client takes."""
-    if not isinstance(payload, Mapping) or not isinstance(client, Family) or not client.fields:
+    """Return the fields of a shared payload that a client takes, where it is known which."""
+    fields = client.fields if isinstance(client, Family) else client.declares.fields
+    if not isinstance(payload, Mapping) or not fields:
         return payload
-    return {name: value for name, value in payload.items() if name in client.fields}
+    return {name: value for name, value in payload.items() if name in fields}

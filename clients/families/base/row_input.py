@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from clients.annotations import Declared
 from clients.base import Client, Environment, Payload, as_wide
 from clients.errors import BadPayload, ModelFailed, UnsupportedMedia
 from clients.request import SentRows
@@ -153,6 +154,7 @@ class RowClient(Client):
     """
 
     modelname = ""
+    declares = Declared()  # one is made for a request, too
     needs_example = False
     example = {}
     _without = "JSON, or CSV as text/csv"

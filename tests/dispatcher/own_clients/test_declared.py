@@ -160,6 +160,13 @@ def test_one_of_a_list_is_named(client: FlaskClient) -> None:
     assert error["message"].startswith("payload[1]: `corners`")
 
 
+def test_of_a_payload_for_several_models_each_gets_its_fields(client: FlaskClient) -> None:
+    payload = {**RIGHT, "img": EXAMPLE}
+    results = ask(client, ["data", "sees"], payload).json["results"]
+    assert results["data"]["result"]["corners"] == CORNERS
+    assert len(results["sees"]["result"]) == 3
+
+
 def test_a_picture_that_came_raw_is_base64_in_its_field(client: FlaskClient) -> None:
     sent = client.post("/infer/sees", data=base64.b64decode(EXAMPLE), content_type="image/jpeg")
     shape = ask(client, "sees", {"img": EXAMPLE}).json["result"]
