@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import shutil
 import subprocess
 import sys
@@ -239,19 +240,29 @@ def test_keys_and_certificates_hold_on_triton_s_own_port(
         said = openssl("x509", "-noout", "-enddate", "-in", made / "first.crt").strip()
         assert said == time.strftime("notAfter=%b %e %H:%M:%S %Y GMT", time.gmtime(ends))
 
-        def ask(who: str, key: str) -> Any:
+        x = grpc_client.InferInput("x", [1, 3], "FP32")
+        x.set_data_from_numpy(np.array([[4, 5, 6]], np.float32))
+
+        def channel(who: str) -> grpc_client.InferenceServerClient:
             pair = {"certificate_chain": made / f"{who}.crt", "private_key": made / f"{who}.key"}
-            tls = grpc.ssl_channel_credentials(
-                (made / "ca.crt").read_bytes(),
-                **({name: one.read_bytes() for name, one in pair.items()} if who else {}),
-            )
-            x = grpc_client.InferInput("x", [1, 3], "FP32")
-            x.set_data_from_numpy(np.array([[4, 5, 6]], np.float32))
-            with grpc_client.InferenceServerClient(f"localhost:{port}", ssl=True, creds=tls) as one:
+            own = {name: one.read_bytes() for name, one in pair.items()} if who else {}
+            tls = grpc.ssl_channel_credentials((made / "ca.crt").read_bytes(), **own)
+            return grpc_client.InferenceServerClient(f"localhost:{port}", ssl=True, creds=tls)
+
+        def ask(who: str, key: str) -> Any:
+            with channel(who) as one:
                 assert one.is_server_live()
                 return one.infer("plus", [x], headers={"x-api-key": key} if key else None)
 
         assert ask("caller", "good").as_numpy("y").tolist() == [[5, 6, 7]]
+        with channel("caller") as one:  # a stream has its key as one call does
+            came: queue.Queue[Any] = queue.Queue()
+            one.start_stream(lambda result, error: came.put(error or result),
+                             headers={"x-api-key": "good"})  # fmt: skip
+            for _ in range(3):
+                one.async_stream_infer("plus", [x])
+            for _ in range(3):
+                assert came.get(timeout=20).as_numpy("y").tolist() == [[5, 6, 7]]
         for who, key in (("caller", ""), ("caller", "bad"), ("caller", "limited"),
                          ("caller", "managing"), ("", "good")):  # fmt: skip
             with pytest.raises(InferenceServerException) as caught:

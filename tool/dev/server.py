@@ -70,6 +70,7 @@ class Server:
         self.has_started = False  # all programs run, and Triton has tried to load every model
         settings = {name: value for name, value in DEFAULTS.items() if name not in os.environ}
         settings |= {BIND_TO_PORT: str(port), "LOG_FORMAT": "json", "MODEL_DIR": str(folder)}
+        settings |= dict.fromkeys(("TLS_CERTIFICATE", "TLS_KEY", "TLS_CLIENT_CA"), "")
         with suppress(OSError):  # the server looks for new classes in folders that were there
             (folder / "code" / "clients").mkdir(parents=True, exist_ok=True)
         self.settings = settings
