@@ -164,11 +164,11 @@ class Settings:
     api_keys_file: Path | None = setting("API_KEYS_FILE", "", read.or_nothing(read.path),
         "file with the accepted API keys, read again when it changes")
     tls_certificate: Path | None = setting("TLS_CERTIFICATE", "", read.or_nothing(read.path),
-        "certificate and its chain (PEM) for TLS, read again when it changes")
+        "certificate and chain (PEM) for TLS, read again when it changes")
     tls_key: Path | None = setting("TLS_KEY", "", read.or_nothing(read.path),
         "its key (PEM), if not in the same file")
     tls_client_ca: Path | None = setting("TLS_CLIENT_CA", "", read.or_nothing(read.path),
-        "authorities (PEM); callers must show a certificate of theirs (mTLS)")
+        "authorities (PEM) of the certificates that callers must show (mTLS)")
     management_routes: bool = setting("MANAGEMENT_ROUTES", "true", read.truth,
         "whether HTTP may load, unload and reload models; otherwise 403")
     page: str = setting("PAGE", AUTO, read.one_of(AUTO, "on", "off"),
