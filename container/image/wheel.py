@@ -8,9 +8,8 @@ See `pyproject.toml`.
 from __future__ import annotations
 
 import re
-import shutil
-import tempfile
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
@@ -44,8 +43,6 @@ class Requirements(MetadataHookInterface):
 class Files(BuildHookInterface[Any]):
     """Adds files: into the package, and the one that Python reads when it starts."""
 
-    renamed = ""  # the folder of the modules whose imports are renamed
-
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Add them, except to an editable installation, which is the project's folder."""
         if version == "editable":
@@ -60,19 +57,14 @@ class Files(BuildHookInterface[Any]):
         )
         for path in (PROJECT / "nginx.conf", PROJECT / "serve", *files):
             add[str(path)] = f"{PACKAGE}/{path.relative_to(PROJECT)}"
-        self.renamed = tempfile.mkdtemp()
+        self.renamed = TemporaryDirectory()  # of modules, until this object is gone
         for one in [*self.build_config.builder.recurse_selected_project_files()]:
             path = Path(one.path)
             if path.suffix == ".py" and IMPORT.search(text := path.read_text(encoding="utf-8")):
-                other = Path(self.renamed, one.relative_path)
+                other = Path(self.renamed.name, one.relative_path)
                 other.parent.mkdir(parents=True, exist_ok=True)
                 other.write_text(IMPORT.sub(rf"\1{PACKAGE}.\2", text), encoding="utf-8")
-                shutil.copystat(path, other)
                 add[str(other)] = one.distribution_path
-
-    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002  Hatchling's
-        """Remove what was written for the build."""
-        shutil.rmtree(self.renamed, ignore_errors=True)
 
 
 def requirements(name: str) -> list[str]:
