@@ -11,6 +11,7 @@ import sys
 import typing
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from types import SimpleNamespace
 from typing import Any, NamedTuple, get_args, get_origin
 
 import pybase64
@@ -34,18 +35,28 @@ class Declared(NamedTuple):
 def declared(method: Callable[..., Any], names: Mapping[str, Any]) -> Declared:
     """Return what a method's annotations say, which may have `names` of another module.
 
+    A result of a type without a JSON Schema, or of an unknown name, is any: nothing depends on it.
+
     Raises:
-        TypeError: a type has no JSON Schema, or is none of a payload.
-        NameError: an annotation has an unknown name.
+        TypeError: the payload's type has no JSON Schema, or is none of a payload.
+        NameError: its annotation has an unknown name.
 
     """
-    if not getattr(method, "__annotations__", None):
+    if not (annotations := getattr(method, "__annotations__", None)):
         return Declared()
     known = {**names, **getattr(inspect.unwrap(method), "__globals__", {})}
-    hints = typing.get_type_hints(method, known, include_extras=True)
-    payload = hints.get([*inspect.signature(method).parameters][1], Any)
-    result = hints.get("return", Any)
-    taken, answered = json_schema(payload), json_schema(result)
+
+    def read(name: str) -> Any:
+        one = SimpleNamespace(__annotations__={name: annotations.get(name, Any)})
+        return typing.get_type_hints(one, known, include_extras=True)[name]
+
+    payload = read([*inspect.signature(method).parameters][1])
+    taken = json_schema(payload)
+    try:
+        result = read("return")
+        answered = json_schema(result)
+    except (NameError, TypeError):
+        result, answered = Any, {}
     if taken.get("type", "object") != "object":
         raise TypeError(f"type {payload!r:.100} is none of a payload, which has fields")
     if is_dataclass(payload) and hasattr(payload, "__pydantic_validator__"):  # which msgspec skips

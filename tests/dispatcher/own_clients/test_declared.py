@@ -206,6 +206,7 @@ def test_an_annotation_that_is_no_schema_disables_the_class(
         ),
         *("payload: Mapping[str, Any]) -> (Iterator", "payload: Any) -> (tuple[float, ...] | None"),
         "payload: object) -> (Sequence[Mapping[str, float]] | str",
+        *("payload: dict) -> (complex", "payload: dict) -> ('Nothing'"),
     ],
 )
 def test_other_annotations_leave_a_payload_as_it_came(tmp_path: Path, declared: str) -> None:
