@@ -236,6 +236,31 @@ def test_the_first_screen_has_the_drawing_of_the_architecture_and_the_licence() 
         assert shown in first_screen
 
 
+@pytest.mark.parametrize(
+    ("question", "link", "answer"),
+    [
+        ("YOLOv8", "docs/families.md", "YOLOv8"),
+        ("SageMaker", "docs/sagemaker.md", "dispatcher pack"),
+        ("API key", "docs/access.md#keys", "new-key"),
+        ("What is slow", "docs/operations.md#symptoms", "one model is slow"),
+        ("GPU", "docs/deploy-image.md#gpu", "GPU=cuda13"),
+        ("calls two models", "docs/classes.md#a-class-that-asks-other-models", "self.ask("),
+        ("crashes", "docs/failures.md#models", "its only process dies"),
+    ],
+)
+def test_the_readme_leads_to_the_answer_of_what_people_ask(
+    question: str, link: str, answer: str
+) -> None:
+    """By the word that they search, in bold, and one link."""
+    items = (PROJECT / "README.md").read_text().partition("\nThen\n")[2].split("\n- ")
+    (item,) = (one for one in items if question in one.partition("**:")[0].partition("** ")[0])
+    assert f"]({link})" in item
+    name, _, anchor = link.partition("#")
+    parts = re.split(r"^(?=#+ )", (PROJECT / name).read_text(), flags=re.MULTILINE)
+    headed = {one.partition("\n")[0].lower().strip("# ").replace(" ", "-"): one for one in parts}
+    assert answer in (headed[anchor] if anchor else "".join(parts))
+
+
 def test_the_licence_is_whole() -> None:
     text = (PROJECT / "LICENSE").read_text()
     assert text.split() == (APACHE.read_text() if APACHE.exists() else text).split()

@@ -34,7 +34,7 @@ PUBLIC = frozenset(
     }
 )
 # These show all models, and so nothing to a key for some.
-OF_ALL_MODELS = {"management.health", "metrics.show", "pages.openapi"}
+OF_ALL_MODELS = {"management.health", "metrics.show"}
 OF_ALL_MODELS |= {"v2_models.all_statistics", "v2_models.index"}
 READ_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 READ_BY_POST = frozenset({"v2_models.index"})  # as Triton's protocol has it

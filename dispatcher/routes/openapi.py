@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from flask import Blueprint, Response
+from flask import Blueprint, Response, g
 
 from clients.annotations import json_schema
 from clients.base import Client
@@ -63,8 +63,13 @@ def openapi_routes(settings: Settings, registry: Registry, readiness: Readiness)
         """Describe all routes in OpenAPI 3.1, with the models that can be asked now."""
         states = [] if settings.load_on_demand else readiness.prober().models
         lacking = {one.name for one in states} - {one.name for one in states if one.ready}
-        clients = registry.clients.values()
-        return json_response(document(settings, [c for c in clients if c.served_by not in lacking]))
+        only = g.record.may_ask  # the models of the caller's key
+        shown = [
+            client
+            for client in registry.clients.values()
+            if client.served_by not in lacking and (only is None or client.modelname in only)
+        ]
+        return json_response(document(settings, shown))
 
     return routes
 
