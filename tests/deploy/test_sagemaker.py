@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,10 +22,12 @@ from moto import mock_aws
 from moto.server import ThreadedMotoServer
 
 from dispatcher.settings import read_settings, rows
-from tests.conftest import PROJECT
+from tests.conftest import PROJECT, free_ports
 from tests.deploy.conftest import DEPLOY, VARIABLES
 from tests.deploy.test_ecs import enumerations
+from tests.support import readme
 from tests.support.cloudformation import Stack
+from tests.support.counts import tracked
 from tests.support.packages import python_with
 
 FILE = DEPLOY / "sagemaker" / "template.yaml"
@@ -269,42 +274,100 @@ def test_a_stack_is_made_changed_and_removed() -> None:
     assert there() == ([], [], 0)
 
 
-def commands() -> list[str]:
-    """Return the commands of the page that are given to CloudFormation."""
-    blocks = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    lines = "".join(blocks).replace("\\\n", " ").splitlines()
-    return [line for line in lines if line.startswith("aws cloudformation")]
+DOCKER = re.compile(r"docker |make image|push-image|dispatcher emulate triton-dispatcher")
+# What the page takes as given, and what stands for the image that Docker would push.
+FIRST_OF_AWS = f"""
+export AWS_DEFAULT_REGION=eu-central-1 AWS_ACCESS_KEY_ID=none AWS_SECRET_ACCESS_KEY=none
+IMAGE={IMAGE}
+"""
+EMULATE = """
+set -m
+{{
+{block}
+}} >emulate.log 2>&1 &
+trap 'kill -INT -- -$! && wait $! || true' EXIT  # Ctrl-C
+until grep -q InService: emulate.log; do sleep 0.2; jobs %% >jobs.log; done
+"""
+
+
+def session(port: int) -> tuple[str, list[str]]:
+    """Return the page's blocks as one script of bash, and those that need Docker."""
+    script, skipped, cloud = ["set -eu"], [], False
+    script.append('make() { command make -o .venv/.serve "$@"; }  # its packages are there')
+    for language, block in re.findall(r"(?ms)^```(sh|python)\n(.*?)^```", PAGE):
+        if DOCKER.search(block):
+            skipped.append(block)
+        elif language == "python":
+            asked = block.replace(":8090", f":{port}")
+            script.append(f".venv/bin/python - >answer.json <<'END'\n{asked}END")
+        elif "dispatcher emulate" in block:
+            there = block.replace(" emulate ", f" emulate --port {port} ")
+            script.append(EMULATE.format(block=there))
+        else:
+            if "aws " in block and not cloud:
+                script.append(FIRST_OF_AWS)
+                cloud = True
+            script.append(block)
+    return "\n".join(script), skipped
+
+
+def clone(folder: Path) -> None:
+    """Copy what a fresh clone has; the packages and the weights are links."""
+    for path in tracked():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(PROJECT / path, folder / path, follow_symlinks=False)
+    (folder / ".venv" / "bin").mkdir(parents=True)
+    (folder / ".venv" / "bin" / "dispatcher").symlink_to(folder / "tool" / "dispatcher")
+    links = [(one, Path(".venv", one.relative_to(sys.prefix))) for one in packages()]
+    weights = [one for one in PROJECT.glob("model_repository/*/**/*model.onnx*") if one.is_file()]
+    for target, name in links + [(one, one.relative_to(PROJECT)) for one in weights]:
+        (folder / name).parent.mkdir(exist_ok=True)
+        if not (folder / name).exists():
+            (folder / name).symlink_to(target)
+
+
+def packages() -> Iterator[Path]:
+    for folder in (Path(sys.prefix), Path(sys.prefix, "bin")):
+        yield from (one for one in folder.iterdir() if one.name not in {"bin", "dispatcher"})
 
 
 @NO_ALARMS
 @pytest.mark.slow
-def test_the_aws_cli_takes_the_page_s_commands(tmp_path: Path) -> None:
+def test_the_page_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bin_ = python_with(CLI).parent
+    monkeypatch.setenv("MOTO_IAM_LOAD_MANAGED_POLICIES", "true")
+    script, skipped = session(free_ports(1)[0])
+    assert [one.split()[0].partition("=")[0] for one in skipped] == ["make", "pushed"]
+    clone(tmp_path)
     server = ThreadedMotoServer(port=0)
     server.start()
     _, port = server.get_host_and_port()
+    own = {key: one for key, one in os.environ.items() if not key.startswith(("AWS_", "PYTHON"))}
     try:
-        for command in commands():
-            done = subprocess.run(
-                ["sh", "-ec", command],
-                cwd=PROJECT,
-                env={
-                    **os.environ,
-                    "PATH": f"{bin_}:/usr/bin:/bin",
-                    "AWS_DEFAULT_REGION": "eu-central-1",
-                    "AWS_ACCESS_KEY_ID": "none",
-                    "AWS_SECRET_ACCESS_KEY": "none",
-                    "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-                    "ROLE": NEEDED["Role"],
-                    "IMAGE": IMAGE,
-                    "BUCKET": "models",
-                },
-                check=False,
-                capture_output=True,
-                text=True,
-                timeout=120,
-            )
-            assert done.returncode == 0, (command, done.stdout + done.stderr)
+        done = subprocess.run(
+            ["bash", "-c", script],
+            cwd=tmp_path,
+            env={
+                **own,
+                "PATH": f"{bin_}:{os.environ['PATH']}",
+                "AWS_CONFIG_FILE": os.devnull,
+                "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+                "AWS_EC2_METADATA_DISABLED": "true",
+                "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+                "PIP_DRY_RUN": "1",  # the tests' packages stay as they are
+                "PIP_NO_BUILD_ISOLATION": "0",  # which means without
+            },
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
     finally:
         server.stop()
-    assert {word for one in commands() for word in one.split()} >= {"deploy", "delete-stack"}
+    assert done.returncode == 0, done.stdout + done.stderr
+    (shown,) = re.findall(r"(?ms)^```json\n(.*?)^```", PAGE)
+    assert readme.same(json.loads((tmp_path / "answer.json").read_text()), json.loads(shown))
+    log = (tmp_path / "emulate.log").read_text()
+    assert re.search(r"serve: models in \S+: photos$", log, re.MULTILINE), "my model alone"
+    assert ", 0 fail" in done.stdout
+    assert "Would install sagemaker-emulator" in done.stdout
