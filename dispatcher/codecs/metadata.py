@@ -77,7 +77,7 @@ class Metadata:
         if not (name := self.modelname(in_body)):
             raise BadBody(
                 "no model is named",
-                hint="name it in the path (/infer/resnet), the query (?modelname=resnet) or the "
+                hint="name it in the path (/infer/NAME), the query (?modelname=NAME) or the "
                 "header X-Amzn-SageMaker-Custom-Attributes: modelname=resnet; or set "
                 "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME",
             )
