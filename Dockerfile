@@ -40,7 +40,7 @@ RUN python3 -m venv .venv \
  && if [ ! -x /opt/tritonserver/bin/tritonserver ]; then \
       .venv/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes \
         --no-deps -r container/image/requirements/triton.txt; \
-      rm .venv/lib/python3*/site-packages/openvino/libs/libopenvino_intel_[gn]pu_plugin.so; \
+      rm -f .venv/lib/python3*/site-packages/openvino/libs/libopenvino_intel_[gn]pu_plugin.so; \
     fi \
  && for packages in .venv/lib/python3*/site-packages; do \
       echo /opt/triton-dispatcher >"$packages/triton-dispatcher.pth"; \

@@ -1,6 +1,7 @@
 """Resizes pictures to the size that a model takes.
 
 For classifiers with Pillow's filters, in a quarter of Pillow's time; for detectors letterboxed.
+On Linux on Arm, for which the resampler has no wheel, Pillow itself resizes.
 """
 
 from __future__ import annotations
@@ -13,19 +14,24 @@ from typing import Any
 import cv2
 import numpy as np
 import numpy.typing as npt
-from cykooz_resizer import CropBox, FilterType, ImageData, PixelType, ResizeAlg, ResizeOptions
-from cykooz_resizer import Resizer as Resampler
+from PIL import Image
 
 from clients.images.pictures import Picture
+
+try:
+    import cykooz_resizer as fast
+except ModuleNotFoundError:
+    fast = None
 
 # One thread of the web worker answers a request; the cores are for the models.
 cv2.setNumThreads(1)
 
-FILTERS: Mapping[str, ResizeAlg] = {
-    "nearest": ResizeAlg.nearest(),
-    "bilinear": ResizeAlg.convolution(FilterType.bilinear),
-    "bicubic": ResizeAlg.convolution(FilterType.catmull_rom),  # as Pillow's, with a = -0.5
-    "lanczos": ResizeAlg.convolution(FilterType.lanczos3),
+# Pillow's names of filters, and the resampler's.
+FILTERS: Mapping[str, str] = {
+    "nearest": "",
+    "bilinear": "bilinear",
+    "bicubic": "catmull_rom",  # as Pillow's, with a = -0.5
+    "lanczos": "lanczos3",
 }
 REACH = 3  # pixels of the smaller picture that Lanczos, the widest filter, reads on each side
 BAND = 2**20  # bytes that are copied at a time, to stay in a core's cache
@@ -64,11 +70,10 @@ def resized(
         raise ValueError(f"the crop is {crop}, but the picture is resized to {resize}")
     top, left = (round((one - cut) / 2) for one, cut in zip(resize, crop, strict=True))
     y, x = height / resize[0], width / resize[1]  # pixels of the picture for one of the small one
-    way = FILTERS[interpolation]
     if x < 1 < y:
         # Wider rows of a picture that is one pixel wide and millions high would be gigabytes. The
         # library resizes columns first.
-        return resample(picture, crop, (left * x, top * y, crop[1] * x, crop[0] * y), way)
+        return resample(picture, crop, (left * x, top * y, crop[1] * x, crop[0] * y), interpolation)
     reach = REACH * max(1, y) + 1
     first = max(0, math.floor(top * y - reach))
     last = min(height, math.ceil((top + crop[0]) * y + reach))
@@ -77,18 +82,25 @@ def resized(
     for begin in range(0, len(rows), band):
         part = picture[first + begin : min(first + begin + band, last)]
         box = (left * x, 0, crop[1] * x, len(part))
-        rows[begin : begin + len(part)] = resample(part, (len(part), crop[1]), box, way)
-    return resample(rows, crop, (0, top * y - first, crop[1], crop[0] * y), way)
+        rows[begin : begin + len(part)] = resample(part, (len(part), crop[1]), box, interpolation)
+    return resample(rows, crop, (0, top * y - first, crop[1], crop[0] * y), interpolation)
 
 
-def resample(picture: Picture, size: tuple[int, int], box: Box, way: ResizeAlg) -> Picture:
+def resample(picture: Picture, size: tuple[int, int], box: Box, interpolation: str) -> Picture:
     """Return a part of a picture, `box`, in another size: height and width."""
     (left, top, wide, high), (height, width) = box, picture.shape[:2]
     # Rounding may put an edge just outside of the picture.
-    part = CropBox(left, top, min(wide, width - left), min(high, height - top))
-    source = ImageData(width, height, PixelType.U8x3, picture.tobytes())
-    target = ImageData(size[1], size[0], PixelType.U8x3)
-    Resampler().resize(source, target, ResizeOptions(way, crop_box=part))
+    if fast is None:
+        edges = (left, top, min(left + wide, width), min(top + high, height))
+        way = Image.Resampling[interpolation.upper()]
+        return np.asarray(Image.fromarray(picture).resize((size[1], size[0]), way, edges))
+    way = fast.ResizeAlg.nearest()
+    if kernel := FILTERS[interpolation]:
+        way = fast.ResizeAlg.convolution(getattr(fast.FilterType, kernel))
+    part = fast.CropBox(left, top, min(wide, width - left), min(high, height - top))
+    source = fast.ImageData(width, height, fast.PixelType.U8x3, picture.tobytes())
+    target = fast.ImageData(size[1], size[0], fast.PixelType.U8x3)
+    fast.Resizer().resize(source, target, fast.ResizeOptions(way, crop_box=part))
     return np.frombuffer(target.get_buffer(), np.uint8).reshape(*size, 3)
 
 

@@ -177,7 +177,7 @@ def wheel_backend(server: Path) -> list[Path]:
     if not (server / "python_backend_stubs" / version / STUB).is_file():
         raise Trouble(
             f"the embedded Triton has no Python backend for Python {version} on "
-            f"{platform.machine()}; use Python 3.11 or 3.12 on x86_64"
+            f"{platform.machine()}; use Python 3.11 or 3.12"
         )
     wheel = filter(Path.is_file, (server / "backends" / "python").iterdir())
     return [*wheel, Path(__file__).with_name(STUB)]

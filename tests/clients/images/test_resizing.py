@@ -8,8 +8,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from clients.images import resizing
 from clients.images.resizing import BAND, FILTERS, Picture, resized
 from tests.conftest import PICTURES
+
+
+@pytest.fixture(autouse=True, params=["as installed", "without the resampler"])
+def _resampler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Resize by Pillow too, as on Linux on Arm, for which the resampler has no wheel."""
+    if request.param != "as installed":
+        monkeypatch.setattr(resizing, "fast", None)
 
 
 def photograph(name: str, turns: int = 0) -> Picture:
