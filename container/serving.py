@@ -222,7 +222,11 @@ def find_taken_ports(settings: Settings) -> Iterator[str]:
                 socket.create_server(("127.0.0.1", number)).close()
         except OSError as error:
             variable = public.get(number, "SAGEMAKER_SAFE_PORT_RANGE")
-            yield f"port {number} cannot be used: {error.strerror}; set {variable} to another"
+            other = "8081" if number in public else "9000-9009"
+            yield (
+                f"port {number} cannot be used: {error.strerror}; stop the server that runs there, "
+                f"or set {variable} to another, such as {other}"
+            )
 
 
 def with_repository(settings: Settings, run_dir: Path, say: Say) -> Settings:

@@ -29,6 +29,7 @@ from clients.tensors.quoting import brief
 log = logging.getLogger(__name__)
 
 ADD_PACKAGE = (
+    f"on your own machine `{sys.executable} -m pip install PACKAGE`; for containers "
     "build an image of four lines, `FROM triton-dispatcher`, `USER root`, "
     "`RUN /opt/triton-dispatcher/.venv/bin/pip install PACKAGE` and `USER 1000:0`; "
     "or make the class a package, and put pure Python beside its __init__.py: "

@@ -127,6 +127,7 @@ def test_a_port_that_is_taken_is_named_before_anything_starts(tmp_path: Path) ->
         assert second.process.wait(20) == 1
     log = second.log.read_text()
     assert f"port {port} cannot be used" in log
+    assert "stop the server that runs there, or set SAGEMAKER_BIND_TO_PORT" in log
     assert "SAGEMAKER_BIND_TO_PORT" in log
 
 

@@ -121,8 +121,11 @@ def test_what_new_client_says_to_run_can_be_pasted_into_a_shell(
     said = {line[2:13].strip(): line[13:] for line in done.stdout.splitlines()[-4:]}
     test = "Ann's models/code/tests/test_double.py"
     assert shlex.split(said["test it"]) == [sys.executable, test]
-    assert shlex.split(said["check it"]) == ["dispatcher", "check", "Ann's models"]
-    assert shlex.split(said["serve it"]) == ["dispatcher", "serve", "Ann's models"]
+    # The environment's own command: it is not on PATH here, as in a checkout.
+    command = str(Path(sys.executable).with_name("dispatcher"))
+    assert shlex.split(said["check it"]) == [command, "check", "Ann's models"]
+    assert shlex.split(said["serve it"]) == [command, "serve", "Ann's models"]
+    assert subprocess.run([command, "--help"], capture_output=True, check=False).returncode == 0
 
 
 def test_new_client_overwrites_nothing(called: Call, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from container.trouble import Trouble
 from tool.placing import beside, put
-from tool.scaffold.options import add_into, class_name, file_name, refuse_to_overwrite
+from tool.scaffold.options import add_into, class_name, file_name, refuse_to_overwrite, this_command
 
 TEMPLATE = Path(__file__).parent / "template"
 # What the files import or define themselves.
@@ -39,6 +39,7 @@ def run(options: argparse.Namespace) -> int:
     sys.stdout.write(
         NEXT.format(
             python=shlex.quote(sys.executable),
+            dispatcher=this_command(),
             root=shlex.quote(str(root)),
             test=shlex.quote(str(root / test)),
             name=options.name,
@@ -50,9 +51,9 @@ def run(options: argparse.Namespace) -> int:
 NEXT = """
 It doubles numbers, and can be served as it is. Change it step by step:
   test it    {python} {test}
-  check it   dispatcher check {root}
-  serve it   dispatcher serve {root}
-  ask it     dispatcher invoke {name} --json '{{"numbers": [1, 2.5]}}'
+  check it   {dispatcher} check {root}
+  serve it   {dispatcher} serve {root}
+  ask it     {dispatcher} invoke {name} --json '{{"numbers": [1, 2.5]}}'
 """
 
 

@@ -44,8 +44,9 @@ DEFAULTS = {
 class Frames:
     """Leaves out of tracebacks what is in the folders of others, not the author's."""
 
-    def __init__(self, others: Sequence[str]) -> None:
+    def __init__(self, others: Sequence[str], own: str) -> None:
         self.others = others
+        self.own = own  # the author's folder, which may lie in one of the others
         self.hidden = False
 
     def without_others(self, lines: Sequence[str]) -> list[str]:
@@ -53,7 +54,8 @@ class Frames:
         kept = []
         for line in lines:
             if frame := FRAME.match(line):
-                self.hidden = frame[1].startswith(("<frozen ", *self.others))
+                others = frame[1].startswith(("<frozen ", *self.others))
+                self.hidden = others and not frame[1].startswith(self.own)
             elif not line.startswith("    "):
                 self.hidden = False
             if not self.hidden:
@@ -66,7 +68,7 @@ class Server:
 
     def __init__(self, project: Path, folder: Path, port: int, say: Callable[[str], None]) -> None:
         self.say = say
-        self.frames = Frames([f"{project}/", f"{sys.prefix}/"])
+        self.frames = Frames([f"{project}/", f"{sys.prefix}/"], f"{folder}/")
         self.has_started = False  # all programs run, and Triton has tried to load every model
         settings = {name: value for name, value in DEFAULTS.items() if name not in os.environ}
         settings |= {BIND_TO_PORT: str(port), "LOG_FORMAT": "json", "MODEL_DIR": str(folder)}

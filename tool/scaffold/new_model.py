@@ -39,6 +39,7 @@ from tool.scaffold.options import (
     add_source,
     file_name,
     refuse_to_overwrite,
+    this_command,
 )
 from tool.scaffold.pictures import with_uint8
 from tool.scaffold.plan import CHECK, FamilyPlan
@@ -204,6 +205,7 @@ def say(options: argparse.Namespace, plan: FamilyPlan, notes: list[str]) -> None
     sys.stdout.write(
         NEXT.format(
             python=shlex.quote(sys.executable),
+            dispatcher=this_command(),
             root=shlex.quote(str(root)),
             test=shlex.quote(str(test)),
             ask=ASK[KINDS[plan.family]].format(name=options.name),
@@ -221,8 +223,8 @@ ASK = {
 }
 NEXT = """
   test it    {python} {test}
-  check it   dispatcher check {root}
-  try it     dispatcher dev {root}
+  check it   {dispatcher} check {root}
+  try it     {dispatcher} dev {root}
   serve it   MODEL_DIR={root} {serve}
-  ask it     dispatcher {ask}
+  ask it     {dispatcher} {ask}
 """

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
+import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -90,7 +93,17 @@ def add_into(parser: argparse.ArgumentParser) -> None:
 def refuse_to_overwrite(root: Path, *paths: Path) -> None:
     """Raise Trouble where one of the paths exists."""
     if there := [path for path in paths if (root / path).exists()]:
-        raise Trouble(f"{root / there[0]} is there already; choose another name or folder")
+        raise Trouble(
+            f"{root / there[0]} is there already; remove it, or choose another name or folder"
+        )
+
+
+def this_command() -> str:
+    """Return what calls this program from here: its name where PATH has it, else its path."""
+    beside = Path(sys.executable).with_name("dispatcher")
+    if shutil.which("dispatcher") or not beside.exists():
+        return "dispatcher"
+    return shlex.quote(str(beside))
 
 
 def class_name(name: str) -> str:

@@ -30,7 +30,8 @@ from container.trouble import Trouble
 
 EXPECTED = "expected a file of ONNX, or a folder with model.onnx"
 EXPORTS = {
-    ".pt": "export it: torch.onnx.export(model, inputs, 'model.onnx', dynamic_axes=…)",
+    ".pt": "export it: `yolo export model=best.pt format=onnx` for Ultralytics' models, else "
+    "torch.onnx.export(model, inputs, 'model.onnx', dynamic_axes=…)",
     ".pth": "export it: torch.onnx.export(model, inputs, 'model.onnx', dynamic_axes=…)",
     ".xml": "give the ONNX file that it was made from",
     ".h5": "convert it with tf2onnx",

@@ -33,7 +33,9 @@ def test_a_module_that_is_not_found_is_named_with_the_fix(
     (reason,) = registry.broken.values()
     name = module.partition(".")[0]
     assert f"ModuleNotFoundError: No module named '{name}" in reason
-    assert (f"put {name}.py beside the class; else build an image" in reason) is has_fix
+    install = f"`{sys.executable} -m pip install PACKAGE`; for containers build an image"
+    fix = f"put {name}.py beside the class; else on your own machine {install}"
+    assert (fix in reason) is has_fix
 
 
 def test_pure_python_beside_a_class_is_imported(tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ def test_requests_that_failed_are_shown_but_not_those_of_the_program(
 
 
 def test_tracebacks_have_the_author_s_frames_alone() -> None:
-    frames = Frames(["/project/"])
+    frames = Frames(["/project/"], "/project/mine/")
     assert frames.without_others(
         [
             "Traceback (most recent call last):",
@@ -167,6 +167,8 @@ def test_tracebacks_have_the_author_s_frames_alone() -> None:
         '  File "/mine/a.py", line 2, in inference',
         "    1 / 0",
     ]
+    inside = ['  File "/project/mine/code/clients/a.py", line 1, in f', "    1 / 0"]
+    assert frames.without_others(inside) == inside, "the README has it in the checkout"
     assert frames.without_others(['  File "<frozen importlib>", line 1, in f']) == []
     assert frames.without_others(["    of a frame before"]) == []
     assert frames.without_others(["ZeroDivisionError: division by zero"]) != []

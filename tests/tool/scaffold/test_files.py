@@ -195,7 +195,7 @@ def test_nothing_is_overwritten(
     write(file)
     (MINE / "new" / "labels.txt").write_text("mine")
     assert main(["new-model", "new", "--from", str(file), "--into", "mine"]) == 2
-    assert "mine/new is there already" in capsys.readouterr().err
+    assert "mine/new is there already; remove it, or" in capsys.readouterr().err
     assert (MINE / "new" / "labels.txt").read_text() == "mine"
     (MINE / "code" / "tests" / "test_new_er.py").write_text("mine")
     assert main(["new-model", "new.er", "--from", str(file), "--into", "mine"]) == 2
@@ -226,7 +226,9 @@ def test_a_file_that_is_no_model_is_refused(
     make(tmp_path / "a.onnx")
     assert words in write(Path("a.onnx"), code=2)
     (tmp_path / "a.pt").write_bytes(b"x")
-    assert "torch.onnx.export" in write(Path("a.pt"), code=2)
+    said = write(Path("a.pt"), code=2)
+    assert "yolo export model=best.pt format=onnx" in said
+    assert "torch.onnx.export" in said
 
 
 @pytest.mark.parametrize("name", ["../up", "a b", "", "x" * 300])
