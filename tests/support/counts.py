@@ -19,8 +19,8 @@ from tests.test_architecture import CODE, EMULATOR, PROJECT, circles, files
 # Folders of the rooms, and the most lines that the files of each may have together.
 ROOMS = {
     "dispatcher": (("dispatcher",), 17_210),
-    "clients": (("clients",), 12_932),
-    "container": (("container",), 3_590),
+    "clients": (("clients",), 12_940),
+    "container": (("container",), 3_600),
     "backends": (("backends",), 4_800),
     "weights": (("weights", "container/image"), 1_620),
     "tool": (("tool",), 5_570),
@@ -94,9 +94,9 @@ def counts() -> dict[str, tuple[Callable[[], int], int]]:
 
     return {
         **{f"lines of {name}": (of_room(name), most) for name, (_, most) in ROOMS.items()},
-        "lines of all rooms": (lambda: lines(production()), 50_790),
-        "lines of tests": (lambda: lines(below("tests", "emulator", tests=True)), 50_320),
-        "words of pages": (words_of_pages, 41_920),
+        "lines of all rooms": (lambda: lines(production()), 50_800),
+        "lines of tests": (lambda: lines(below("tests", "emulator", tests=True)), 50_450),
+        "words of pages": (words_of_pages, 42_250),
         "circles of imports": (lambda: len(circles()), 0),
         "settings": (lambda: len(list(rows())), 63),
         "noqa": (lambda: matches(r"# noqa"), 55),
