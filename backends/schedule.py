@@ -101,9 +101,9 @@ def schedule_runs(
 
 
 def wants_batches(config: Mapping[str, Any]) -> bool:
-    """Whether a configuration says more of batches than `dynamic_batching { }`.
+    """Whether a configuration has a smaller preferred size of batches, or a delay for them.
 
-    Triton hands that over with the largest batch as the preferred one.
+    Triton hands over `dynamic_batching { }` with the largest batch as the preferred one.
     """
     batching = config.get(DYNAMIC_BATCHING) or {}
     sizes = batching.get("preferred_batch_size") or []

@@ -55,7 +55,7 @@ def declared(method: Callable[..., Any], names: Mapping[str, Any]) -> Declared:
     try:
         result = read("return")
         answered = json_schema(result)
-    except (NameError, TypeError):
+    except (AttributeError, NameError, RuntimeError, TypeError):  # pydantic's are of all kinds
         result, answered = Any, {}
     if taken.get("type", "object") != "object":
         raise TypeError(f"type {payload!r:.100} is none of a payload, which has fields")
@@ -123,7 +123,7 @@ def convert(kind: Any, payload: Mapping[str, Any]) -> Any:
     raw = {name: one for name, one in payload.items() if isinstance(one, bytes)}
     given = {**payload, **{name: pybase64.b64encode_as_string(one) for name, one in raw.items()}}
     try:
-        taken = msgspec.convert(given, kind, dec_hook=read_by_pydantic)
+        taken = msgspec.convert(given, kind, str_keys=True, dec_hook=read_by_pydantic)
         refuse_unknown(given, taken, "")
     except msgspec.ValidationError as error:
         what, *places = str(error).split(PLACE)
@@ -139,11 +139,13 @@ def refuse_unknown(given: Any, taken: Any, place: str) -> None:
 
     msgspec leaves the default of a field that did not come to its class: the object gets it too.
     """
-    if isinstance(given, list) and isinstance(taken, list):
+    if isinstance(given, list) and isinstance(taken, list | tuple):
         for at, (one, other) in enumerate(zip(given, taken, strict=False)):
             refuse_unknown(one, other, f"{place}[{at}]")
         return
     known: Mapping[str, Any] | None = taken if isinstance(taken, dict) else None
+    # Of a dictionary that is no TypedDict all are taken, with names of other types.
+    is_whole = known is not None and len(given) == len(known)
     if is_dataclass(taken):
         known = {one.name: getattr(taken, one.name) for one in fields(taken) if one.init}
         for name, default in known.items():
@@ -151,10 +153,11 @@ def refuse_unknown(given: Any, taken: Any, place: str) -> None:
     if isinstance(given, dict) and known is not None:  # msgspec and pydantic decide for theirs
         for name, one in given.items():
             inner = f"{place}.{name}".removeprefix(".")
-            if name not in known:
+            if name in known:
+                refuse_unknown(one, known[name], inner)
+            elif not is_whole:
                 what = f"the payload has an unknown field {brief(inner)}"
                 raise BadPayload(what, hint="leave it out, or write it as the model's class does")
-            refuse_unknown(one, known[name], inner)
 
 
 def as_json(result: Any) -> Any:

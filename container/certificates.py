@@ -6,6 +6,7 @@ import _ssl
 import shutil
 import ssl
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from container.supervisor.log import ERROR, Say
@@ -52,8 +53,12 @@ class Certificates:
         return self.ok
 
     def _marks(self) -> list[object]:
-        found = [path.stat() for path in self.files.values() if path.exists()]
-        return [(one.st_ino, one.st_size, one.st_mtime_ns) for one in found]
+        found: list[object] = []
+        for path in self.files.values():
+            with suppress(OSError):  # `_take` says why
+                status = path.stat()
+                found.append((status.st_ino, status.st_size, status.st_mtime_ns))
+        return found
 
     def _take(self) -> None:
         context, ends = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), 0.0

@@ -38,7 +38,7 @@ MANAGEMENT = "management"
 SCOPES = (INFERENCE, MANAGEMENT)
 LINE = re.compile(
     "(inference|management) ([A-Za-z0-9][A-Za-z0-9_.-]{0,63}) ([0-9a-f]{64})"
-    r"(?: models=([^\s,]+(?:,[^\s,]+)*))?"
+    r"(?: models=([^\s,*]+(?:,[^\s,*]+)*))?"
     "(?: per_minute=([1-9][0-9]{0,5}))?(?: concurrent=([1-9][0-9]{0,2}))?"
 )
 EXPECTED = (

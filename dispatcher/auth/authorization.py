@@ -97,7 +97,8 @@ class Authorizer:
             if shown := "*" if request.endpoint in OF_ALL_MODELS else model:
                 record.may_ask.check(shown)
         asks = list_scopes(request.endpoint, request.method) == (INFERENCE,)
-        return self.limits.enter(key) if asks and not alone else None
+        counts = asks and request.method == "POST" and not alone  # to cancel a job is free
+        return self.limits.enter(key) if counts else None
 
     def check(self, request: Request) -> Key | None:
         """Check a request; return its key, `None` where none is needed.

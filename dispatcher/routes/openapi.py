@@ -2,8 +2,8 @@
 
 In the file "@max_batch" and the like are replaced by values of this container, and "@errors" among
 the responses of a route by the error responses that a group of routes has in common; another form
-of errors, as of OpenAI's server, is named before the group. Each served
-model has a path of its own besides, `/infer/NAME`, with the types that its client declares.
+of errors, as of OpenAI's server, is named before the group. Each served model with an example has a
+path of its own besides, `/infer/NAME`, with the types that its client declares.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def name_operations(names: Iterable[str]) -> dict[str, str]:
     for name in names:
         plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
         words[name] = "_".join(["infer", *re.findall("[a-z0-9]+", plain)])
-    # A model whose name is an identifier keeps it, whichever others are served.
+    # A model whose name is an identifier keeps it, but for others that are spelled alike.
     order = sorted(words, key=lambda name: (words[name] != f"infer_{name}", name))
     return {name: unused(words[name], taken) for name in order}
 

@@ -45,6 +45,8 @@ class Question:
 class Typed(TypedDict, total=False):
     corners: list[Corner]
     kind: str
+    by_number: dict[int, float]
+    pair: tuple[Corner, ...]
 
 class Model(pydantic.BaseModel):
     corners: list[Corner]
@@ -70,7 +72,8 @@ class Data(Own):
 
 class Dict(Own):
     def inference(self, payload: Typed) -> Any:
-        return {**payload, "corners": payload["corners"][0].x}
+        numbers = payload.get("by_number", {})
+        return {**payload, "corners": payload["corners"][0].x, "by_number": sum(numbers)}
 
 class Pydantic(Own):
     def inference(self, payload: Model) -> dict[str, Model]:
@@ -110,7 +113,13 @@ def client(tmp_path: Path) -> FlaskClient:
 def test_a_payload_comes_as_its_class_and_a_result_goes_as_json(client: FlaskClient) -> None:
     whole = {"corners": CORNERS, "kind": "a", "top": None, "names": {}}
     assert ask(client, "data", RIGHT).json["result"] == whole
-    assert ask(client, "dict", {**RIGHT, "kind": "c"}).json["result"] == {"corners": 1, "kind": "c"}
+    assert ask(client, "dict", {**RIGHT, "kind": "c"}).json["result"] == {
+        "corners": 1,
+        "kind": "c",
+        "by_number": 0,
+    }
+    numbered = {**RIGHT, "kind": "c", "by_number": {"2": 1, "3": 1}}
+    assert ask(client, "dict", numbered).json["result"]["by_number"] == 5
     assert ask(client, "pydantic", RIGHT).json["result"] == {
         "it": {"corners": CORNERS, "kind": "a"}
     }
@@ -138,6 +147,8 @@ def test_a_payload_comes_as_its_class_and_a_result_goes_as_json(client: FlaskCli
         ("data", {"corners": [{"x": 1, "z": 1}]}, ["unknown field 'corners[0].z'"]),
         ("data", {**RIGHT, "names": {"a": {"x": 1, "z": 1}}}, ["unknown field 'names.a.z'"]),
         ("dict", {**RIGHT, "other": 1}, ["unknown field 'other'"]),
+        ("dict", {"pair": [{"x": 1, "z": 1}]}, ["unknown field 'pair[0].z'"]),
+        ("dict", {"by_number": {"one": 1}}, ["`$.by_number`", "Expected `int`"]),
         ("pydantic", {"corners": [{"x": "one"}]}, ["`corners[0].x`", "should be a valid number"]),
         ("pydantic", {}, ["`corners`", "Field required"]),
         ("msgspec", {"corners": 3}, ["`corners`", "Expected `array`, got `int`"]),
@@ -206,13 +217,17 @@ def test_an_annotation_that_is_no_schema_disables_the_class(
         ),
         *("payload: Mapping[str, Any]) -> (Iterator", "payload: Any) -> (tuple[float, ...] | None"),
         "payload: object) -> (Sequence[Mapping[str, float]] | str",
+        "payload: dict) -> (NoSchema",
         *("payload: dict) -> (complex", "payload: dict) -> ('Nothing'"),
     ],
 )
 def test_other_annotations_leave_a_payload_as_it_came(tmp_path: Path, declared: str) -> None:
     """Those of the contract's own module need no import."""
     source = f"class Mine(Own):\n    def inference(self, {declared}):\n        return [payload]\n"
-    head = "from typing import Any, Iterator, Mapping, Sequence\n"
+    head = "from typing import Any, Iterator, Mapping, Sequence\nimport pydantic\n"
+    head += (
+        "class NoSchema(pydantic.BaseModel, arbitrary_types_allowed=True):\n    one: memoryview\n"
+    )
     assert ask(served(tmp_path, head + source), payload={"a": [1]}).json["result"] == [{"a": [1]}]
 
 
