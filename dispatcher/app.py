@@ -142,9 +142,11 @@ def drain(request: Request) -> None:
 
 def room_made(kept: Path | None, response: Response) -> Response:
     """Return a response, or 429 where the folder `kept`, if there is one, has no room for it."""
+    if kept is None or g.record.reported:
+        return response
     # (Tensors are a list of pieces, whose length is in no header yet.)
     length = response.content_length or (response.is_sequence and sum(map(len, response.response)))
-    if kept and not g.record.reported and length > LARGE_BODY:
+    if length > LARGE_BODY:
         try:
             check_room(kept, length)
         except TooManyRequests as error:

@@ -39,7 +39,9 @@ def over_tcp(port: int, *, tls: object = None) -> http.client.HTTPConnection:
     """Return a connection to a port on loopback, for which no certificate need be made."""
     if tls:
         context = ssl._create_unverified_context()  # noqa: S323, SLF001
-        return http.client.HTTPSConnection("127.0.0.1", port, timeout=4, context=context)
+        return http.client.HTTPSConnection(
+            "127.0.0.1", port, timeout=ANSWER_TIMEOUT_S, context=context
+        )
     return http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWER_TIMEOUT_S)
 
 

@@ -134,14 +134,15 @@ class KeyLimits:
     The kernel releases the locks of a worker that dies.
     """
 
-    folder: Path  # which is made for the first one
+    folder: Path  # which is made for the first request of a key with such a limit
 
     def enter(self, key: Key) -> ExitStack:
         """Count a request; return what it holds until it is answered.
 
         Raises KeyLimit: the key has used up one of its limits.
         """
-        self.folder.mkdir(exist_ok=True)
+        if key.concurrent or key.per_minute:
+            self.folder.mkdir(exist_ok=True)
         with ExitStack() as held:
             if key.concurrent:
                 self._take_place(key, held)

@@ -20,7 +20,7 @@ from tests.test_architecture import CODE, EMULATOR, PROJECT, circles, files
 ROOMS = {
     "dispatcher": (("dispatcher",), 17_210),
     "clients": (("clients",), 12_940),
-    "container": (("container",), 3_600),
+    "container": (("container",), 3_610),
     "backends": (("backends",), 4_800),
     "weights": (("weights", "container/image"), 1_620),
     "tool": (("tool",), 5_570),
