@@ -171,9 +171,9 @@ def test_what_triton_unpacked_is_removed_where_it_is_killed(served: Endpoint) ->
     assert unpacked
     assert all(Path(folder).is_dir() for folder in unpacked)
     os.kill(triton, signal.SIGKILL)
-    wait_for(lambda: not any(map(os.path.exists, unpacked)), 30, "the folders are removed")
+    wait_for(lambda: not any(map(os.path.exists, unpacked)), "the folders are removed")
     body = json.dumps({"inputs": TENSORS})
-    wait_for(lambda: served.call("/infer/packed", body).status == 200, 60, "it answers again")
+    wait_for(lambda: served.call("/infer/packed", body).status == 200, "it answers again")
 
 
 def pack_with_interpreter(environment: Path, program: Path, archive: Path) -> None:

@@ -70,7 +70,7 @@ def test_what_a_process_has_started_is_seen_until_it_is_gone() -> None:
     script = "import subprocess; subprocess.run(['cat']); print(flush=True); input()"
     pipe = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", script], **pipe) as parent:  # type: ignore[call-overload]
-        wait_for(lambda: has_children(parent.pid), 20, "its child")
+        wait_for(lambda: has_children(parent.pid), "its child")
         (child,) = descendants(parent.pid)
         os.kill(child, KILL)
         parent.stdout.readline()

@@ -163,7 +163,7 @@ def test_a_probe_that_raises_is_a_fault() -> None:
 
     probe = ProbeThread(Program("Triton", lambda: ["t"], {}, fault))
     assert probed.wait(5)
-    wait_for(lambda: probe.result.fault == "", 5, "the next probe")
+    wait_for(lambda: probe.result.fault == "", "the next probe")
 
 
 def test_one_that_cannot_be_started_again_is_tried_later() -> None:

@@ -107,7 +107,7 @@ def test_what_failed_is_not_kept(
         failed = ['"error"' in line for line in answer.splitlines()]
         assert failed == [False, True, True, False, True, False]
     assert '"error"' in answer
-    wait_for(lambda: not _kept(), 5, "the end of the threads that answered")
+    wait_for(lambda: not _kept(), "the end of the threads that answered")
     assert AGAIN.__traceback__ is None  # it would have grown with every request
 
 

@@ -390,7 +390,7 @@ def test_what_nginx_refuses_is_counted(endpoint: Endpoint) -> None:
         time.sleep(0.05)
     expected = {**before, "413": before["413"] + 2, "414": before["414"] + 1}
     expected["499"] += 1
-    wait_for(lambda: refusals() == expected, 5, lambda: f"{expected}; there are {refusals()}")
+    wait_for(lambda: refusals() == expected, lambda: f"{expected}; there are {refusals()}")
 
 
 def test_triton_s_own_metrics_stand_beside_those_of_batches_and_requests(
@@ -409,7 +409,6 @@ def test_triton_s_own_metrics_stand_beside_those_of_batches_and_requests(
     # A request is answered before Triton has counted it.
     wait_for(
         lambda: of_bert(scraped(endpoint), *of_triton) == [rows + 3, answered + 3],
-        5,
         "Triton's count",
     )
     now = settled(endpoint)
@@ -445,7 +444,7 @@ def test_ping_is_empty_and_the_start_says_what_it_does(endpoint: Endpoint) -> No
 
 def test_every_line_of_the_log_says_which_program_it_comes_from(endpoint: Endpoint) -> None:
     endpoint.call("/invocations", b" " * (26 * 2**20), headers={"X-Request-Id": "too-large"})
-    wait_for(lambda: '"request_id": "too-large"' in endpoint.log.read_text(), 5, "NGINX's line")
+    wait_for(lambda: '"request_id": "too-large"' in endpoint.log.read_text(), "NGINX's line")
     plain = set()
     for line in endpoint.log.read_text().splitlines():
         if line.startswith("{"):

@@ -65,14 +65,14 @@ def test_what_is_killed_or_stopped_is_back_and_every_caller_was_told(
     chaos: Endpoint, name: str, number: signal.Signals, restarted: bool
 ) -> None:
     program = "Triton" if name == "a model's process" else name.split("'", maxsplit=1)[0]
-    wait_for(lambda: ping(chaos) == 200, 30, "the end of what was before")
+    wait_for(lambda: ping(chaos) == 200, "the end of what was before")
     before = restarts(chaos, program)
     with Load(chaos).going_on() as load:
         time.sleep(0.5)
         assert hit(chaos, name, number)
         seen = outage(chaos, within=20 if restarted or number == STOP else 3)
-        wait_for(lambda: not restarted or restarts(chaos, program) == before + 1, 40, "a restart")
-        wait_for(lambda: ping(chaos) == 200, 40, "/ping turning 200")
+        wait_for(lambda: not restarted or restarts(chaos, program) == before + 1, "a restart")
+        wait_for(lambda: ping(chaos) == 200, "/ping turning 200")
         time.sleep(0.5)
     load.check(cut=program == "NGINX")
     assert load.counts["right"] > 10
@@ -86,7 +86,7 @@ def test_what_is_killed_or_stopped_is_back_and_every_caller_was_told(
 
 
 def test_an_optional_model_that_dies_is_503_by_itself(chaos: Endpoint) -> None:
-    wait_for(lambda: ping(chaos) == 200, 30, "the end of what was before")
+    wait_for(lambda: ping(chaos) == 200, "the end of what was before")
     before = restarts(chaos, "Triton")
     with Load(chaos).going_on() as load:
         assert Load(chaos).one("frail", [float(RAISE)]) == "502 model_failed"
@@ -97,7 +97,7 @@ def test_an_optional_model_that_dies_is_503_by_itself(chaos: Endpoint) -> None:
             assert Load(chaos).one("frail", [float(CRASH)]) == "502 model_failed"
             assert in_hand.result(10) == "502 model_failed"
         wait_for(
-            lambda: Load(chaos).one("frail", [1.0]) == "503 model_unavailable", 10, "the 503 of one"
+            lambda: Load(chaos).one("frail", [1.0]) == "503 model_unavailable", "the 503 of one"
         )
         assert ping(chaos) == 200
         time.sleep(1)
@@ -105,7 +105,7 @@ def test_an_optional_model_that_dies_is_503_by_itself(chaos: Endpoint) -> None:
     assert restarts(chaos, "Triton") == before
     # Mended together with the others, whenever Triton is restarted.
     hit(chaos, "Triton", KILL)
-    wait_for(lambda: Load(chaos).one("frail", [1.0]) == "right", 40, "the optional model")
+    wait_for(lambda: Load(chaos).one("frail", [1.0]) == "right", "the optional model")
 
 
 # No room
@@ -143,7 +143,7 @@ def test_no_room_for_temporary_files_is_said_and_nothing_dies(
             assert outage(endpoint)
         load.check()
         hit(endpoint, "gunicorn's worker", KILL)
-        wait_for(lambda: Load(endpoint).one("steady", [1.0]) == "right", 30, "another worker")
+        wait_for(lambda: Load(endpoint).one("steady", [1.0]) == "right", "another worker")
         filler.unlink()
         answer = endpoint.call("/invocations", b"{" + b" " * 5_000_000 + b"}")
         assert answer.status == 400

@@ -349,7 +349,7 @@ def test_boto3_raises_its_model_error_without_a_web_worker(deserted: Endpoint) -
     runtime = sagemaker_runtime(deserted)
     with pytest.raises(runtime.exceptions.ModelError) as caught:
         runtime.invoke_endpoint(EndpointName="mine", Body=DOUBLE, InferenceId="an-id")
-    wait_for(lambda: '"request_id": "an-id"' in deserted.log.read_text(), 10, "its line")
+    wait_for(lambda: '"request_id": "an-id"' in deserted.log.read_text(), "its line")
     log = deserted.log.read_text()
     assert_model_error(caught.value, 503, "unavailable")
     (line,) = [json.loads(one) for one in log.splitlines() if '"request_id": "an-id"' in one]
@@ -484,7 +484,7 @@ def test_a_browser_that_asks_first_is_answered_without_a_key(listed: Endpoint, p
 def test_such_questions_are_not_in_the_log(listed: Endpoint) -> None:
     listed.call("/asked-first", None, "OPTIONS", {"Origin": SHOP, **ASKS})
     listed.call("/asked-then", None, "GET", {"Origin": SHOP})
-    wait_for(lambda: "/asked-then" in listed.log.read_text(), 5, "the line of the request")
+    wait_for(lambda: "/asked-then" in listed.log.read_text(), "the line of the request")
     assert "/asked-first" not in listed.log.read_text()
 
 

@@ -73,7 +73,7 @@ def test_it_runs_as_sagemaker_runs_it(image: str, tmp_path: Path) -> None:
     ) as container:
         assert_readme(container)
         assert not {"tool", "emulator"} & set(container.inside("ls").split())
-        wait_for(lambda: container.state()["Health"]["Status"] == "healthy", 30, "healthy")
+        wait_for(lambda: container.state()["Health"]["Status"] == "healthy", "healthy")
         # What loses its parent becomes a child of process 1, and must not stay as a zombie.
         container.inside("sh", "-c", "(sleep 0.2 &)")
         time.sleep(1)
@@ -118,7 +118,7 @@ def test_without_dev_shm_as_sagemaker_serverless_runs_it(image: str) -> None:
         assert container.call("/invocations", b" " * (4 * 2**20 + 1)).status == 413
         assert container.stop()[0] == 0
     with running(image, *nothing, command=("serve",), ready=False) as container:
-        wait_for(lambda: not container.state()["Running"], 30, container.logs)
+        wait_for(lambda: not container.state()["Running"], container.logs)
         assert container.state()["ExitCode"] == 1
         assert "SERVERLESS=true uses a folder in RUN_DIR instead" in container.logs()
 
@@ -140,8 +140,8 @@ def test_the_front_alone_answers_as_the_lambda_adapter_asks_it(image: str, tmp_p
                 ready=False,
             ) as container,
         ):
-            wait_for(lambda: answers(container, "/v2/health/live"), 30, container.logs)
-            wait_for(lambda: answers(container, "/ping"), 10, container.logs)
+            wait_for(lambda: answers(container, "/v2/health/live"), container.logs)
+            wait_for(lambda: answers(container, "/ping"), container.logs)
             came = container.ask(modelname="plus", payload=X)
             assert came.json["result"]["outputs"][0]["data"] == [2, 3, 4]
             inside = container.inside("sh", "-c", "ls /usr/sbin/nginx .venv/lib/python3*/*; true")
@@ -194,7 +194,7 @@ def test_on_a_base_with_nvidia_s_triton_that_one_is_used(image: str, tmp_path: P
     build(tag, "--build-arg", f"BASE={base}", "--build-arg", "MODELS=bert_base")
     try:
         with running(tag, ready=False) as container:
-            wait_for(lambda: "PYTHON" in container.logs(), 30, "Triton's start")
+            wait_for(lambda: "PYTHON" in container.logs(), "Triton's start")
             log = container.logs()
             assert "serve: Triton: NVIDIA's, in /opt/tritonserver" in log
             assert "--backend-directory=/opt/tritonserver/backends" in log

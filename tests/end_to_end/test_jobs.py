@@ -89,7 +89,7 @@ def ended(container: Endpoint, identity: str, key: str = "shop") -> Any:
         found[:] = [call(container, f"/jobs/{identity}", key=key).json]
         return found[0]["status"] not in {"queued", "running"}
 
-    wait_for(is_over, 30, lambda: f"the end of {identity}: {found}")
+    wait_for(is_over, lambda: f"the end of {identity}: {found}")
     return found[0]
 
 
@@ -100,7 +100,7 @@ def sleeping(note: Path, seconds: float) -> dict[str, Any]:
 def begun(note: Path, times: int = 1) -> list[int]:
     """Wait until so many runs have begun; return their processes."""
     wait_for(
-        lambda: note.exists() and note.read_text().count("\n") >= times, 15, f"{times} runs: {note}"
+        lambda: note.exists() and note.read_text().count("\n") >= times, f"{times} runs: {note}"
     )
     return [int(line) for line in note.read_text().splitlines()]
 

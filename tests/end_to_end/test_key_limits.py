@@ -143,7 +143,7 @@ def test_a_job_may_ask_what_its_key_might_and_is_its_owner_s(house: Endpoint) ->
         accepted = ask(house, "some", body, Prefer="respond-async")
         assert accepted.status == 202
         path = f"{accepted.json['status_url']}/result"
-        wait_for(lambda path=path: ask(house, "some", None, path).status != 409, 10, "its end")
+        wait_for(lambda path=path: ask(house, "some", None, path).status != 409, "its end")
         assert ask(house, "some", None, path).status == status
         for other in ("all", "few", "ops"):
             assert ask(house, other, None, path).status == 404
@@ -176,7 +176,7 @@ def test_requests_at_a_time_are_counted_and_a_dead_worker_holds_none(house: Endp
             for _ in range(2)]  # fmt: skip
     for one in held:
         one.start()
-    wait_for(lambda: ask(house, "few").status == 429, 3, "both places are taken")
+    wait_for(lambda: ask(house, "few").status == 429, "both places are taken")
     refused = ask(house, "few")
     assert "2 requests at a time (concurrent)" in refused.json["error"]["message"]
     assert refused.headers["Retry-After"] == "1"
@@ -187,7 +187,7 @@ def test_requests_at_a_time_are_counted_and_a_dead_worker_holds_none(house: Endp
     for one in held:
         one.join()
     assert 200 not in statuses
-    wait_for(lambda: ask(house, "few").status == 200, 10, "a new worker")
+    wait_for(lambda: ask(house, "few").status == 200, "a new worker")
     with ThreadPoolExecutor(2) as pool:
         naps = [pool.submit(ask, house, "few", {**nap, "payload": {"seconds": [0.5]}})
                 for _ in range(2)]  # fmt: skip

@@ -79,8 +79,8 @@ def status(front: Endpoint, path: str) -> int:
 
 
 def test_the_adapter_finds_it_ready_and_it_answers(front: Endpoint, triton: Triton) -> None:
-    wait_for(lambda: status(front, "/v2/health/live") == 200, 30, front.log.read_text)
-    wait_for(lambda: status(front, "/ping") == 200, 10, front.log.read_text)
+    wait_for(lambda: status(front, "/v2/health/live") == 200, front.log.read_text)
+    wait_for(lambda: status(front, "/ping") == 200, front.log.read_text)
     answer = front.ask(modelname="plus", payload=X)
     assert answer.json["result"]["outputs"][0]["data"] == [2, 3, 4]
     refused = front.call("/invocations", b" " * (6 * 2**20 + 1))
@@ -92,7 +92,7 @@ def test_the_adapter_finds_it_ready_and_it_answers(front: Endpoint, triton: Trit
         lines = front.log.read_text().splitlines()
         return [json.loads(line) for line in lines if line.startswith("{") and '"plus"' in line]
 
-    wait_for(logged, 5, "the request's line in the log")
+    wait_for(logged, "the request's line in the log")
     assert b'dispatcher_requests_total{method="POST",model="plus"' in front.call("/metrics").body
     # Lambda freezes the processes between two requests, and stops them at the end.
     pids = [int(pid) for pid in children(front.process.pid)] + [front.process.pid]

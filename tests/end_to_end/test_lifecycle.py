@@ -88,10 +88,10 @@ def test_a_signal_drains_and_exits_0_and_nothing_looks_like_an_error(tmp_path: P
 
     callers = [threading.Thread(target=keep_asking) for _ in range(4)]
     try:
-        wait_for(lambda: "POST http" in endpoint.log.read_text(), 60, "the start")
+        wait_for(lambda: "POST http" in endpoint.log.read_text(), "the start")
         for caller in callers:
             caller.start()
-        wait_for(lambda: lost or len(answers) > 10, 60, "some answers")
+        wait_for(lambda: lost or len(answers) > 10, "some answers")
     finally:
         before = time.monotonic()
         code = stop(endpoint)
@@ -117,7 +117,7 @@ def test_when_one_dies_too_often_the_others_are_stopped_and_the_exit_code_says_s
     assert hit(endpoint, "gunicorn's master", signal.SIGKILL)
     assert endpoint.process.wait(30) == 128 + signal.SIGKILL
     assert "died (SIGKILL) after 0 restarts within 600 s" in endpoint.log.read_text()
-    wait_for(lambda: not alive(started), 5, "the end of all that was started")
+    wait_for(lambda: not alive(started), "the end of all that was started")
 
 
 def test_a_port_that_is_taken_is_named_before_anything_starts(tmp_path: Path) -> None:

@@ -128,13 +128,13 @@ def test_a_worker_that_is_killed_takes_only_its_requests_in_flight_along(seen: E
         for _ in range(6):
             pool.submit(seen.ask, modelname="sleeps", payload={"seconds": [1.5]})
         wait_for(
-            lambda: value(scraped(seen), "dispatcher_requests_in_flight") == 7, 5, "all six begin"
+            lambda: value(scraped(seen), "dispatcher_requests_in_flight") == 7, "all six begin"
         )
         workers = descendants(seen.process.pid)
         for pid in workers:
             os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: not alive(workers), 5, "the workers' end")
-    wait_for(lambda: seen.call("/ping").status == 200, 20, "new workers")
+    wait_for(lambda: not alive(workers), "the workers' end")
+    wait_for(lambda: seen.call("/ping").status == 200, "new workers")
     kept = {k: v for k, v in before.items() if k[0] == "dispatcher_requests_total"}
     now = settled(seen)
     assert all(now[key] >= number for key, number in kept.items()), "what was counted stays"
@@ -146,13 +146,13 @@ def test_saturation_is_the_mean_of_the_workers(seen: Endpoint) -> None:
     def saturation() -> float:
         return value(scraped(seen), "dispatcher_saturation_ratio")
 
-    wait_for(lambda: saturation() == 0, 5, "an idle server")
+    wait_for(lambda: saturation() == 0, "an idle server")
     with ThreadPoolExecutor(4) as pool:
         for _ in range(4):
             pool.submit(seen.ask, modelname="sleeps", payload={"seconds": [1.5]})
         # Each of the two workers has 16 turns for one model.
-        wait_for(lambda: saturation() == 4 / 32, 5, "four turns of 32")
-    wait_for(lambda: saturation() == 0, 5, "an idle server")
+        wait_for(lambda: saturation() == 4 / 32, "four turns of 32")
+    wait_for(lambda: saturation() == 0, "an idle server")
 
 
 def test_restarts_and_a_container_that_is_not_ready_are_told() -> None:

@@ -213,13 +213,13 @@ def test_the_next_takes_over_and_one_that_comes_back_is_found(
     assert (runs(a) > 0, runs(b)) == (True, 0)
     a.process.kill()
     a.process.wait()
-    wait_for(lambda: house.ask(modelname="plus", payload=X).status == 200, 10, "200")
-    wait_for(lambda: ping(house).status == 200, 10, "200")
+    wait_for(lambda: house.ask(modelname="plus", payload=X).status == 200, "200")
+    wait_for(lambda: ping(house).status == 200, "200")
     assert runs(b) >= 1
 
     b.process.kill()
     b.process.wait()
-    wait_for(lambda: ping(house).status == 503, 10, "503")
+    wait_for(lambda: ping(house).status == 503, "503")
     error = ping(house).json["error"]
     assert error["code"] == "not_ready", "nobody here restarts it"
     assert "Triton is not ready" in error["message"]
@@ -227,7 +227,7 @@ def test_the_next_takes_over_and_one_that_comes_back_is_found(
     assert value(scraped(house), "dispatcher_triton_up") == 0
     with ExitStack() as stack:
         again = stack.enter_context(triton_in(folder, "again", ports=a.ports))
-        wait_for(lambda: ping(house).status == 200, 10, "200")
+        wait_for(lambda: ping(house).status == 200, "200")
         assert house.ask(modelname="plus", payload=X).status == 200
         assert runs(again) >= 1
     log = house.log.read_text()
@@ -275,7 +275,7 @@ def test_over_tls_by_name_and_by_address(folder: Path, certificate: Path, tmp_pa
             MODEL_REPOSITORY=str(folder / "local"),
         )
         try:
-            wait_for(lambda: "NOT ready" in untrusted.log.read_text(), 30, "the announcement")
+            wait_for(lambda: "NOT ready" in untrusted.log.read_text(), "the announcement")
             assert "Triton is not ready" in untrusted.log.read_text()
         finally:
             stop(untrusted)

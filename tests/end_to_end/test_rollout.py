@@ -29,7 +29,7 @@ def test_all_web_workers_follow_a_rollout_at_once_and_after_a_restart(tmp_path: 
     (model / "dispatch.toml").write_text("canary = {version = 2, share = 0.0}")
     settings = {"MODEL_REPOSITORY": str(tmp_path / "models"), "MODEL_SERVER_WORKERS": "2"}
     with running(tmp_path, **settings) as endpoint, ThreadPoolExecutor(8) as callers:
-        wait_for(lambda: endpoint.call("/ping").status == 200, 60, "the model")
+        wait_for(lambda: endpoint.call("/ping").status == 200, "the model")
 
         def answers(name: str = "adder") -> Counter[tuple[float, str | None]]:
             came = callers.map(lambda _: ask_adder(endpoint, name), range(24))
@@ -53,10 +53,9 @@ def test_all_web_workers_follow_a_rollout_at_once_and_after_a_restart(tmp_path: 
             os.kill(worker, signal.SIGKILL)
         wait_for(
             lambda: len({*commands(endpoint.process.pid, "gunicorn")} - {*workers}) >= 2,
-            30,
             "new web workers",
         )
-        wait_for(lambda: endpoint.call("/ping").status == 200, 60, "a new web worker")
+        wait_for(lambda: endpoint.call("/ping").status == 200, "a new web worker")
         assert answers() == {(2, "version=2"): 24}
         assert endpoint.call("/models/adder/rollout/promote", "", "POST").status == 200
         assert answers() == {(2, None): 24}

@@ -307,9 +307,7 @@ def test_without_a_free_slot_it_is_503_until_one_is_left_for_too_long(endpoint: 
     began = time.monotonic()
     assert total(ask(endpoint, body)) == 1
     assert time.monotonic() - began < IDLE_S + 3
-    wait_for(
-        lambda: ask(endpoint, tensors(1, sequence_id=202)).status == 410, 5, "an abandoned one"
-    )
+    wait_for(lambda: ask(endpoint, tensors(1, sequence_id=202)).status == 410, "an abandoned one")
     ask(endpoint, tensors(1, sequence_id=300, **END))
 
 
@@ -427,7 +425,7 @@ def test_a_caller_who_leaves_ends_the_run(
     response.close()
     connection.close()
     is_free(endpoint)
-    wait_for(lambda: '"status": 499' in endpoint.log.read_text(), 5, "a line in the log")
+    wait_for(lambda: '"status": 499' in endpoint.log.read_text(), "a line in the log")
 
 
 @pytest.mark.parametrize("body", [countdown(9, "crawl"), down(9, "crawling")])

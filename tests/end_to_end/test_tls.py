@@ -174,12 +174,12 @@ def test_files_that_change_are_taken_up_without_a_failed_request(
         one.start()
     try:
         put(mounted, made, "second")
-        wait_for(lambda: shown(house) == "second", 10, "the second certificate")
+        wait_for(lambda: shown(house) == "second", "the second certificate")
         put(mounted, made, "first", "second")  # a key of another certificate
-        wait_for(lambda: "stay in force" in house.log.read_text(), 10, "the fault in the log")
+        wait_for(lambda: "stay in force" in house.log.read_text(), "the fault in the log")
         assert shown(house) == "second"
         put(mounted, made, "first")
-        wait_for(lambda: shown(house) == "first", 10, "the first certificate")
+        wait_for(lambda: shown(house) == "first", "the first certificate")
     finally:
         over.set()
         for one in threads:

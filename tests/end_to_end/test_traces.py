@@ -69,7 +69,7 @@ class Traced:
                 if whole(spans) and sum(one.name in OF_TRITON for one in spans) == calls * 3:
                     yield answer, spans
 
-        wait_for(lambda: any(complete()), 60, "Triton's spans of any request")
+        wait_for(lambda: any(complete()), "Triton's spans of any request")
         return next(complete())
 
 
@@ -288,12 +288,12 @@ def test_requests_are_answered_while_the_collector_is_away(tmp_path: Path) -> No
             return value(scraped(endpoint), DROPPED, reason="export_failed")
 
         ask(endpoint, 10)
-        wait_for(lambda: dropped() >= 10 * SPANS, 20, "spans that are counted as dropped")
+        wait_for(lambda: dropped() >= 10 * SPANS, "spans that are counted as dropped")
         ask(endpoint, 5)
         before = dropped()
-        wait_for(lambda: dropped() > before, 20, "a second export")
+        wait_for(lambda: dropped() > before, "a second export")
         (warning,) = warnings(endpoint)
         assert "Connection refused" in warning
         with collecting(port) as collector:
             ask(endpoint, 1)
-            wait_for(lambda: collector.spans, 20, "spans after the collector has come back")
+            wait_for(lambda: collector.spans, "spans after the collector has come back")

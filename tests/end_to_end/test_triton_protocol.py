@@ -216,7 +216,7 @@ def test_what_is_loaded_and_unloaded_outlives_a_restart_of_triton(
     assert caught.value.status() in {"404", "503"}
     client.load_model("plus_one", headers=dict(MANAGING))
     restart_triton(endpoint)
-    wait_for(lambda: client.is_model_ready("plus_one", headers=dict(ASKING)), 30, "the model")
+    wait_for(lambda: client.is_model_ready("plus_one", headers=dict(ASKING)), "the model")
     np.testing.assert_array_equal(
         client.infer("plus_one", tensors()[0], headers=dict(ASKING)).as_numpy("y"), [[2, 3, 4]]
     )
@@ -225,4 +225,4 @@ def test_what_is_loaded_and_unloaded_outlives_a_restart_of_triton(
 def restart_triton(endpoint: Endpoint) -> None:
     before = triton_restarts(endpoint)
     assert hit(endpoint, "Triton", signal.SIGKILL)
-    wait_for(lambda: triton_restarts(endpoint) > before, 60, "a new Triton")
+    wait_for(lambda: triton_restarts(endpoint) > before, "a new Triton")

@@ -75,7 +75,7 @@ class Collector:
     def trace(self, trace: str, done: Callable[[list[ReceivedSpan]], bool]) -> list[ReceivedSpan]:
         """Return the spans of a trace once all that are waited for have come."""
         found = partial(self.found, trace)
-        wait_for(lambda: done(found()), 60, lambda: f"spans of {trace}: {found()}")
+        wait_for(lambda: done(found()), lambda: f"spans of {trace}: {found()}")
         return found()
 
 

@@ -84,7 +84,6 @@ def running(
                 lambda: (
                     "serve: ready after" in container.logs() or not container.state()["Running"]
                 ),
-                90,
                 lambda: f"the start:\n{container.logs()[-3000:]}",
             )
             assert container.call("/ping").status == 200, container.logs()[-3000:]

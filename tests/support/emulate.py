@@ -89,7 +89,6 @@ def emulated(
     try:
         wait_for(
             lambda: READY in running.lines or running.process.poll() is not None,
-            60,
             lambda: running.lines,
         )
         assert running.process.poll() is None, running.lines

@@ -174,7 +174,7 @@ def front(
             )
         ]
         try:
-            wait_for(lambda: not gunicorn.fault() and not nginx.fault(), 30, "gunicorn and NGINX")
+            wait_for(lambda: not gunicorn.fault() and not nginx.fault(), "gunicorn and NGINX")
             if settings.tls_certificate:
                 threading.Thread(target=probe, args=(nginx, over), daemon=True).start()
             yield Endpoint(settings.port, processes[0], log)

@@ -85,7 +85,7 @@ def prometheus(folder: Path, *targets: int, every: str = "3s") -> Iterator[Prome
         )
     running = Prometheus(port)
     try:
-        wait_for(lambda: is_ready(port, process), 30, log.read_text)
+        wait_for(lambda: is_ready(port, process), log.read_text)
         yield running
     finally:
         process.terminate()

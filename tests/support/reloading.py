@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -85,10 +83,3 @@ def folder(tmp_path: Path) -> Path:
     write(tmp_path / "clients", "kept", "'kept'")
     write(tmp_path / "clients", "mine", "'old'")
     return tmp_path
-
-
-def until(condition: Callable[[], object], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)

@@ -82,5 +82,5 @@ def slow(**payload: Any) -> dict[str, Any]:
 
 
 def leave_when_asked(theirs: socket.socket) -> None:
-    wait_for(lambda: Model.asked, 10, "the first call")
+    wait_for(lambda: Model.asked, "the first call")
     theirs.close()

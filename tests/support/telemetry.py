@@ -43,7 +43,7 @@ def settled(endpoint: Endpoint, **headers: str) -> Samples:
         found[:] = [scraped(endpoint, **headers)]
         return value(found[0], "dispatcher_requests_in_flight") == 1
 
-    wait_for(alone, 5, "the end of all requests but the one that asks")
+    wait_for(alone, "the end of all requests but the one that asks")
     return found[0]
 
 
@@ -61,7 +61,7 @@ def lines_of(endpoint: Endpoint, request_id: str, count: int = 1) -> list[dict[s
                     or f'"request_id":"{request_id}"' in line]  # fmt: skip
         return len(found) >= count
 
-    wait_for(there, 5, f"{count} lines for {request_id}")
+    wait_for(there, f"{count} lines for {request_id}")
     time.sleep(0.3)
     assert there()
     assert len(found) == count

@@ -86,7 +86,7 @@ def traced(folder: Path) -> Trip:
     }
     body = {"modelname": "resnet", "payload": {"img": picture(PICTURES / "coffee.png")}}
     with running(folder, **settings) as endpoint:
-        wait_for(lambda: endpoint.call("/ping").status == 200, 60, "/ping is 200")
+        wait_for(lambda: endpoint.call("/ping").status == 200, "/ping is 200")
         ask(endpoint, body)  # what the first one makes is there for all that come later
         while True:
             time.sleep(SIGNATURE_S)

@@ -185,7 +185,7 @@ def test_ctrl_c_leaves_nothing(here: Path, tmp_path: Path) -> None:
         text=True,
     ) as process:
         made = here / "models" / "net"
-        wait_for(lambda: list(made.glob(".dispatcher-*/2/model.onnx")), 120, "the int8 file")
+        wait_for(lambda: list(made.glob(".dispatcher-*/2/model.onnx")), "the int8 file")
         assert process.poll() is None, process.communicate()
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)

@@ -122,7 +122,7 @@ class TestScheduledSession:
             asked, order = [], []
             for number in range(3):
                 asked.append(pool.submit(opened.run, {"x": np.array([number])}, ["y"]))
-                wait_for(lambda: opened.begun == len(asked), 30, "a run")
+                wait_for(lambda: opened.begun == len(asked), "a run")
                 if number == 0 or (3, number) in expected:  # others wait
                     order.append(began.get(timeout=30))
             go.set()
@@ -185,7 +185,7 @@ class TestModel:
     def ask(self, model: Any) -> None:
         requests = [Request(row) for row in X]
         assert model.execute(requests) is None
-        wait_for(lambda: all(one.sender.send.called for one in requests), 30, "the answers")
+        wait_for(lambda: all(one.sender.send.called for one in requests), "the answers")
         for one, expected in zip(requests, EXPECTED, strict=True):
             np.testing.assert_allclose(one.answer, expected[None], atol=1e-4)
 
@@ -211,7 +211,7 @@ class TestModel:
         monkeypatch.setattr(process.module, "idle_cpu_seconds", itertools.count(0, 1000).__next__)
         monkeypatch.setenv("ENGINE_CACHE", str(tmp_path))
         model = opened(None)
-        wait_for(lambda: self.ask(model) or runs.sentence() in process.log[-1], 30, "its line")
+        wait_for(lambda: self.ask(model) or runs.sentence() in process.log[-1], "its line")
         self.ask(model)
         folder, asked = process.file.parents[1], preference(cpu_config(), {})
         kept = find_choice(folder, process.file, asked, os.environ).runs

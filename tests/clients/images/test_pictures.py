@@ -266,10 +266,10 @@ def test_of_large_pictures_as_many_are_decoded_at_a_time_as_there_is_room_for() 
     ]
     for thread, now in zip(threads, ("a", "ab", "ab", "abd"), strict=True):
         thread.start()
-        wait_for(lambda now=now: "".join(sorted(inside)) == now, 10, now)  # type: ignore[misc]
+        wait_for(lambda now=now: "".join(sorted(inside)) == now, now)  # type: ignore[misc]
     assert "c" not in inside
     ends["b"].set()
-    wait_for(lambda: sorted(inside) == ["a", "c", "d"], 10, "the third in the place of the second")
+    wait_for(lambda: sorted(inside) == ["a", "c", "d"], "the third in the place of the second")
     for end in ends.values():
         end.set()
     for thread in threads:
@@ -335,7 +335,7 @@ def test_a_large_picture_waits_for_room_a_while_and_others_go_before_it() -> Non
         second = threading.Thread(target=wait, args=(40_000_000, 60), daemon=True)
         for place, thread in enumerate((first, second), 1):
             thread.start()
-            wait_for(lambda place=place: len(own._queue) == place, 10, "a place")  # type: ignore[misc]
+            wait_for(lambda place=place: len(own._queue) == place, "a place")  # type: ignore[misc]
         first.join(10)
         second.join(10)
     assert came[0].startswith("there is no room now for a picture of 50 megapixels")

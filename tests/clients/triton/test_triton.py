@@ -179,7 +179,7 @@ def test_few_runs_go_on_after_their_time_limits(
     with pytest.raises(DeadlineExceeded):  # another model, on the same channel
         triton.infer("chain", ARRAYS, timeout=0.1)
     refusing.gives, refusing.runs = ("words", "scores"), 0.0
-    wait_for(lambda: not triton._common.runs._late.total(), 10, "the end of both")
+    wait_for(lambda: not triton._common.runs._late.total(), "the end of both")
     triton.infer("here", ARRAYS, timeout=5)
 
 
@@ -210,7 +210,7 @@ def test_a_refused_run_leaves_no_tensors_to_the_garbage_collection(
     gc.disable()
     try:
         kept = [refused() for _ in range(5)]
-        wait_for(lambda: not any(one() is not None for one in kept), 5, "the arrays' end")
+        wait_for(lambda: not any(one() is not None for one in kept), "the arrays' end")
     finally:
         gc.enable()
 

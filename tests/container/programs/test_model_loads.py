@@ -94,7 +94,7 @@ def test_an_import_that_ends_its_process_is_an_error_with_its_last_words(
 
 @pytest.fixture
 def loader() -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen(["sleep", "60"]) as process:
+    with subprocess.Popen(["sleep", "600"]) as process:
         yield process
         process.kill()
 
@@ -134,7 +134,7 @@ def test_a_process_that_triton_waits_for_is_killed(
     stage.loads.look(now + 1)
     assert loader.poll() is None, "it may be about to end"
     stage.loads.look(now + 1 + model_loads.GIVEN_UP_S)
-    assert loader.wait(5) == -signal.SIGKILL
+    assert loader.wait(60) == -signal.SIGKILL
     assert "has given up the process of the model slow" in stage.said[0]
 
 
@@ -152,7 +152,7 @@ def test_a_load_that_takes_too_long_is_ended(
     assert not stage.said
     age = limit + 1.0
     stage.loads.look(now + age)
-    assert loader.wait(5) == -signal.SIGABRT
+    assert loader.wait(60) == -signal.SIGABRT
     assert f"the model slow has been loading for {limit + 1} s" in stage.said[0]
     assert stage.loads.hung == {"slow"}
     stage.loads(b'I1127 03:00:00 7 model_lifecycle.cc:472] "loading: slow:1"')

@@ -53,7 +53,7 @@ def test_callers_of_both_families_are_answered(tmp_path: Path) -> None:
     program = nginx_program(settings, tmp_path, NGINX)
     process = subprocess.Popen(program.command(), env=dict(program.environment))
     try:
-        wait_for(lambda: not program.fault(), 10, "NGINX")
+        wait_for(lambda: not program.fault(), "NGINX")
         for host in ("127.0.0.1", "::1"):
             with closing(http.client.HTTPConnection(host, port, timeout=10)) as connection:
                 connection.request("GET", ALIVE)

@@ -40,7 +40,7 @@ def watched(endpoint: Endpoint, tmp_path_factory: pytest.TempPathFactory) -> Ite
         prometheus(tmp_path_factory.mktemp("prometheus"), endpoint.port) as running,
         under_load(endpoint),
     ):
-        wait_for(lambda: running.series("dispatcher_ready == 1"), 60, "the first scrape")
+        wait_for(lambda: running.series("dispatcher_ready == 1"), "the first scrape")
         time.sleep(LOAD_S)
         yield running
 

@@ -229,7 +229,7 @@ def test_several_models_about_one_payload_decoded_once(
 
 
 def test_several_models_run_at_the_same_time(client: FlaskClient, server: FakeTriton) -> None:
-    both = threading.Barrier(2, timeout=5)  # breaks unless both are inside together
+    both = threading.Barrier(2, timeout=60)  # breaks unless both are inside together
 
     def waiting(run: Any) -> Any:
         def run_together(inputs: Any) -> Any:

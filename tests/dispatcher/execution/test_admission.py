@@ -67,7 +67,7 @@ def in_line(turns: Slots, model: str, caller: Caller = Caller()) -> Waiter:  # n
     """Return one who waits, behind those who do."""
     before = turns._waiting_queue.count
     made = Waiter(turns, model, caller)
-    wait_for(lambda: turns._waiting_queue.count == before + 1, 5, "a place in the line")
+    wait_for(lambda: turns._waiting_queue.count == before + 1, "a place in the line")
     return made
 
 
@@ -96,7 +96,7 @@ def test_two_busy_models_come_to_equal_shares() -> None:
     waiting = waiters(calls, "a", 20) + waiters(calls, "b", 20)
     for turn in running:
         turn.release()
-    wait_for(lambda: sum(isinstance(w.got, Slot) for w in waiting) == 20, 5, "their turns")
+    wait_for(lambda: sum(isinstance(w.got, Slot) for w in waiting) == 20, "their turns")
     assert (calls.taken["a"], calls.taken["b"]) == (10, 10)
 
 
@@ -107,7 +107,7 @@ def test_those_who_wait_are_served_in_order_models_in_turn() -> None:
     order = []
     for _ in range(5):
         running.release()
-        wait_for(lambda: any(isinstance(w.got, Slot) for w in waiting_queue), 5, "a turn")
+        wait_for(lambda: any(isinstance(w.got, Slot) for w in waiting_queue), "a turn")
         served = next(w for w in waiting_queue if isinstance(w.got, Slot))
         waiting_queue.remove(served)
         running = served.ended()  # type: ignore[assignment]
@@ -124,7 +124,7 @@ def test_a_full_line_makes_room_for_a_model_that_has_less_of_it() -> None:
         calls.enter("a", soon())
     for _ in range(2):  # up to as many of the one as of the other
         waiting = Waiter(calls, "b")
-        wait_for(lambda: any(isinstance(w.got, TooManyRequests) for w in waiting_queue), 5, "room")
+        wait_for(lambda: any(isinstance(w.got, TooManyRequests) for w in waiting_queue), "room")
         dropped = next(w for w in waiting_queue if w.got)
         assert dropped is waiting_queue.pop(), "the last of them"
     with pytest.raises(TooManyRequests):
@@ -138,7 +138,7 @@ def test_a_job_goes_on_before_others_whose_line_is_full_and_is_not_turned_away()
     running = calls.enter("a", soon())
     waiting_queue = waiters(calls, "a", 2)
     series = Waiter(calls, "a", in_series=True)
-    wait_for(lambda: len(calls.queues["a"]) == 3, 5, "the series' place")
+    wait_for(lambda: len(calls.queues["a"]) == 3, "the series' place")
     with pytest.raises(TooManyRequests):
         calls.enter("a", soon())
     running.release()
@@ -249,11 +249,11 @@ def test_management_waits_in_a_line_of_its_own_and_who_looks_or_asks_does_not(
         try:
             changes = [pool.submit(client().post, f"/load_model/m{n}") for n in range(2)]
             changes += [pool.submit(client().delete, f"/models/m{n}") for n in range(2, 9)]
-            wait_for(lambda: sum(one.done() for one in changes) == 3, 30, "the refusals")
+            wait_for(lambda: sum(one.done() for one in changes) == 3, "the refusals")
             assert [one.result().status_code for one in changes if one.done()] == [429] * 3
             for path in ("/ping", "/models", "/models/m0") * 3:
-                assert pool.submit(client().get, path).result(5).status_code == 200
-            assert pool.submit(client().head, "/models").result(5).status_code == 200
+                assert pool.submit(client().get, path).result(30).status_code == 200
+            assert pool.submit(client().head, "/models").result(30).status_code == 200
             answer = client().post("/infer/double", json={"payload": {"numbers": [2]}})
             assert answer.json["result"] == [4]
         finally:
@@ -267,7 +267,7 @@ def test_a_caller_who_cannot_be_answered_keeps_nobody_waiting() -> None:
     turn.on_timeout = Mock(side_effect=OSError("no answer was written"))
     calls.answer_overdue(time.monotonic() + 1)
     with ThreadPoolExecutor() as pool, pytest.raises(DeadlineExceeded):
-        pool.submit(turn.release).result(5)
+        pool.submit(turn.release).result(30)
 
 
 def test_saturation_is_the_share_of_the_turns_that_the_busiest_model_may_have() -> None:

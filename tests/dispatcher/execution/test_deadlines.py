@@ -213,7 +213,7 @@ def test_what_a_caller_who_left_has_not_begun_is_not_begun(
         response = client.post("/infer/slow", json={"payload": [{"before": 0.15}] * 80}, **of_ours)
         assert_error(response, 499, "caller_gone")
     assert 1 <= len(Model.asked) <= (10 if in_lines else 8)
-    wait_for(lambda: admission.series.free == admission.series.total, 5, "the series' turn")
+    wait_for(lambda: admission.series.free == admission.series.total, "the series' turn")
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -239,7 +239,7 @@ def test_a_caller_of_a_client_that_hangs_is_answered_in_its_place(
         headers={"X-Request-Id": "my-id"},
         environ_overrides={"gunicorn.socket": ours},
     )
-    wait_for(lambda: admission.calls.running, 5, "the call")
+    wait_for(lambda: admission.calls.running, "the call")
     later = time.monotonic() + 0.3
     Watchdog(admission, settings.client_timeout, lambda: None, clock=lambda: later).look()
     answer = read_all(theirs)
@@ -286,7 +286,7 @@ def test_where_a_client_hangs_is_in_the_log_and_others_are_answered(
     )
     body = {"payload": {}}
     calls = [pool.submit(app.test_client().post, "/infer/hangs", json=body) for _ in range(CALLS)]
-    wait_for(lambda: len(admission.calls.running) == CALLS, 5, "the calls")
+    wait_for(lambda: len(admission.calls.running) == CALLS, "the calls")
     watch.look()
     assert "a call of the client of 'hangs' hangs" in caplog.text
     assert "Hangs.free.wait(30)" in caplog.text, "the log says where"
@@ -319,7 +319,7 @@ def test_a_call_whose_picture_waited_for_others_does_not_hang(admission: Admissi
     with room.taken(20_000_000, 10_000_000):
         for thread in threads:
             thread.start()
-        wait_for(lambda: len(room._queue) == CALLS, 10, "all to wait")
+        wait_for(lambda: len(room._queue) == CALLS, "all to wait")
         assert count_hanging() == 0, "they wait for room"
     in_line.wait()
     assert count_hanging() == 0, "they are decoded"

@@ -95,9 +95,9 @@ def test_models_that_are_not_loaded_are_explained_once(caplog: pytest.LogCapture
     ]
     for _ in range(3):
         explainer.look(states)
-    wait_for(lambda: len(asked) == 2, 5, "two explanations")
+    wait_for(lambda: len(asked) == 2, "two explanations")
     assert asked == ["bad", "lost"]
-    wait_for(lambda: "the model lost is not loaded: lost is empty" in caplog.text, 5, "the log")
+    wait_for(lambda: "the model lost is not loaded: lost is empty" in caplog.text, "the log")
     explainer.look([ModelState("lost", "1", "READY", "")])
     explainer.look([ModelState("lost", "1", "UNAVAILABLE", "again")])
-    wait_for(lambda: asked == ["bad", "lost", "lost"], 5, "one more")
+    wait_for(lambda: asked == ["bad", "lost", "lost"], "one more")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from dispatcher.models.reload import try_at_start
-from tests.conftest import PROJECT, alive, descendants
-from tests.support.reloading import FINE, Worker, folder, until, write
+from tests.conftest import PROJECT, alive, descendants, wait_for
+from tests.support.reloading import FINE, Worker, folder, write
 
 __all__ = ["folder"]
 
@@ -76,7 +76,7 @@ def test_a_class_that_asks_others_is_tried_with_those_that_there_are(folder: Pat
 @pytest.mark.slow
 def test_one_that_hangs_is_stopped_and_the_others_are_tried(folder: Path) -> None:
     worker = Worker(folder, MODEL_SERVER_TIMEOUT="12")
-    write(folder / "clients", "mine", "__import__('time').sleep(60)")
+    write(folder / "clients", "mine", "__import__('time').sleep(600)")
     write(folder / "clients", "zebra", "1 / 0")
     message = worker.reload().json["error"]["message"]
     assert "mine.py: it was not done within " in message
@@ -180,7 +180,7 @@ class Starts(Client):
 
     def __init__(self, environment):
         super().__init__(environment)
-        self.helper = subprocess.Popen(["sleep", "60"])
+        self.helper = subprocess.Popen(["sleep", "600"])
         with open({pids!r}, "a") as pids:
             pids.write(f"{{self.helper.pid}}\\n")
         {then}
@@ -201,7 +201,7 @@ def started(folder: Path) -> set[int]:
     [
         ("pass", "30"),
         ("os._exit(7)", "30"),
-        pytest.param("__import__('time').sleep(60)", "6", marks=pytest.mark.slow),
+        pytest.param("__import__('time').sleep(600)", "6", marks=pytest.mark.slow),
     ],
 )
 def test_what_a_class_starts_ends_with_its_trial(folder: Path, then: str, timeout: str) -> None:
@@ -211,7 +211,7 @@ def test_what_a_class_starts_ends_with_its_trial(folder: Path, then: str, timeou
     assert worker.reload().status_code == (200 if then == "pass" else 400)
     assert started(folder)
     own = {worker.registry.clients["starts"].helper} if then == "pass" else set()
-    until(lambda: alive(started(folder)) == {one.pid for one in own})
+    wait_for(lambda: alive(started(folder)) == {one.pid for one in own}, "the others' end")
     for helper in own:
         helper.kill()
         helper.wait()
@@ -239,14 +239,14 @@ def test_a_process_that_a_class_ends_itself_takes_its_trial_not_along(folder: Pa
 def test_a_trial_ends_with_the_worker_that_waits_for_it(folder: Path) -> None:
     """And so does what a class has started, though both are in a group of their own."""
     pids = str(folder / "pids")
-    then = "__import__('time').sleep(60)"
+    then = "__import__('time').sleep(600)"
     (folder / "clients" / "starts.py").write_text(STARTS.format(pids=pids, then=then))
     code = "import pathlib, sys, tests.support.reloading as t; "
     code += "from dispatcher.models.reload import try_at_start; "
     code += "t.Worker(pathlib.Path(sys.argv[1]), try_at_start)"
     with subprocess.Popen([sys.executable, "-c", code, folder], cwd=PROJECT) as worker:
-        until(lambda: started(folder))
+        wait_for(lambda: started(folder), "the start of its process")
         tried = descendants(worker.pid)
         assert started(folder) < tried
         worker.kill()
-    until(lambda: not alive(tried))
+    wait_for(lambda: not alive(tried), "the end of the trial")

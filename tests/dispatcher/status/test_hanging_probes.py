@@ -22,10 +22,10 @@ def test_a_probe_that_hangs_keeps_nobody_waiting(stage: Stage) -> None:
     release = threading.Event()
     stage.server.models_run["echo"] = lambda inputs: (release.wait(10) and {}) or {}
     stage.prober.start()
-    wait_for(lambda: (stage.readiness.report("other") or {}).get("ok"), 5, "the probe of the other")
+    wait_for(lambda: (stage.readiness.report("other") or {}).get("ok"), "the probe of the other")
     assert list(stage.prober.due()) == [], "it is under way"
     release.set()
-    wait_for(lambda: stage.readiness.reasons() == [], 5, "the probe of the first")
+    wait_for(lambda: stage.readiness.reasons() == [], "the probe of the first")
 
 
 def test_a_round_that_fails_is_followed_by_others(
@@ -40,7 +40,7 @@ def test_a_round_that_fails_is_followed_by_others(
 
     monkeypatch.setattr(threading.Thread, "start", start)
     stage.prober.start()
-    wait_for(lambda: stage.readiness.reasons() == [], 10, "the probe of the required model")
+    wait_for(lambda: stage.readiness.reasons() == [], "the probe of the required model")
 
 
 @pytest.fixture(autouse=True)
@@ -167,7 +167,7 @@ def test_a_stopped_process_of_a_model_without_a_class_is_ended_when_a_request_fa
 ) -> None:
     """Such a model has no probe, and Triton answers each request that the process died."""
     stage = Stage(run_dir=tmp_path)
-    with subprocess.Popen(["sleep", "60"]) as stopped, subprocess.Popen(["sleep", "60"]) as other:
+    with subprocess.Popen(["sleep", "600"]) as stopped, subprocess.Popen(["sleep", "600"]) as other:
         known = {"plain": [stopped.pid, other.pid]}
         monkeypatch.setattr(stage.prober.processes, "by_model", lambda: known)
         stopped.send_signal(signal.SIGSTOP)
@@ -177,6 +177,6 @@ def test_a_stopped_process_of_a_model_without_a_class_is_ended_when_a_request_fa
         assert stopped.poll() is None
         stage.server.note_failure("plain")
         stage.round()
-        assert stopped.wait(5) == -signal.SIGKILL
+        assert stopped.wait(60) == -signal.SIGKILL
         assert other.poll() is None
         other.kill()

@@ -133,7 +133,7 @@ def test_one_that_died_while_it_was_loaded_is_loaded_once_more_unless_it_hung(
     for now in (hung, ()):  # somebody may be loading it by then
         reloads.begin(1, {}, [died], now)
     assert list(reloads.lost) == [] or not hung
-    wait_for(lambda: not reloads.lost, 5, "the end of the load")
+    wait_for(lambda: not reloads.lost, "the end of the load")
     assert stage.server.unloaded == set(hung)
 
 
@@ -184,7 +184,7 @@ class TestAModelThatIsLoadedAgain:
         proc.die(71, signal.SIGKILL)
         stage.prober.note_deaths()
         stage.prober.reloads.begin(1, {"echo": 1})
-        wait_for(lambda: bool(done) and not stage.prober.reloads.lost, 5, "the end of it")
+        wait_for(lambda: bool(done) and not stage.prober.reloads.lost, "the end of it")
         assert stage.readiness.restart_helps(), "it could not be loaded again"
         assert stage.round() == ["echo"]
         assert stage.readiness.reasons() == [], "it answers after all"

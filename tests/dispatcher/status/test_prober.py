@@ -282,8 +282,8 @@ def test_a_disk_that_is_away_or_hangs_does_not_keep_triton_from_being_asked(
 
     stage.prober.tidy, stage.time = tidy, 1000.0
     stage.prober.start()
-    wait_for(lambda: bool(began), 5, "the tidying")
-    wait_for(lambda: stage.prober.found.at == stage.time, 5, "the next list")
+    wait_for(lambda: bool(began), "the tidying")
+    wait_for(lambda: stage.prober.found.at == stage.time, "the next list")
     assert stage.prober.found.models
     stage.prober.tidy = lambda: None
     free.set()

@@ -339,7 +339,7 @@ def test_slots_and_queue_are_those_of_the_other_routes(
 ) -> None:
     with ThreadPoolExecutor() as pool:
         first = pool.submit(client.application.test_client().post, GENERATE, data=HEADER)
-        wait_for(lambda: triton.came, 20, "the first request")
+        wait_for(lambda: triton.came, "the first request")
         refused = [
             client.post(GENERATE, data=HEADER),
             client.post("/invocations", data=HEADER, content_type=SAGEMAKER),

@@ -25,7 +25,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     variables["LOADING_S"] = "0.1"
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen([sys.executable, PROGRAM], env=variables, stdout=log, stderr=log)
-    wait_for(lambda: "starts" in (folder / "log").read_text(), 20, "the start")
+    wait_for(lambda: "starts" in (folder / "log").read_text(), "the start")
     yield f"http://127.0.0.1:{port}"
     assert process.poll() is None, "a server that runs already is not stopped"
     process.kill()

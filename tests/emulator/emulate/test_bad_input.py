@@ -67,7 +67,7 @@ def test_a_container_that_ends_in_service(container: Path, tmp_path: Path) -> No
 def test_boto3_sees_why_an_endpoint_is_not_in_service(container: Path, tmp_path: Path) -> None:
     running = begin(tmp_path, container, "--env", "PING=503")
     try:
-        wait_for(lambda: "503" in running.lines, 30, lambda: running.lines)
+        wait_for(lambda: "503" in running.lines, lambda: running.lines)
         with pytest.raises(ClientError, match="is not in service: it is Creating"):
             running.invoke()
         described = running.client("sagemaker").describe_endpoint(EndpointName="x")

@@ -48,7 +48,7 @@ def counts(triton: Triton, model: str) -> tuple[int, int]:
 
 def counted(triton: Triton, model: str, rows: int) -> tuple[int, int]:
     """Return the counts when there are so many rows: Triton counts after it has answered."""
-    until = time.monotonic() + 5
+    until = time.monotonic() + 60
     while (came := counts(triton, model))[0] < rows and time.monotonic() < until:
         time.sleep(0.02)
     return came

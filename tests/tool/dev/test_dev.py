@@ -45,7 +45,7 @@ class Dev:
     def screen(self) -> str:
         return self.endpoint.log.read_text()
 
-    def after(self, change: Callable[[], object], *words: str, seconds: float = 40) -> str:
+    def after(self, change: Callable[[], object], *words: str) -> str:
         """Make a change, wait until all words stand on the screen in this order; return it."""
         begin = len(self.screen)
         change()
@@ -53,7 +53,6 @@ class Dev:
         order = re.compile(".*".join(map(re.escape, words)), re.DOTALL)
         wait_for(
             lambda: order.search(self.screen, begin),
-            seconds,
             lambda: f"{words} in:\n{self.screen[begin:]}",
         )
         return self.screen[begin:]
@@ -80,14 +79,14 @@ def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
         )
     dev = Dev(folder, Endpoint(port, process, log))
     try:
-        dev.after(lambda: None, "dev: ready: POST http", seconds=120)
+        dev.after(lambda: None, "dev: ready: POST http")
         yield dev
     finally:
         started = descendants(process.pid)
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
         process.wait(40)
-        wait_for(lambda: not alive(started), 5, "the end of all processes")
+        wait_for(lambda: not alive(started), "the end of all processes")
 
 
 def test_a_syntax_error_in_a_class_is_shown_and_the_class_before_it_serves(dev: Dev) -> None:
@@ -124,7 +123,7 @@ def test_a_failing_class_is_shown_with_its_lines_as_it_fails(dev: Dev) -> None:
         "POST /invocations double 500 client_failed",
     )
     # What it prints comes by another pipe than the log, before or after it.
-    wait_for(lambda: "asked for [7.]" in dev.screen[begin:], 40, lambda: dev.screen[begin:])
+    wait_for(lambda: "asked for [7.]" in dev.screen[begin:], lambda: dev.screen[begin:])
     dev.after(lambda: file.write_text(good), "ready again")
 
 
@@ -165,7 +164,7 @@ def test_models_come_and_go(dev: Dev) -> None:
         "dev: changed: more/",
         "dev: ready again",
     )
-    wait_for(lambda: dev.ask("more", IMG).status == 404, 10, "the end of the model")
+    wait_for(lambda: dev.ask("more", IMG).status == 404, "the end of the model")
 
 
 def test_ctrl_c_ends_all_of_it(dev: Dev) -> None:
