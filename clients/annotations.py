@@ -71,10 +71,7 @@ def declared(method: Callable[..., Any], names: Mapping[str, Any]) -> Declared:
 def json_schema(annotation: Any) -> dict[str, Any]:
     """Return the JSON Schema (2020-12) of a type; its classes are named ones in `$defs`.
 
-    Raises:
-        TypeError: a type in it has none.
-        NameError: as `declared`.
-
+    Raises TypeError: a type in it has none; NameError: as `declared`.
     """
     if annotation in (Any, object, Mapping[str, Any]):
         return {}
@@ -114,9 +111,7 @@ def read_by_pydantic(kind: Any, value: Any) -> Any:
 def convert(kind: Any, payload: Mapping[str, Any]) -> Any:
     """Return a payload as an object of its declared type; a file that came raw is base64 in it.
 
-    Raises:
-        BadPayload: it does not fit.
-
+    Raises BadPayload: it does not fit.
     """
     import msgspec
 

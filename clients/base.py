@@ -165,9 +165,7 @@ class Client(ABC):
     def read_payload(self, payload: Payload) -> Any:
         """Return a payload as `inference` takes it: an object, if the annotation is a class.
 
-        Raises:
-            BadPayload: it does not fit.
-
+        Raises BadPayload: it does not fit.
         """
         return convert(self.declares.payload, payload) if self.declares.reads else payload
 
@@ -193,9 +191,7 @@ class Client(ABC):
         An iterator, as of a method with `yield`, gives any number of results, sent one by one to
         callers who accept lines or events.
 
-        Raises:
-            InferenceError: one of its subclasses, for what the caller should know.
-
+        Raises InferenceError: one of its subclasses, for what the caller should know.
         """
 
     def inference_batch(self, payloads: Sequence[Any]) -> list[Any]:
@@ -214,9 +210,7 @@ class Client(ABC):
     def request(self) -> Request:
         """The request that this thread answers.
 
-        Raises:
-            LookupError: there is none, as in `__init__`.
-
+        Raises LookupError: there is none, as in `__init__`.
         """
         try:
             return current.get()
@@ -244,9 +238,7 @@ class Client(ABC):
     def payload_of(self, media: Media) -> Payload:
         """Return the payload for a picture, a sound, a text or another file that was sent raw.
 
-        Raises:
-            UnsupportedMedia: the client takes none.
-
+        Raises UnsupportedMedia: the client takes none.
         """
         if media.kind not in self.media:
             raise self._not_taken(RAW[media.kind])
@@ -262,9 +254,7 @@ class Client(ABC):
 
         `result` is what `inference` returned for the pair.
 
-        Raises:
-            InferenceError: the model does not answer one number for a pair.
-
+        Raises InferenceError: the model does not answer one number for a pair.
         """
         return float(result)
 
@@ -300,9 +290,7 @@ class Client(ABC):
     def relevance(self, results: Sequence[Any]) -> list[float]:
         """Return how well each document answers the query, from the results of the payloads.
 
-        Raises:
-            InferenceError: as `pair_score`.
-
+        Raises InferenceError: as `pair_score`.
         """
         return [self.pair_score(result) for result in results]
 
@@ -312,9 +300,7 @@ class Client(ABC):
         Their names, types and shapes are the model's already. Override it to refuse tensors that
         the model would accept but should not run, such as a text of a million tokens.
 
-        Raises:
-            TensorsRefused: the model must not be run with these.
-
+        Raises TensorsRefused: the model must not be run with these.
         """
 
     def signature(self, model: str = "", version: str = "") -> Signature:
@@ -465,9 +451,7 @@ class Client(ABC):
     def text(self, payload: object, name: str = "text", expected: str = "a text") -> str:
         """Return a text field.
 
-        Raises:
-            BadPayload: the field is missing, is not a text or is empty.
-
+        Raises BadPayload: the field is missing, is not a text or is empty.
         """
         value = self._field(payload, name, expected)
         # `encodable` copies the text, which base64 of a large picture is spared.
@@ -480,9 +464,7 @@ class Client(ABC):
     def file(self, payload: object, name: str = "file") -> bytes:
         """Return the bytes of a file of any type, which came raw, or as base64 in JSON.
 
-        Raises:
-            BadPayload: the field is missing or empty, or not base64.
-
+        Raises BadPayload: the field is missing or empty, or not base64.
         """
         value = value_of(payload, name)
         if isinstance(value, bytes) and value:
@@ -527,9 +509,7 @@ class Client(ABC):
     def numbers(self, payload: object, name: str) -> npt.NDArray[np.float32]:
         """Return a field with numbers in a list, or in nested lists, as a float32 array.
 
-        Raises:
-            BadPayload: the field is missing or empty, or its inner lists differ in length.
-
+        Raises BadPayload: the field is missing or empty, or its inner lists differ in length.
         """
         value = self._field(payload, name, "a list of numbers")
         if (array := as_numbers(value)) is None:
@@ -557,9 +537,7 @@ class Client(ABC):
         Of `given`, in the body, each must be declared; of `texts`, headers and the query, others
         are ignored. The body has priority.
 
-        Raises:
-            BadParameter: a parameter is not declared, of the wrong type or out of range.
-
+        Raises BadParameter: a parameter is not declared, of the wrong type or out of range.
         """
         return values_of(cls.parameters, given, texts or {})
 

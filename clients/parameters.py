@@ -40,9 +40,7 @@ class Parameter:
     def read(self, name: str, value: object) -> float | str:
         """Return the caller's value, checked.
 
-        Raises:
-            BadParameter: it is of the wrong type or out of range.
-
+        Raises BadParameter: it is of the wrong type or out of range.
         """
         if self.choices:
             fits = value in self.choices if isinstance(value, str) else False

@@ -49,9 +49,7 @@ class SentRows:
 
         A row without a header has the `known` names in their order, or the first of them.
 
-        Raises:
-            BadPayload: the header has another name, or one twice; or there is nothing below it.
-
+        Raises BadPayload: the header has another name, or one twice; or there is nothing below it.
         """
         first = [cell.strip() if isinstance(cell, str) else "" for cell in self.rows[0]]
         is_header = self.header
@@ -195,9 +193,7 @@ class Once:
     def __call__(self, value: object, make: Callable[[], T]) -> T:
         """Return what `make` returned for this object the first time, or call it now.
 
-        Raises:
-            DeadlineExceeded: another thread calls it, and does not end within the deadline.
-
+        Raises DeadlineExceeded: another thread calls it, and does not end within the deadline.
         """
         key = id(value)
         lock = self._locks.setdefault(key, threading.Lock())
@@ -288,9 +284,7 @@ class Request:
     def time_left(self) -> float:
         """Return the seconds until the deadline.
 
-        Raises:
-            DeadlineExceeded: it has passed.
-
+        Raises DeadlineExceeded: it has passed.
         """
         left = self.deadline - time.monotonic()
         if left <= 0:
@@ -335,9 +329,7 @@ def trace_headers() -> Sequence[tuple[str, str]]:
 def time_to_wait() -> float:
     """Return the seconds that this thread may wait: until its request's deadline.
 
-    Raises:
-        DeadlineExceeded: it has passed.
-
+    Raises DeadlineExceeded: it has passed.
     """
     request = current.get(None)
     return min(request.time_left(), threading.TIMEOUT_MAX) if request else threading.TIMEOUT_MAX

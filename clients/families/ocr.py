@@ -126,7 +126,6 @@ class Ocr(PictureFamily[OcrKeys, TensorPlan]):
         return [self.lines_of(page, self.boxes(page, plan)) for page in pages]
 
     def lines_of(self, page: Page, boxes: Sequence[Array]) -> list[dict[str, Any]]:
-        """Return the answer for a page's lines."""
         if not self.keys.recogniser:
             return [page.back(box) for box in boxes]
         texts, least = self.texts(page.picture, boxes), self.request.parameters["confidence"]

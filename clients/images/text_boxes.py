@@ -82,7 +82,6 @@ def in_order(corners: Array) -> Array:
 
 
 def mean_inside(heat: Array, box: Array) -> float:
-    """Return the mean of the heat inside a box."""
     most = np.subtract(heat.shape[::-1], 1)
     low = np.floor(box.min(0)).astype(int).clip(0, most)
     high = np.ceil(box.max(0)).astype(int).clip(0, most)

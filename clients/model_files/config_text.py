@@ -51,7 +51,6 @@ class Message:
     fields: tuple[Field, ...] = ()
 
     def all(self, name: str) -> list[Field]:
-        """Return the fields of that name."""
         return [field for field in self.fields if field.name == name]
 
     def messages(self, name: str) -> list[Message]:

@@ -190,7 +190,6 @@ def is_model(folder: Path) -> bool:
 
 
 def has_versions(folder: Path) -> bool:
-    """Whether there are version folders in a model's folder."""
     return any(path.name.isdigit() and path.is_dir() for path in folder.iterdir())
 
 

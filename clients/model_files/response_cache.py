@@ -19,7 +19,6 @@ OFF = (
 
 
 def asks_for_cache(message: Message) -> bool:
-    """Whether a configuration asks for the cache."""
     caches = message.messages("response_cache")
     return any(cache.text("enable").lower() in TRUE for cache in caches)
 

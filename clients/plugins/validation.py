@@ -58,7 +58,6 @@ def naming_fault(client: type[Client]) -> str:
 
 
 def method_fault(client: type[Client]) -> str:
-    """Return the first mistake in the one method that a class must have."""
     if missing := sorted(client.__abstractmethods__):
         return f"it lacks the method {missing[0]}(self, payload)"
     if inspect.iscoroutinefunction(client.inference):
@@ -71,7 +70,6 @@ def method_fault(client: type[Client]) -> str:
 
 
 def annotation_fault(client: Client) -> str:
-    """Return the mistake in the types that `inference` declares."""
     try:
         client.declares  # noqa: B018  read now: each request asks for it
     except (NameError, TypeError) as error:
@@ -84,7 +82,6 @@ def annotation_fault(client: Client) -> str:
 
 
 def media_fault(declared: object) -> str:
-    """Return the first mistake in the fields for raw files."""
     if isinstance(declared, Mapping) and all(isinstance(name, str) for name in declared.values()):
         if other := [kind for kind in declared if kind not in RAW]:
             *most, last = (f'"{kind}"' for kind in RAW)
@@ -94,21 +91,18 @@ def media_fault(declared: object) -> str:
 
 
 def pair_fault(declared: object) -> str:
-    """Return the mistake in the fields for a pair of texts."""
     if isinstance(declared, tuple | list) and len(declared) in (0, 2):
         return ""
     return f'its pair_fields are {declared!r:.60}; write `pair_fields = ("query", "text")`'
 
 
 def comparison_fault(declared: object) -> str:
-    """Return the mistake in how a class's answers are compared."""
     if declared in KINDS:
         return ""
     return f"its compared_as is {declared!r:.60}; it may be {', '.join(KINDS)}"
 
 
 def example_fault(client: Client | type[Client]) -> str:
-    """Return the first mistake in `example` or `examples`."""
     several = client.examples
     if not isinstance(several, list | tuple):
         return f"its examples are {several!r:.60}; write `examples = [{{…}}, …]`"
@@ -128,7 +122,6 @@ def example_fault(client: Client | type[Client]) -> str:
 
 
 def parameters_fault(declared: object) -> str:
-    """Return the first mistake in the parameters that a class declares."""
     if not isinstance(declared, Mapping) or not all(
         isinstance(one, Parameter) for one in declared.values()
     ):

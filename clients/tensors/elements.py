@@ -157,7 +157,6 @@ def floats(
 
 
 def from_base64(array: Array, where: str) -> Array:
-    """Return the bytes that a tensor has as base64."""
     if array.dtype != np.object_:
         raise BadPayload(
             f"`{where}.parameters.content_type` is '{BASE64}', but its datatype is no BYTES",

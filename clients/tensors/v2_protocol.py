@@ -131,7 +131,6 @@ def refuse_other_count(count: int, shape: Sequence[int], where: str) -> None:
 
 
 def parameters_of(stated: Mapping[str, Any], where: str = "") -> Mapping[str, Any]:
-    """Return the `parameters` of a tensor, or of a body."""
     parameters = stated.get("parameters")
     if not isinstance(parameters, dict | None):
         raise BadPayload(f"`{where}parameters` is {brief(parameters)}", hint="expected an object")
@@ -214,7 +213,6 @@ class V2Request:
 
 
 def read_request(payload: Payload, signature: Signature) -> V2Request:
-    """Return what a V2 body asks for."""
     asked = payload.get("outputs") or []
     known = [spec.name for spec in signature.outputs]
     if not isinstance(asked, list):
@@ -247,7 +245,6 @@ def read_request(payload: Payload, signature: Signature) -> V2Request:
 
 
 def flag(parameters: Mapping[str, Any], name: str, where: str, *, otherwise: bool) -> bool:
-    """Return a parameter that is true or false."""
     value = parameters.get(name, otherwise)
     if not isinstance(value, bool):
         raise BadPayload(

@@ -113,7 +113,6 @@ class Tokenizer:
         return word, goes_on
 
     def decoded(self, *pieces: str) -> str:
-        """Return tokens as one text."""
         decoder = self.backend.decoder
         return str(decoder.decode(list(pieces))) if decoder else " ".join(pieces)
 

@@ -52,7 +52,6 @@ class Address:
     metadata: Metadata = tuple  # returns what is sent with every call
 
     def channel(self) -> grpc.Channel:
-        """Return a new channel."""
         options: list[tuple[str, Any]] = [*CHANNEL]
         if not self.tls:
             return grpc.insecure_channel(self.target, options)

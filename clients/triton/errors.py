@@ -183,7 +183,6 @@ def load_reason(text: str) -> str:
 
 
 def too_late(model: str, timeout: float) -> DeadlineExceeded:
-    """Return the error for a model that did not answer in time."""
     return DeadlineExceeded(
         f"the model {model!r} did not answer within {timeout:.3f} s, what was left of the "
         "time for this request",
@@ -192,7 +191,6 @@ def too_late(model: str, timeout: float) -> DeadlineExceeded:
 
 
 def no_slot(model: str, timeout: float) -> ModelBusy:
-    """Return the error for a sequence that did not begin in time."""
     return ModelBusy(
         f"the model {model!r} did not begin the sequence within {timeout:.3f} s: other sequences "
         "have all its slots, or it is slow",
@@ -201,7 +199,6 @@ def no_slot(model: str, timeout: float) -> ModelBusy:
 
 
 def still_loading(model: str, timeout: float) -> DeadlineExceeded:
-    """Return the error for a model that is not loaded in time."""
     return DeadlineExceeded(
         f"the model {model!r} was not loaded within {timeout:g} s; Triton goes on",
         hint=f"GET /models/{model} says when it is there; then POST /reload. A load that hangs is "
@@ -211,7 +208,6 @@ def still_loading(model: str, timeout: float) -> DeadlineExceeded:
 
 
 def still_in_use(model: str, timeout: float) -> DeadlineExceeded:
-    """Return the error for a model that is not unloaded in time."""
     return DeadlineExceeded(
         f"the model {model!r} was not unloaded within {timeout:.3g} s because it is still in use; "
         "Triton goes on",

@@ -213,9 +213,7 @@ class Inference(ABC):
 
         A generator or a `Stream`: its `close` cancels the run.
 
-        Raises:
-            InferenceError: as `infer`, at any answer.
-
+        Raises InferenceError: as `infer`, at any answer.
         """
         yield self.infer(
             model, inputs, outputs=outputs, version=version, sequence=sequence, timeout=timeout
@@ -225,9 +223,7 @@ class Inference(ABC):
     def signature(self, model: str, version: str = "", *, timeout: float) -> Signature:
         """Return the inputs and outputs of a model.
 
-        Raises:
-            UnknownModel, UnknownVersion, ModelUnavailable.
-
+        Raises UnknownModel, UnknownVersion, ModelUnavailable.
         """
 
 

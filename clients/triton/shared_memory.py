@@ -100,7 +100,6 @@ def affordable(memory: int, folder: Path = FOLDER) -> int:
 
 
 def free_bytes() -> int:
-    """Return the free bytes of shared memory."""
     status = os.statvfs(FOLDER)
     return status.f_bavail * status.f_frsize
 
@@ -192,7 +191,6 @@ class Regions:
             self._call("SystemSharedMemoryUnregister", request, REGION_S)
 
     def registered(self) -> list[str]:
-        """Return the names that Triton has registered."""
         request = service_pb2.SystemSharedMemoryStatusRequest()
         return list(self._call("SystemSharedMemoryStatus", request, REGION_S).regions)
 

@@ -188,7 +188,6 @@ def list_switches(message: Message, group: str, key: str) -> list[Field]:
 
 
 def entries(message: Message, key: str) -> list[Field]:
-    """Return the entries of `parameters` with a key."""
     fields = message.all("parameters")
     return [
         one for one in fields if isinstance(one.value, Message) and one.value.text("key") == key
@@ -196,7 +195,6 @@ def entries(message: Message, key: str) -> list[Field]:
 
 
 def keyed(message: Message) -> Iterator[tuple[Field, str]]:
-    """Yield the entries of `parameters` with their keys."""
     for field in message.all("parameters"):
         if isinstance(field.value, Message):
             yield field, field.value.text("key")

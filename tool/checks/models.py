@@ -65,7 +65,6 @@ def check_models(findings: Findings, *, may_be_empty: bool) -> list[str]:
 
 
 def folders(root: Path) -> list[Path]:
-    """Return the folders that may be models."""
     return [
         path
         for path in sorted(root.iterdir())

@@ -61,7 +61,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_endpoint(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that say which endpoint is asked."""
     parser.add_argument("--url", default=URL, help=f"the endpoint (default: {URL})")
     add_endpoint_key(parser)
 
@@ -140,7 +139,6 @@ def send(
 
 
 def read_json(options: argparse.Namespace, answer: bytes) -> Any:
-    """Return the JSON of an answer."""
     try:
         return json.loads(answer)
     except ValueError as error:
@@ -161,7 +159,6 @@ def address(url: str) -> str:
 
 
 def body(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the body and the headers of the request."""
     document = {
         "modelname": options.model,
         "payload": payload(options),
@@ -172,7 +169,6 @@ def body(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def payload(options: argparse.Namespace) -> Any:
-    """Return the payload."""
     if options.example is not None:
         return example(options)
     if options.text is not None:
@@ -221,7 +217,6 @@ def parameter(text: str, option: str = "--parameter", example: str = "top_k=5") 
 
 
 def print_error(status: int, answer: bytes) -> int:
-    """Print the endpoint's error; return the exit code."""
     sys.stderr.write("".join(f"{line}\n" for line in describe_error(status, answer)))
     return 1
 

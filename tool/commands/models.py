@@ -55,7 +55,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def rows(registry: Registry, repository: Path) -> Iterator[Row]:
-    """Yield what is known of each name."""
     models = {path.name: authors_folder(path) for path in repository.iterdir()}
     named = set()
     for where, loaded in registry.loaded.items():
@@ -93,7 +92,6 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def table(lines: Sequence[tuple[str, ...]]) -> str:
-    """Return rows of cells as text, in columns."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()

@@ -25,7 +25,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the files; return the exit code."""
     made = contents(options.name)
     root: Path = options.into
     refuse_to_overwrite(root, Path(options.name), *made)

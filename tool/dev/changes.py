@@ -73,7 +73,6 @@ def state(files: Iterator[Path]) -> State:
 
 
 def changes(before: Look, now: Look) -> Changes:
-    """Return what is to be loaded again."""
     engines, described, files = [], [], []
     for name, after in sorted(now.models.items()):
         differ = differences(before.models.get(name, {}), after)

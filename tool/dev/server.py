@@ -98,12 +98,10 @@ class Server:
         threading.Thread(target=self.read, args=(self.process,), daemon=True).start()
 
     def read(self, process: subprocess.Popen[str]) -> None:
-        """Show its lines until it ends."""
         for line in process.stdout or ():
             self.show(line.rstrip())
 
     def stop(self) -> None:
-        """Stop it, and what it started."""
         if self.process is None:
             return
         try:
@@ -148,7 +146,6 @@ class Server:
             self.say(f"{program}: {line}")
 
     def show_request(self, entry: Mapping[str, object]) -> None:
-        """Show a request that failed."""
         route = str(entry.get("route") or entry.get("path"))
         if route.startswith(OWN):
             return

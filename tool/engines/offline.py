@@ -99,7 +99,6 @@ class Offline(OnnxModels):
         return self._signatures[model, version]
 
     def put_together(self, model: str, version: str) -> Signature:
-        """Return a model's inputs and outputs."""
         self.look_for(model)
         try:
             config = self.folder / model / CONFIG
@@ -165,7 +164,6 @@ def load_offline(
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """Log nothing meanwhile."""
     logging.disable(logging.CRITICAL)
     try:
         yield

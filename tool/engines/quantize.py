@@ -215,7 +215,6 @@ def file_of(folder: Path, author: Path, version: str) -> tuple[str, Path]:
 
 
 def target_of(model: Chosen, output: Path | None) -> Path:
-    """Return the folder to be written."""
     if output is None:
         if not has_versions(model.folder):
             raise Trouble(

@@ -17,7 +17,6 @@ MOST_SHOWN = 10
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     add = parser.add_argument
     add("folder", type=Path, metavar="FOLDER", help="a model repository, or one model's folder")
     add(
@@ -59,7 +58,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def describe_contents(contents: Contents) -> str:
-    """Return what is packed, in lines."""
     lines = [f"packing {contents.files} files, {contents.size / 2**20:.2f} MB"]
     for what, names in (
         ("links replaced by their files", contents.replaced),

@@ -38,7 +38,6 @@ pre { white-space: pre-wrap; overflow: auto; max-height: 12rem; background: #f4f
 
 
 def write_page(report: ReplayReport, captured: CapturedRequests, url: str) -> str:
-    """Return the page."""
     text = f"<h1>The worst {len(report.worst)} differences of {report.total} requests</h1>"
     text += f"<p>Left what was captured, right what {escape(url)} answers now.</p>"
     for one in report.worst:
@@ -54,7 +53,6 @@ def write_page(report: ReplayReport, captured: CapturedRequests, url: str) -> st
 
 
 def show_result(result: Any, picture: Picture | None) -> str:
-    """Return a result with its picture."""
     file = draw_result(result, picture)
     shown = f'<img alt="" src="data:{JPEG};base64,{file}">' if file else ""
     if isinstance(result, Mapping):

@@ -100,7 +100,6 @@ class ReplayReport:
 
 
 def as_text(report: Mapping[str, Any]) -> str:
-    """Return a report for a reader."""
     rows = [["model", "requests", *VERDICTS, "p50 ms", "p99 ms"]]
     for model, found in report["models"].items():
         counts = (str(found[name]) for name in ("requests", *VERDICTS))

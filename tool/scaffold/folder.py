@@ -47,7 +47,6 @@ def write_files(place: Path, name: str, source: ModelSource, plan: FamilyPlan) -
 
 
 def dispatch_toml(name: str, plan: FamilyPlan) -> str:
-    """Return the content of dispatch.toml."""
     return "\n".join([f"# {name}", f'family = "{plan.family}"', *plan.lines, ""])
 
 

@@ -57,7 +57,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the files; return the exit code."""
     if not NAME.fullmatch(options.name):
         raise Trouble(f"the name is {options.name!r}; {NAMED}")
     root: Path = options.into

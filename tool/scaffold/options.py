@@ -107,12 +107,10 @@ def this_command() -> str:
 
 
 def class_name(name: str) -> str:
-    """Return a name for a class in Python."""
     words = re.split(r"[^A-Za-z0-9]+", name)
     kind = "".join(word[:1].upper() + word[1:] for word in words)
     return kind if kind[:1].isalpha() else f"Model{kind}"
 
 
 def file_name(name: str) -> str:
-    """Return a name for a file in Python."""
     return re.sub(r"[^A-Za-z0-9]", "_", name).lower()

@@ -81,7 +81,6 @@ class Pixels(NamedTuple):
 
 
 def pixels(source: ModelSource) -> Pixels:
-    """Return the input that takes pictures."""
     if len(source.inputs) != 1:
         raise Misfit(f"it takes {several(source.inputs)}, not one picture")
     (spec,) = source.inputs
@@ -281,7 +280,6 @@ def face_layout(taken: Pixels, shapes: Sequence[Sequence[int]]) -> str:
 
 
 def faces(source: ModelSource, taken: Pixels, name: str) -> FamilyPlan:
-    """Return how a detector of faces is served."""
     why = f"{show(taken.spec)} takes pictures, and {several(source.outputs)} are {name}'s"
     plan = FamilyPlan("detection", why, (f'output_layout = "{name}"',), proven=True)
     size = taken.size_line("size", DETECTOR_SIDE)

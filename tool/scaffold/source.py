@@ -164,7 +164,6 @@ class ModelSource:
 
 
 def labels_in(path: Path) -> tuple[str, ...]:
-    """Return the lines of a file of labels."""
     try:
         return tuple(text_of(path).rstrip("\n").split("\n"))
     except OSError as error:
@@ -258,7 +257,6 @@ def without_onnx(what: str) -> Trouble:
 
 
 def file_of(given: Path) -> Path:
-    """Return the file of ONNX that is meant."""
     if given.is_dir():
         for place in (given, given / "onnx", given / "1"):
             if (place / "model.onnx").is_file():

@@ -57,7 +57,6 @@ def name_output(source: ModelSource, plan: FamilyPlan, output: TensorSpec) -> Fa
 
 
 def fill_mask(source: ModelSource) -> Iterator[FamilyPlan]:
-    """Yield how the model would fill in words."""
     found = [(one, sizes) for one, sizes in answers(source) if len(sizes) == 2]
     if not found:
         raise Misfit(f"{several(source.outputs)} has no score per token and word")
@@ -137,7 +136,6 @@ def zero_shot_classification(source: ModelSource) -> Iterator[FamilyPlan]:
 
 
 def question_answering(source: ModelSource) -> Iterator[FamilyPlan]:
-    """Yield how the model would find answers in a text."""
     each = [one for one, sizes in answers(source) if len(sizes) == 1]
     ends = [one for end in ("start", "end") for one in each if end in one.name]
     if len(ends) != 2:

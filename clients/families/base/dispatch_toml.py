@@ -190,7 +190,6 @@ def aliases(folder: Path) -> tuple[str, ...]:
 
 
 def read_table(path: Path) -> dict[str, Any]:
-    """Return the content of a file."""
     try:
         return tomllib.loads(text_of(path))
     except (OSError, ValueError, RecursionError) as error:

@@ -144,7 +144,6 @@ class Family(Client, Generic[K, P]):
         return {field: base64.b64encode(content).decode()}
 
     def mistake(self, name: str, what: str, fix: str) -> ClientDisabled:
-        """Return the error for a wrong key."""
         return mistake(self.toml, name, what, fix)
 
     def misfit(self, what: str) -> ClientDisabled:

@@ -107,7 +107,6 @@ class TextFamily(Family[K, TextPlan]):
             )
 
     def not_loaded(self, what: str, fix: str) -> ClientDisabled:
-        """Return the error for a tokenizer that cannot be used."""
         return self.mistake("tokenizer", f'is "{self.keys.tokenizer}", {what}', fix)
 
     def fit(self, signature: Signature) -> TextPlan:
@@ -337,7 +336,6 @@ class TextFamily(Family[K, TextPlan]):
         return alone.shape == beside.shape and bool(np.allclose(alone, beside, 0, tolerance))
 
     def inputs(self, plan: TextPlan, encodings: Sequence[Any]) -> dict[str, npt.NDArray[Any]]:
-        """Return the model's inputs for some texts."""
         inputs = {}
         for spec in plan.inputs:
             rows = [getattr(encoding, PARTS[spec.name]) for encoding in encodings]
