@@ -16,7 +16,14 @@ import numpy.typing as npt
 
 from clients.annotations import Declared, as_json, convert, declared
 from clients.asking import ask
-from clients.errors import BadPayload, InferenceError, UnknownModel, UnsupportedMedia, place_error
+from clients.errors import (
+    BadParameter,
+    BadPayload,
+    InferenceError,
+    UnknownModel,
+    UnsupportedMedia,
+    place_error,
+)
 from clients.images.pictures import (
     EXPECTED,
     EXPECTED_BYTES,
@@ -26,7 +33,7 @@ from clients.images.pictures import (
     room,
 )
 from clients.parameters import FORMAT, Parameter
-from clients.request import Media, Request, SentRows, current, values_of
+from clients.request import Media, Request, SentRows, current
 from clients.sound.decoding import Samples, decode_sound, read_samples
 from clients.tensors.nested import as_numbers
 from clients.tensors.quoting import brief, encodable
@@ -97,7 +104,7 @@ class Client(ABC):
     needs_example: ClassVar[bool] = True
     """Whether `{}` is an example, too; else it says that no payload suits every model."""
 
-    model: ClassVar[str] = ""
+    model: str = ""
     """The model's name in the repository, if it is not `modelname`."""
 
     aliases: ClassVar[tuple[str, ...]] = ()
@@ -539,7 +546,18 @@ class Client(ABC):
 
         Raises BadParameter: a parameter is not declared, of the wrong type or out of range.
         """
-        return values_of(cls.parameters, given, texts or {})
+        if unknown := [name for name in given if name not in cls.parameters]:
+            known = ", ".join(cls.parameters) or "no parameters"
+            raise BadParameter(
+                f"the parameter {brief(unknown[0])} is not known", hint=f"the model takes {known}"
+            )
+        values = {name: one.default for name, one in cls.parameters.items()}
+        for name, one in cls.parameters.items():
+            if name in given:
+                values[name] = one.read(name, given[name])
+            elif texts and name in texts:
+                values[name] = one.read_text(name, texts[name])
+        return values
 
 
 def value_of(payload: object, name: str) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clients.base import Environment, Parameter, Payload
-from clients.families.base.dispatch_toml import COUNT, FLAG, INSIDE, TENSOR, key, one_of
+from clients.families.base.dispatch_toml import COUNT, FLAG, INSIDE, key, one_of
 from clients.families.base.picture_input import (
     PictureFamily,
     PictureInput,
@@ -41,7 +41,6 @@ class CtcKeys(PictureKeys):
     width: int = key(COUNT, "shorter ones are padded to it on the right", 1)
     max_width: int = key(COUNT, "longer lines are squeezed to it", 4800)
     softmax: bool = key(FLAG, "whether scores become probabilities", default=False)
-    output: str = key(TENSOR, "the output, where there are several", "")
 
 
 class Ctc(PictureFamily[CtcKeys, TensorPlan]):

@@ -10,8 +10,8 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from clients.base import Environment, Parameter, Payload
-from clients.families.base.dispatch_toml import COUNT, MODEL, TENSOR, key
+from clients.base import Parameter, Payload
+from clients.families.base.dispatch_toml import COUNT, MODEL, key
 from clients.families.base.picture_input import PictureFamily, PictureKeys, TensorPlan
 from clients.images.boxes import not_this_head
 from clients.images.drawing import draw_objects
@@ -50,7 +50,6 @@ class OcrKeys(PictureKeys):
         COUNT, "pixels to which a shorter side below it is enlarged for the detector", 736
     )
     max_side: int = key(COUNT, "pixels to which a longer side above it is reduced", 2000)
-    output: str = key(TENSOR, "the output, where there are several", "")
 
 
 @dataclass(frozen=True)
@@ -99,18 +98,12 @@ class Ocr(PictureFamily[OcrKeys, TensorPlan]):
     keys_type = OcrKeys
     result_type = list[Line]
     example = {"img": EXAMPLE_PAGE}
+    fills = True
     parameters = {
         "confidence": Parameter(0.5, 0, 1, "lines with a lower score are left out"),
         "box_confidence": Parameter(0.5, 0, 1, "boxes with a lower score are not read"),
         "unclip": Parameter(1.6, 1, 10, "how far boxes are wider than the detector's own marks"),
     }
-
-    def __init__(self, environment: Environment) -> None:
-        super().__init__(environment)
-        if self.keys.fit:
-            raise self.mistake(
-                "fit", "is set, but pictures fill what the detector sees", "leave it out"
-            )
 
     def fit(self, signature: Signature) -> TensorPlan:
         taken = self.read_input(signature)

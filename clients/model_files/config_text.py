@@ -23,6 +23,7 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _CLOSING = {"{": "}", "<": ">"}
+TRUE = {"true", "t", "1"}
 _OCTAL = re.compile(r"-?0[0-7]+")
 _WHOLE = re.compile(r"-?(0[xX][0-9a-fA-F]+|[1-9][0-9]*|0)")
 
@@ -60,6 +61,11 @@ class Message:
     def texts(self, name: str) -> list[str]:
         """Return the values of that name that are not messages."""
         return [field.value for field in self.all(name) if isinstance(field.value, str)]
+
+    def switches(self, group: str, name: str) -> list[Field]:
+        """Return the fields of that name that are on, in the messages named `group`."""
+        fields = [one for found in self.messages(group) for one in found.all(name)]
+        return [one for one in fields if str(one.value).lower() in TRUE]
 
     def text(self, name: str, default: str = "") -> str:
         """Return the value of a field that is set at most once."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clients.model_files.config_text import (
+    TRUE,
     Field,
     Message,
     NotProtobufText,
@@ -24,7 +25,6 @@ from clients.model_files.config_text import (
 from clients.model_files.files import exists, is_file, strip_mark
 
 CONFIG = "config.pbtxt"
-TRUE = {"true", "t", "1"}
 
 # The most numbers of a warm-up's tensor: a message of gRPC has at most 2 GiB.
 MOST_NUMBERS = 2**31

@@ -5,13 +5,16 @@ from __future__ import annotations
 import codecs
 import os
 import stat
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TypeAlias
 
 LITTER = frozenset({"__MACOSX", "__pycache__", "Thumbs.db", "desktop.ini"})
 """Names that systems leave in folders, besides those with a dot: `._1`, `.DS_Store`."""
+
+
+Mark: TypeAlias = Mapping[str, str]
+"""The state of files by path: it differs when one was changed."""
 
 
 def is_litter(path: Path) -> bool:
@@ -74,3 +77,18 @@ def exists(path: Path | str) -> bool:
 def is_file(path: Path | str) -> bool:
     """Whether a file is there; Path's method raises too in a folder without access."""
     return os.path.isfile(path)  # noqa: PTH113
+
+
+def mark_files(files: Iterable[Path]) -> Mark:
+    return {str(path): state for path in files if (state := file_mark(path))}
+
+
+def file_mark(path: Path) -> str:
+    """Return a text that changes with a file; empty for Python's own cache."""
+    try:
+        if "__pycache__" in path.parts or path.is_dir():
+            return ""
+        found = path.stat()
+    except (OSError, ValueError):  # it is being replaced, or the name can be no path
+        return "gone"
+    return f"{found.st_ino}.{found.st_mtime_ns}.{found.st_size}"

@@ -18,6 +18,7 @@ from clients.model_files.files import (
     text_of,
 )
 from clients.model_files.response_cache import without_mixing_cache
+from clients.model_files.versions import folders
 
 CONFIG = "config.pbtxt"
 PLAIN_MODELS = ("model.onnx", "model.pt")
@@ -157,11 +158,7 @@ def unservable(name: str, folder: Path) -> str:
 
 def find_misplaced_configs(folder: Path) -> list[Path]:
     """Return the configurations in version folders, where Triton does not read them."""
-    return [
-        path / CONFIG
-        for path in sorted(folder.iterdir())
-        if path.is_dir() and not is_litter(path) and (path / CONFIG).is_file()
-    ]
+    return [path / CONFIG for path in folders(folder) if (path / CONFIG).is_file()]
 
 
 def models_in(

@@ -9,18 +9,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from clients.model_files.config_text import Message, read_folder, read_if_right
-from clients.model_files.crash_causes import TRUE
 
-OFF = (
-    "its `response_cache` is off, in a copy of config.pbtxt: Triton's cache compares bytes, not "
-    "shapes; write `input` with `dims` and `max_batch_size`, of which one size varies at most (a "
-    "batch of 1 does not)"
+CACHE = "response_cache", "enable"
+WHY = "Triton's cache compares bytes, not shapes"
+FIX = (
+    "write `input` with `dims` and `max_batch_size`, of which one size varies at most (a batch of "
+    "1 does not), or leave it out"
 )
-
-
-def asks_for_cache(message: Message) -> bool:
-    caches = message.messages("response_cache")
-    return any(cache.text("enable").lower() in TRUE for cache in caches)
 
 
 def mixes_shapes(message: Message) -> bool:
@@ -33,7 +28,7 @@ def mixes_shapes(message: Message) -> bool:
 def without_mixing_cache(text: str) -> str:
     """Return a configuration without a cache that would mix up shapes."""
     message = read_if_right(text)
-    if asks_for_cache(message) and mixes_shapes(message):
+    if message.switches(*CACHE) and mixes_shapes(message):
         for field in reversed(message.all("response_cache")):
             text = text[: field.start] + text[field.end :]
     return text
@@ -42,4 +37,6 @@ def without_mixing_cache(text: str) -> str:
 def cache_warning(folder: Path) -> str:
     """Return why a model has no cache though it asks for one; else an empty text."""
     message = read_folder(folder)
-    return OFF if asks_for_cache(message) and mixes_shapes(message) else ""
+    if message.switches(*CACHE) and mixes_shapes(message):
+        return f"its `response_cache` is off, in a copy of config.pbtxt: {WHY}; {FIX}"
+    return ""

@@ -10,19 +10,18 @@ from __future__ import annotations
 import importlib
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import TypeAlias
 
 from clients.base import Client
 from clients.errors import ClientDisabled
 from clients.families.base.dispatch_toml import FILE, is_inside, read_table
 from clients.families.base.family import client_class
-from clients.model_files.files import is_file, is_litter
+from clients.model_files.files import Mark, is_file, is_litter, mark_files
 from clients.plugins import imports as beside
 
 OWN_FOLDER = Path(__file__).parent.parent
@@ -37,9 +36,6 @@ ENTRY_POINTS = "triton_dispatcher.clients"
 DECLARED = re.compile(r"""^[ \t]+modelname\b[^=\n]*=\s*["']([^"'\n]+)""", re.MULTILINE)
 
 log = logging.getLogger(__name__)
-
-Mark: TypeAlias = Mapping[str, str]
-"""The state of each file of a source, by path: it differs when the source was changed."""
 
 
 @dataclass(frozen=True)
@@ -124,21 +120,6 @@ def model_files(path: Path) -> Iterator[Path]:
     for place in places:
         yield place
         yield from list_folder(place)
-
-
-def mark_files(files: Iterable[Path]) -> Mark:
-    return {str(path): state for path in files if (state := file_mark(path))}
-
-
-def file_mark(path: Path) -> str:
-    """Return a text that changes with a file; empty for Python's own cache."""
-    try:
-        if "__pycache__" in path.parts or path.is_dir():
-            return ""
-        found = path.stat()
-    except (OSError, ValueError):  # it is being replaced, or the name can be no path
-        return "gone"
-    return f"{found.st_ino}.{found.st_mtime_ns}.{found.st_size}"
 
 
 def entry_source(point: EntryPoint) -> Source:

@@ -19,8 +19,9 @@ from types import MappingProxyType
 from clients.base import Client, Environment
 from clients.errors import ClientDisabled, UnknownModel
 from clients.families.base.dispatch_toml import authors, remedy
+from clients.model_files.files import Mark
 from clients.model_files.model_folders import NAME
-from clients.plugins.discovery import Mark, Source, names_in, sources
+from clients.plugins.discovery import Source, names_in, sources
 from clients.plugins.imports import PREFIX
 from clients.plugins.validation import declaration_fault, object_fault
 from clients.tensors.client import TensorClient

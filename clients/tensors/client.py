@@ -135,12 +135,9 @@ class TensorClient(Client):
         model: str = "",
         check: Callable[[Mapping[str, Array]], None] | None = None,
     ) -> None:
-        self._model = model or self.modelname
+        self.model = model
         self._check = check or self.check_tensors
         super().__init__(environment)
-
-    def triton_model(self) -> str:
-        return self._model
 
     def inference(self, payload: Payload) -> Any:
         result = self.run(payload)
@@ -180,7 +177,7 @@ class TensorClient(Client):
                 if takes_binary and name in wanted.binary
             }
             version = version or self.request.version
-            return TensorResult(self._model, version, answer, named, classes, binary)
+            return TensorResult(self.served_by, version, answer, named, classes, binary)
 
         if not signature.decoupled:
             parameters = for_the_model(parameters_of(payload))
@@ -192,7 +189,7 @@ class TensorClient(Client):
             )
         if takes_binary:
             raise TensorsRefused(
-                f"the model {self._model!r} is decoupled: it gives any number of answers",
-                hint=f"POST its /generate_stream, or /infer/{self._model}",
+                f"the model {self.served_by!r} is decoupled: it gives any number of answers",
+                hint=f"POST its /generate_stream, or /infer/{self.served_by}",
             )
         return (result(answer) for answer in self.stream(inputs, outputs=outputs))

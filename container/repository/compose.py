@@ -19,7 +19,7 @@ from clients.model_files.model_folders import (
     link,
     unservable,
 )
-from clients.model_files.response_cache import OFF, cache_warning
+from clients.model_files.response_cache import cache_warning
 
 
 def compose(
@@ -40,7 +40,7 @@ def compose(
             say(f"{found.pop(name)} is not served: {reason}")
     for name, folder in found.items():
         link(folder, repository / name)
-        if (said := cache_warning(folder)) == OFF:
+        if said := cache_warning(folder):
             say(f"{name}: {said}")
         for path in find_misplaced_configs(folder):
             say(f"{path} has no effect: Triton reads {folder / path.name} alone; move it up")

@@ -23,10 +23,9 @@ from clients.model_files.config_text import (
     Message,
     parse_integer,
 )
-from clients.model_files.crash_causes import TRUE
 from clients.model_files.files import exists, text_of
 from clients.model_files.model_folders import CONFIG, NAME, NAMED
-from clients.model_files.response_cache import mixes_shapes
+from clients.model_files.response_cache import CACHE, FIX, WHY, mixes_shapes
 from clients.model_files.versions import version_folders
 from clients.tensors.classes import labels_at
 from clients.triton.configuration import config_dictionary
@@ -103,7 +102,7 @@ def check_batching(config: ConfigFindings, message: Message) -> None:
 
 def check_answers(config: ConfigFindings, message: Message) -> None:
     """Note answers that a family cannot pass on."""
-    decoupled = list_switches(message, "model_transaction_policy", "decoupled")
+    decoupled = message.switches("model_transaction_policy", "decoupled")
     try:
         family = str(read_table(config.file.with_name(FILE)).get("family", Keys.family))
     except ClientDisabled:  # there is none, or it is reported elsewhere
@@ -116,16 +115,8 @@ def check_answers(config: ConfigFindings, message: Message) -> None:
 
 def check_cache(config: ConfigFindings, message: Message) -> None:
     """Warn where Triton's response cache would mix up requests: the server leaves it out."""
-    enabled = list_switches(message, "response_cache", "enable")
-    if enabled and mixes_shapes(message):
-        config.warning(
-            "response_cache",
-            enabled,
-            "has no effect: it compares the bytes of inputs, not their shapes, and more than one "
-            "size of an input varies, or the configuration does not say its sizes",
-            "write `dims` and `max_batch_size` of which one size varies at most, the batch "
-            "included, or leave it out",
-        )
+    if (enabled := message.switches(*CACHE)) and mixes_shapes(message):
+        config.warning(CACHE[0], enabled, f"has no effect: {WHY}", FIX)
 
 
 def check_labels(config: ConfigFindings, message: Message) -> None:
@@ -179,12 +170,6 @@ def check_parameters(config: ConfigFindings, message: Message) -> None:
         if near and key not in READ:
             what, fix = "is read by no backend", f"did you mean '{names[near[0]]}'?"
             config.warning("", [field], f"parameter '{key}' {what}", fix)
-
-
-def list_switches(message: Message, group: str, key: str) -> list[Field]:
-    """Return the fields of groups that switch something on."""
-    fields = [one for found in message.messages(group) for one in found.all(key)]
-    return [one for one in fields if str(one.value).lower() in TRUE]
 
 
 def entries(message: Message, key: str) -> list[Field]:

@@ -6,13 +6,9 @@ import os
 import traceback
 from pathlib import Path
 
+from clients.model_files import versions
 from clients.model_files.files import is_litter
-from clients.model_files.model_folders import (
-    CONFIG,
-    PLAIN_MODELS,
-    is_model,
-    models_in,
-)
+from clients.model_files.model_folders import CONFIG, PLAIN_MODELS, is_model, models_in
 from container.model_check.findings import Findings
 from container.trouble import Trouble
 from tool.checks.model_advice import check_model
@@ -65,11 +61,7 @@ def check_models(findings: Findings, *, may_be_empty: bool) -> list[str]:
 
 
 def folders(root: Path) -> list[Path]:
-    return [
-        path
-        for path in sorted(root.iterdir())
-        if path.is_dir() and path.name != CODE and not is_litter(path)
-    ]
+    return [path for path in versions.folders(root) if path.name != CODE]
 
 
 def astray(left: list[Path], findings: Findings) -> None:

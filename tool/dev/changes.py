@@ -6,13 +6,9 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
 
-from clients.model_files.files import is_litter
+from clients.model_files.files import Mark, is_litter, mark_files
 from clients.model_files.model_folders import CONFIG, PLAIN_MODELS, can_be_read, models_in
-
-State: TypeAlias = Mapping[Path, tuple[int, int, int]]
-"""What shows that a file is another: its number on the disk, its time and its size."""
 
 UNFINISHED = (".part", ".tmp", ".swp", "~")  # what editors and downloads leave for a moment
 
@@ -21,8 +17,8 @@ UNFINISHED = (".part", ".tmp", ".swp", "~")  # what editors and downloads leave 
 class Look:
     """The folder at one time."""
 
-    models: Mapping[str, State]  # the files of each model, by its name
-    classes: State  # the files in the folders of client classes
+    models: Mapping[str, Mark]  # the files of each model, by its name
+    classes: Mark  # the files in the folders of client classes
 
 
 @dataclass(frozen=True)
@@ -47,8 +43,8 @@ def look(folder: Path, classes: Sequence[Path]) -> Look:
         found = {}
     own = [one for one in classes if can_be_read(one)]
     return Look(
-        {name: state(files_in(path)) for name, path in found.items()},
-        state(file for one in own for file in files_in(one)),
+        {name: mark_files(files_in(path)) for name, path in found.items()},
+        mark_files(file for one in own for file in files_in(one)),
     )
 
 
@@ -61,19 +57,8 @@ def files_in(folder: Path) -> Iterator[Path]:
                 yield Path(place, name)
 
 
-def state(files: Iterator[Path]) -> State:
-    found = {}
-    for path in files:
-        try:
-            status = path.stat()
-        except OSError:  # it was removed meanwhile
-            continue
-        found[path] = (status.st_ino, status.st_mtime_ns, status.st_size)
-    return found
-
-
 def changes(before: Look, now: Look) -> Changes:
-    engines, described, files = [], [], []
+    engines, described, files = [], [], list[Path]()
     for name, after in sorted(now.models.items()):
         differ = differences(before.models.get(name, {}), after)
         files += differ
@@ -83,7 +68,7 @@ def changes(before: Look, now: Look) -> Changes:
             described.append(name)
     differ = differences(before.classes, now.classes)
     gone = before.models.keys() - now.models.keys()
-    files += [path for name in gone for path in before.models[name]]
+    files += [Path(path) for name in gone for path in before.models[name]]
     return Changes(
         tuple(engines),
         tuple(described),
@@ -93,8 +78,8 @@ def changes(before: Look, now: Look) -> Changes:
     )
 
 
-def differences(before: State, now: State) -> list[Path]:
-    return [path for path in {*before, *now} if before.get(path) != now.get(path)]
+def differences(before: Mark, now: Mark) -> list[Path]:
+    return [Path(path) for path in {*before, *now} if before.get(path) != now.get(path)]
 
 
 def is_engine_s(path: Path) -> bool:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 from clients.triton.server import TensorSpec
 from container.trouble import Trouble
 from tool.scaffold import masks, pictures, tables, texts
 from tool.scaffold.options import KINDS, PICTURE, SOUND, TABLE, TENSORS
-from tool.scaffold.plan import CHECK, AskAuthor, FamilyPlan, Misfit, quote, several, show
+from tool.scaffold.plan import CHECK, AskAuthor, FamilyPlan, Misfit, quote, several
 from tool.scaffold.source import ModelSource
 
 
@@ -17,7 +18,7 @@ def tensors(source: ModelSource) -> Iterator[FamilyPlan]:
     """Yield how any model is served."""
     why = f"no family is sure to suit {several(source.inputs)} and {several(source.outputs)}"
     fixed = (
-        f"{CHECK}{show(one)} takes {one.shape[0]} at a time, no more and no fewer; if it should "
+        f"{CHECK}{one} takes {one.shape[0]} at a time, no more and no fewer; if it should "
         "take any number, export it with a dynamic first axis"
         for one in source.inputs
         if len(one.shape) == 4 and one.shape[0] > 1
@@ -51,7 +52,7 @@ def sound(source: ModelSource) -> Iterator[FamilyPlan]:
     numbers = ", ".join(f"{quote(one.name)} = 16000" for one in free if one != taken[0])
     lines += [f"{CHECK}other inputs", f"constants = {{ {numbers} }}"] * bool(numbers)
     lines += [f"input = {quote(taken[0].name)}", f"output = {quote(outputs[0].name)}"]
-    yield FamilyPlan(SOUND, f"{show(taken[0])} takes samples of a sound", tuple(lines))
+    yield FamilyPlan(SOUND, f"{taken[0]} takes samples of a sound", tuple(lines))
 
 
 def is_next(output: TensorSpec, given: TensorSpec) -> bool:
@@ -71,8 +72,8 @@ FAMILIES: Mapping[str, Callable[[ModelSource], Iterator[FamilyPlan]]] = {
     "segmentation": masks.segmentation,
     "fill-mask": texts.fill_mask,
     "embedding": texts.embedding,
-    "text-classification": texts.text_classification,
-    "token-classification": texts.token_classification,
+    "text-classification": partial(texts.classes, family="text-classification", axes=1),
+    "token-classification": partial(texts.classes, family="token-classification", axes=2),
     "question-answering": texts.question_answering,
     "zero-shot-classification": texts.zero_shot_classification,
     SOUND: sound,

@@ -119,9 +119,4 @@ def make_up_input(spec: TensorSpec) -> str:
     shape = tuple(max(1, size) for size in spec.shape) or (1,)  # as Triton has it of a scalar
     if spec.datatype == "BYTES":
         return f'    {quote(spec.name)}: np.full({shape}, "", object),'
-    return f'    {quote(spec.name)}: np.zeros({shape}, "{kind_of(spec.datatype)}"),'
-
-
-def kind_of(datatype: str) -> str:
-    """Return NumPy's name for a type of the V2 protocol."""
-    return np.dtype(DTYPES[datatype]).name
+    return f'    {quote(spec.name)}: np.zeros({shape}, "{np.dtype(DTYPES[spec.datatype])}"),'

@@ -18,7 +18,7 @@ from tool.scaffold.pictures import (
     describe_preparation,
     pixels,
 )
-from tool.scaffold.plan import CHECK, SCORES, FamilyPlan, Misfit, several, show
+from tool.scaffold.plan import CHECK, SCORES, FamilyPlan, Misfit, several
 from tool.scaffold.source import ModelSource
 from tool.scaffold.texts import VECTORS, name_output
 
@@ -59,7 +59,7 @@ def segmentation(source: ModelSource) -> Iterator[FamilyPlan]:
     if not found:
         raise Misfit(f"{several(source.outputs)} has no numbers for each pixel")
     for spec, channels, _, numbers in found:
-        why = f"{show(taken.spec)} takes pictures, and {show(spec)} has "
+        why = f"{taken.spec} takes pictures, and {spec} has "
         if channels == 1 and spec.datatype in FLOATS:
             plan = FamilyPlan("segmentation", f"{why}an opacity for each pixel")
             sure = bool(0 <= numbers.min() <= numbers.max() <= 1) and taken.channels == 3
@@ -88,7 +88,7 @@ def picture_to_picture(source: ModelSource) -> Iterator[FamilyPlan]:
     if not found or source.given:
         raise Misfit(f"{several(source.outputs)} is no picture of three channels, or one")
     for spec, channels, scale, numbers in found:
-        why = f"{show(taken.spec)} takes pictures, and {show(spec)} is one of {scale:g} times that"
+        why = f"{taken.spec} takes pictures, and {spec} is one of {scale:g} times that"
         plan = name_output(source, FamilyPlan("picture-to-picture", f"{why} size"), spec)
         plan = plan.and_lines(*taken.layout_line())
         least, greatest = numbers.min(), numbers.max()
@@ -120,7 +120,7 @@ def picture_embedding(source: ModelSource) -> Iterator[FamilyPlan]:
         raise Misfit(f"{several(source.outputs)} has no vector of a picture")
     for unnamed, _, parts, spec in sorted(found, key=lambda one: one[:3]):
         what = "a vector" if parts == 1 else "a vector for each part"
-        why = f"{show(taken.spec)} takes pictures, and {show(spec)} is {what}"
+        why = f"{taken.spec} takes pictures, and {spec} is {what}"
         plan = FamilyPlan("picture-embedding", why)
         if parts == 2:
             plan = plan.and_lines(f'{CHECK}or "mean"', 'pooling = "first"')
@@ -132,10 +132,10 @@ def ocr(source: ModelSource) -> Iterator[FamilyPlan]:
     """Yield how the model would be served as a detector of lines of text: only the author knows."""
     taken = pixels(source)
     if taken.channels != 3:
-        raise Misfit(f"{show(taken.spec)} is no picture of three channels")
+        raise Misfit(f"{taken.spec} is no picture of three channels")
     for spec, channels, scale, numbers in per_pixel(source, taken):
         if channels == scale == 1 and 0 <= numbers.min() <= numbers.max() <= 1:
-            why = f"{show(spec)} is how likely each pixel is inside a text (DB, as in PP-OCR)"
+            why = f"{spec} is how likely each pixel is inside a text (DB, as in PP-OCR)"
             yield name_output(source, FamilyPlan("ocr", why), spec).and_lines(
                 f"{CHECK}the models that read the lines, of the families ctc and classification",
                 '# recogniser = "the name of a model"',

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import shlex
 import shutil
 import sys
@@ -16,8 +15,12 @@ from typing import Any
 from clients.errors import ClientDisabled, InferenceError
 from clients.families.base.dispatch_toml import FILE
 from clients.model_files.model_folders import NAME, NAMED
+from clients.tensors import signature
+from clients.tensors.elements import json_data
+from clients.tensors.signature import DATATYPES
 from clients.testing import answer, clients_in
 from clients.text.tokenizer import Tokenizer, TokenizerNotReadable, load_tokenizer
+from clients.triton.server import Signature
 from container.model_check.findings import Findings
 from container.model_check.model import check_loading
 from container.trouble import Trouble
@@ -155,24 +158,17 @@ def refusal(place: Path, name: str) -> str:
 
 def zeros(source: ModelSource) -> Mapping[str, Any]:
     """Return a body of tensors that hold nothing, of the least size."""
-    nothing = {"BYTES": "", "BOOL": False}
-    more = [1] * source.batched
-    shapes = {
-        # Triton has a dimension for what has none.
-        spec: [*more, *(max(1, size) for size in spec.shape[source.batched :] or [1])]
-        for spec in source.inputs
-    }
-    return {
-        "inputs": [
-            {
-                "name": spec.name,
-                "datatype": spec.datatype,
-                "shape": shape,
-                "data": [nothing.get(spec.datatype, 0)] * math.prod(shape),
-            }
-            for spec, shape in shapes.items()
-        ]
-    }
+    inputs = [
+        {
+            "name": name,
+            "datatype": DATATYPES[array.dtype],
+            # Triton has a dimension for what has none.
+            "shape": [*array.shape, *[1] * (array.ndim == source.batched)],
+            "data": json_data(array),
+        }
+        for name, array in signature.zeros(Signature(0, source.inputs)).items()
+    ]
+    return {"inputs": inputs}
 
 
 def fault(place: Path, name: str, payload: Mapping[str, Any] | None) -> str:

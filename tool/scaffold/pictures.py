@@ -15,7 +15,7 @@ from backends.onnxruntime.session import OnnxFile
 from clients.images.boxes import LAYOUTS, MOST_QUERIES, MOST_SHARE, grid_priors
 from clients.triton.server import TensorSpec
 from container.trouble import Trouble
-from tool.scaffold.plan import CHECK, SCORES, AskAuthor, FamilyPlan, Misfit, several, show
+from tool.scaffold.plan import CHECK, SCORES, AskAuthor, FamilyPlan, Misfit, several
 from tool.scaffold.source import ModelSource, without_onnx
 from tool.scaffold.texts import name_output
 
@@ -85,9 +85,9 @@ def pixels(source: ModelSource) -> Pixels:
         raise Misfit(f"it takes {several(source.inputs)}, not one picture")
     (spec,) = source.inputs
     if spec.datatype not in (*FLOATS, "UINT8") or len(spec.shape) not in (3, 4):
-        raise Misfit(f"{show(spec)} takes no pictures")
+        raise Misfit(f"{spec} takes no pictures")
     if len(spec.shape) == 4 and spec.shape[0] not in (1, -1):
-        raise Misfit(f"{show(spec)} takes {spec.shape[0]} pictures, never one")
+        raise Misfit(f"{spec} takes {spec.shape[0]} pictures, never one")
     sizes = spec.shape[-3:]
     if sizes[0] in (1, 3):
         return Pixels(spec, "NCHW", *sizes)
@@ -95,7 +95,7 @@ def pixels(source: ModelSource) -> Pixels:
         return Pixels(spec, "NHWC", sizes[2], *sizes[:2])
     if sizes[0] == -1 and len(spec.shape) == 4:
         return Pixels(spec, "NCHW", 3, *sizes[1:])
-    raise Misfit(f"{show(spec)} has not three channels, nor one")
+    raise Misfit(f"{spec} has not three channels, nor one")
 
 
 def with_uint8(
@@ -107,10 +107,10 @@ def with_uint8(
     except Misfit as error:
         raise Trouble(f"--uint8 is for models of pictures; {error}") from error
     if taken.spec.datatype == "UINT8":
-        raise Trouble(f"{show(taken.spec)} takes bytes already: leave --uint8 out")
+        raise Trouble(f"{taken.spec} takes bytes already: leave --uint8 out")
     if not {len(mean), len(std)} <= {0, taken.channels} or min(std, default=1) <= 0:
         raise Trouble(
-            f"{show(taken.spec)} has {taken.channels} channels: --mean and --std take as many "
+            f"{taken.spec} has {taken.channels} channels: --mean and --std take as many "
             "numbers, those of --std above 0"
         )
     try:
@@ -141,8 +141,8 @@ def classification(source: ModelSource) -> Iterator[FamilyPlan]:
     for output in found:
         count = answers[output.name].size
         if any(count != other[output.name].size for other in larger):
-            raise Misfit(f"{show(output)} has more numbers for a larger picture, which no class is")
-        why = f"{show(taken.spec)} takes pictures, and {show(output)} has {count} scores"
+            raise Misfit(f"{output} has more numbers for a larger picture, which no class is")
+        why = f"{taken.spec} takes pictures, and {output} has {count} scores"
         plan = name_output(source, FamilyPlan("classification", why, labelled=output.name), output)
         names = source.labels if len(source.labels) == count else ()
         plan = plan.with_labels(names).and_lines(*how)
@@ -184,12 +184,12 @@ def ctc(source: ModelSource) -> Iterator[FamilyPlan]:
     letters = source.given or (tuple(noted.split("\n")) if noted else ())
     for output, steps in find_steps(source, taken):
         classes = steps.shape[-1]
-        why = f"{show(taken.spec)} takes pictures, and {show(output)} has {classes} scores a step"
+        why = f"{taken.spec} takes pictures, and {output} has {classes} scores a step"
         if not letters:
             fix = "name them, --labels FILE, with one in each line"
             raise AskAuthor(f"{why}, so it reads letters: {fix}")
         if classes - len(letters) not in (0, 1, 2):
-            what = f"{show(output)} has {classes} classes, which are no {len(letters)} letters"
+            what = f"{output} has {classes} classes, which are no {len(letters)} letters"
             raise Misfit(what)
         plan = name_output(source, FamilyPlan("ctc", why, labels=letters), output)
         if np.abs(steps.sum(-1) - 1).max() > 1e-2 or steps.min() < 0:
@@ -236,7 +236,7 @@ def detection(source: ModelSource) -> Iterator[FamilyPlan]:
     """Yield how the model would be served as a detector, the likeliest layout first."""
     taken = pixels(source)
     if taken.channels != 3:
-        raise Misfit(f"{show(taken.spec)} is no picture of three channels")
+        raise Misfit(f"{taken.spec} is no picture of three channels")
     batch = len(taken.spec.shape) == 4
     answers = source.run({taken.spec.name: taken.shape(DETECTOR_SIDE)})
     shapes = [answers[one.name].shape[batch:] for one in source.outputs]
@@ -280,7 +280,7 @@ def face_layout(taken: Pixels, shapes: Sequence[Sequence[int]]) -> str:
 
 
 def faces(source: ModelSource, taken: Pixels, name: str) -> FamilyPlan:
-    why = f"{show(taken.spec)} takes pictures, and {several(source.outputs)} are {name}'s"
+    why = f"{taken.spec} takes pictures, and {several(source.outputs)} are {name}'s"
     plan = FamilyPlan("detection", why, (f'output_layout = "{name}"',), proven=True)
     size = taken.size_line("size", DETECTOR_SIDE)
     return plan.and_lines(*taken.layout_line(), *size).with_labels(source.labels or ("face",))
@@ -305,10 +305,10 @@ def layouts(
             continue
         if not layout.classes and not source.labels:
             raise AskAuthor(
-                f"{show(output)} has a box's class as a number, so the file does not show how "
+                f"{output} has a box's class as a number, so the file does not show how "
                 "many classes there are: name them, --labels FILE, with a name in each line"
             )
-        why = f"{show(taken.spec)} takes pictures, and {show(output)} is a table of {len(boxes)} "
+        why = f"{taken.spec} takes pictures, and {output} is a table of {len(boxes)} "
         plan = FamilyPlan("detection", f"{why}boxes: {layout.box}", (f'output_layout = "{name}"',))
         if not source.metadata.get("task"):
             plan = plan.and_lines(f"{CHECK}by the output's sizes a box is {layout.box}")

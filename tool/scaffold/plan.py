@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from clients.tensors.signature import describe_tensors
 from clients.triton.server import TensorSpec
 from container.trouble import Trouble
 
@@ -65,9 +66,5 @@ def quote(name: str) -> str:
     return json.dumps(name, ensure_ascii=False)
 
 
-def show(spec: TensorSpec) -> str:
-    return f"`{spec.name}` {spec.datatype} {list(spec.shape)}"
-
-
 def several(specs: tuple[TensorSpec, ...]) -> str:
-    return ", ".join(map(show, specs)) or "nothing"
+    return describe_tensors(specs) or "nothing"

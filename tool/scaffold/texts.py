@@ -9,7 +9,7 @@ from clients.families.base.text_input import DTYPES, PARTS
 from clients.text.tokenizer import Tokenizer
 from clients.triton.server import TensorSpec
 from container.trouble import Trouble
-from tool.scaffold.plan import CHECK, SCORES, FamilyPlan, Misfit, quote, several, show
+from tool.scaffold.plan import CHECK, SCORES, FamilyPlan, Misfit, quote, several
 from tool.scaffold.source import ModelSource
 
 TRIED = 16  # tokens
@@ -33,11 +33,11 @@ def answers(source: ModelSource) -> list[tuple[TensorSpec, tuple[int, ...]]]:
     for spec in source.inputs:
         if spec.name not in PARTS or spec.datatype not in DTYPES or len(spec.shape) not in (1, 2):
             raise Misfit(
-                f"{show(spec)} is none of {', '.join(PARTS)}, of INT64 or INT32 and a number for "
+                f"{spec} is none of {', '.join(PARTS)}, of INT64 or INT32 and a number for "
                 "each token"
             )
         if len(spec.shape) == 2 and spec.shape[0] not in (1, -1):
-            raise Misfit(f"{show(spec)} takes {spec.shape[0]} texts, never one")
+            raise Misfit(f"{spec} takes {spec.shape[0]} texts, never one")
     if not source.inputs:
         raise Misfit("it has no inputs")
     first = source.inputs[0].shape
@@ -61,7 +61,7 @@ def fill_mask(source: ModelSource) -> Iterator[FamilyPlan]:
     if not found:
         raise Misfit(f"{several(source.outputs)} has no score per token and word")
     for output, sizes in found:
-        why = f"it takes tokens, and {show(output)} has {sizes[1]} scores for each"
+        why = f"it takes tokens, and {output} has {sizes[1]} scores for each"
         plan = FamilyPlan("fill-mask", why, tokens=True, proven=sizes[1] >= WORDS)
         yield name_output(source, plan, output)
 
@@ -75,11 +75,11 @@ def embedding(source: ModelSource) -> Iterator[FamilyPlan]:
     # A pooler's output was made for another task than that of comparing texts.
     usable = [one for one in whole if "pooler" not in one.name] or ([] if each else whole)
     for output in usable:
-        why = f"it takes tokens, and {show(output)} is a vector for a text"
+        why = f"it takes tokens, and {output} is a vector for a text"
         plan = FamilyPlan("embedding", why, ('pooling = "none"',), tokens=True)
         yield name_output(source, replace(plan, proven=is_vector(output)), output)
     for output, sizes in each:
-        why = f"it takes tokens, and {show(output)} is a vector of {sizes[1]} for each"
+        why = f"it takes tokens, and {output} is a vector of {sizes[1]} for each"
         lines = (
             f'{CHECK}"mean" is usual; some models were trained with "first"',
             'pooling = "mean"',
@@ -105,7 +105,7 @@ def classes(source: ModelSource, family: str, axes: int) -> Iterator[FamilyPlan]
         raise Misfit(f"{several(source.outputs)} has no score per {per}")
     for output, (*_, count) in found:
         of = "each" if axes == 2 else "a text"
-        why = f"it takes tokens, and {show(output)} has {count} scores for {of}"
+        why = f"it takes tokens, and {output} has {count} scores for {of}"
         plan = name_output(source, FamilyPlan(family, why, tokens=True), output)
         names = source.labels if len(source.labels) == count else ()
         # The scores of tokens may be for characters, or for the next word.
@@ -115,16 +115,6 @@ def classes(source: ModelSource, family: str, axes: int) -> Iterator[FamilyPlan]
         else:
             plan = plan.with_labels(names, count if axes == 2 else 0)
         yield replace(plan, proven=sure or bool(names))
-
-
-def text_classification(source: ModelSource) -> Iterator[FamilyPlan]:
-    """Yield how the model would classify texts."""
-    return classes(source, "text-classification", 1)
-
-
-def token_classification(source: ModelSource) -> Iterator[FamilyPlan]:
-    """Yield how the model would classify tokens."""
-    return classes(source, "token-classification", 2)
 
 
 def zero_shot_classification(source: ModelSource) -> Iterator[FamilyPlan]:

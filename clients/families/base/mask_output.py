@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from clients.base import Environment, Payload
+from clients.base import Payload
 from clients.families.base.dispatch_toml import SIZE, key
 from clients.families.base.picture_input import (
     CHANNELS_AT,
@@ -39,12 +39,7 @@ class MaskFamily(ResizingFamily[M]):
     """Serves a model that answers something for each place of the picture."""
 
     drawn_as = ("image/png", "image/jpeg")
-
-    def __init__(self, environment: Environment) -> None:
-        super().__init__(environment)
-        if self.keys.fit not in (None, "stretch"):
-            what = f'is "{self.keys.fit}", but the answer is of the whole rectangle'
-            raise self.mistake("fit", what, 'write "stretch", or leave it out')
+    fills = True
 
     def fit(self, signature: Signature) -> PicturePlan:
         taken, output = self.read_input(signature), self.tensor(signature.outputs, "output")

@@ -55,6 +55,7 @@ class PictureKeys(Keys):
     channels: str | None = key(one_of("RGB", "BGR"), "their order; else RGB", None)
     layout: str = key(one_of(*CHANNELS_AT), "the axes of the model's input", "NCHW")
     input: str = key(TENSOR, "the input, where there are several", "")
+    output: str = key(TENSOR, "the output, where there are several", "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +65,6 @@ class ResizedKeys(PictureKeys):
     interpolation: str = key(
         one_of(*FILTERS), "the filter, as in Pillow, with antialiasing", "bicubic"
     )
-    output: str = key(TENSOR, "the output, where there are several", "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,12 +186,16 @@ class PictureFamily(Family[Q, P]):
     example = {"img": EXAMPLE}
     media = {"picture": "img"}
     taken: tuple[int, ...] = (3,)  # the counts of channels that the family can send
+    fills = False  # whether pictures fill the model's rectangle, whose answer is of all of it
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
         own = self.keys
         unset = {name: one for name, one in self.usual.items() if getattr(own, name) is None}
         self.prepared = keys = replace(own, **unset)
+        if self.fills and keys.fit not in (None, "stretch"):
+            what = f'is "{keys.fit}", but the answer is of the whole rectangle'
+            raise self.mistake("fit", what, 'write "stretch", or leave it out')
         if keys.padding and keys.fit in (None, "stretch"):
             what = "is set, but pictures fill the model's rectangle, with nothing beside them"
             raise self.mistake("padding", what, 'write `fit = "centre"`, or leave it out')

@@ -160,11 +160,8 @@ class RowClient(Client):
     _without = "JSON, or CSV as text/csv"
 
     def __init__(self, environment: Environment, model: str = "") -> None:
-        self._model = model or self.modelname
+        self.model = model
         super().__init__(environment)
-
-    def triton_model(self) -> str:
-        return self._model
 
     @property
     def max_batch_size(self) -> int:
