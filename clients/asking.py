@@ -88,12 +88,8 @@ def ask(
         finally:
             inner.timings.lap()
             request.timings.asked(inner.timings)
-    except BadRequest as error:
-        raise blame(error, asked, by, payloads, request.payloads) from error
     except InferenceError as error:
-        raise with_message(
-            error, f"{asked!r:.100}, which {by!r:.100} asks: {error.message}"
-        ) from error
+        raise blame(error, asked, by, payloads, request.payloads) from error
 
 
 def payloads_of(payload: Payload | Sequence[Payload]) -> list[Payload]:
@@ -155,20 +151,22 @@ def run_batch(
 
 
 def blame(
-    error: BadRequest, asked: str, by: str, payloads: Sequence[Payload], given: Sequence[Any]
+    error: InferenceError, asked: str, by: str, payloads: Sequence[Payload], given: Sequence[Any]
 ) -> InferenceError:
-    """Return the error for a refused payload: the caller's if that sent it, else the class's."""
+    """Return an asked client's error for the caller.
+
+    A refused payload is the caller's mistake if that sent it, else the class's.
+    """
     position = error.position if len(payloads) > 1 else None
     where = None
     if isinstance(position, int):
         payloads = payloads[position : position + 1]
-    if not isinstance(error, BadParameter):
+    if isinstance(error, BadRequest) and not isinstance(error, BadParameter):
         senders = [find_sender(one, given) for one in payloads]
         where = senders[0] if senders and None not in senders else None
-    if where is not None:
-        return with_message(
-            error, f"{asked!r:.100}, which {by!r:.100} asks: {error.message}", where
-        )
+    if where is not None or not isinstance(error, BadRequest):
+        message = f"{asked!r:.100}, which {by!r:.100} asks: {error.message}"
+        return with_message(error, message, where)
     what = "parameters" if isinstance(error, BadParameter) else "payload"
     place = "" if position is None else f"payload[{position}]: "
     return AskFailed(
@@ -191,9 +189,7 @@ def find_sender(payload: Payload, given: Sequence[Any]) -> int | None:
     return None
 
 
-def with_message(
-    error: InferenceError, message: str, position: int | None = None
-) -> InferenceError:
+def with_message(error: InferenceError, message: str, position: int | None) -> InferenceError:
     """Return a copy of an error with another message, of another payload or none."""
     copied = place_error(error, position)
     try:

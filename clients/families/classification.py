@@ -11,12 +11,7 @@ import numpy.typing as npt
 from clients.base import FORMAT, Parameter, Payload
 from clients.families.base.dispatch_toml import FLAG, key, labels_key
 from clients.families.base.family import ScoredClass
-from clients.families.base.picture_input import (
-    CutKeys,
-    PicturePlan,
-    ResizingFamily,
-    cut_plan,
-)
+from clients.families.base.picture_input import CutKeys, PicturePlan, ResizingFamily, cut_plan
 from clients.tensors.scores import best, class_text, likeliest
 from clients.triton.server import Signature
 

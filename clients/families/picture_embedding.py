@@ -11,12 +11,7 @@ import numpy.typing as npt
 
 from clients.base import Payload
 from clients.families.base.dispatch_toml import FLAG, key, one_of
-from clients.families.base.picture_input import (
-    CutKeys,
-    PicturePlan,
-    ResizingFamily,
-    cut_plan,
-)
+from clients.families.base.picture_input import CutKeys, PicturePlan, ResizingFamily, cut_plan
 from clients.families.base.vectors import as_vectors
 from clients.triton.server import Signature
 

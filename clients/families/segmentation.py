@@ -16,14 +16,7 @@ from clients.errors import ModelFailed
 from clients.families.base.dispatch_toml import key, labels_key, one_of
 from clients.families.base.mask_output import MaskFamily, MaskKeys
 from clients.families.base.picture_input import Sizes
-from clients.images.drawing import (
-    as_base64,
-    as_file,
-    as_mask,
-    from_base64,
-    lay_over,
-    save_picture,
-)
+from clients.images.drawing import as_base64, as_file, as_mask, from_base64, lay_over, save_picture
 from clients.images.pictures import room
 
 MOST_CLASSES = 256  # that the pixels of a PNG with a palette can tell apart

@@ -166,7 +166,8 @@ def models_in(
 ) -> Iterator[tuple[str, Path]]:
     """Yield name and folder of each model in a folder, or of the folder itself."""
     if is_model(folder):
-        yield read_name(folder) or UNNAMED, folder
+        name = read_folder(folder).text("name")
+        yield name if NAME.fullmatch(name) else UNNAMED, folder
         return
     if any((folder / name).is_file() for name in PLAIN_MODELS):
         yield UNNAMED, folder
@@ -204,9 +205,3 @@ def is_its_own_version(folder: Path) -> bool:
     named = config.text("default_model_filename")
     names = [named] if named else MODEL_FILES.values()
     return any(exists(folder / name) for name in names)
-
-
-def read_name(folder: Path) -> str:
-    """Return the name in a model's configuration, if it is allowed; else nothing."""
-    name = read_folder(folder).text("name")
-    return name if NAME.fullmatch(name) else ""

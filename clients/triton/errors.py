@@ -161,7 +161,6 @@ def load_error(error: InferenceError, reasons: Collection[str]) -> InferenceErro
 
 
 def not_ready(model: str, states: Collection[ModelState]) -> ModelUnavailable:
-    """Return the error for a model of which no version is ready."""
     reasons = sorted({state.why for state in states if state.why})
     why, _, fix = "".join(f": {reason}" for reason in reasons).partition(FIX)
     if reasons == [UNLOADED]:

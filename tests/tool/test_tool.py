@@ -118,7 +118,7 @@ def test_what_new_client_says_to_run_can_be_pasted_into_a_shell(
 ) -> None:
     done = called("new-client", "double", "--into", "Ann's models", folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    said = {line[2:13].strip(): line[13:] for line in done.stdout.splitlines()[-4:]}
+    said = {line[2:13].strip(): line[13:] for line in done.stdout.splitlines()[-5:]}
     test = "Ann's models/code/tests/test_double.py"
     assert shlex.split(said["test it"]) == [sys.executable, test]
     # The environment's own command: it is not on PATH here, as in a checkout.

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import sys
 import threading
 from collections.abc import Iterable
-from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,13 +21,7 @@ from container.model_check.findings import Findings
 from container.model_check.model import BUILT_IN
 from dispatcher.rollout.in_force import VersionsInForce, plans_of_files
 from dispatcher.status.checks import LOGGED, failures
-from tool.engines.offline import (
-    Offline,
-    compose_links,
-    load_offline,
-    settings_here,
-    silence,
-)
+from tool.engines.offline import Offline, compose_links, load_offline, settings_here, silence
 
 
 def check_clients(findings: Findings, folders: Iterable[Path]) -> None:
@@ -46,14 +38,14 @@ def check_clients(findings: Findings, folders: Iterable[Path]) -> None:
         registry = load_offline(repository, folders, server)
         for where, loaded in registry.loaded.items():
             path = Path(where)
+            folder = path.parent.resolve()
             if path.name == FILE:
-                folder = path.parent.resolve()
-                if folder.is_relative_to(findings.root) or not folder.is_relative_to(BUILT_IN):
-                    asked = ask(loaded, server, settings.client_timeout)
-                    dispatch_toml(findings, path, loaded, asked, repository)
-            elif where not in others:  # those are the project's own, or installed
+                is_own = folder.is_relative_to(findings.root) or not folder.is_relative_to(BUILT_IN)
+            else:  # others are the project's own, or installed
+                is_own = where not in others
+            if is_own:
                 asked = ask(loaded, server, settings.client_timeout)
-                client_file(findings, path, loaded, asked, repository)
+                note_faults(findings, path, loaded, asked, repository)
         check_rollouts(findings, registry, repository)
 
 
@@ -101,7 +93,7 @@ def reason_of(name: str, client: Client, timeout: float) -> str:
     thread = threading.Thread(
         target=lambda: found.append(failures({name: client}, timeout).get(name, "")), daemon=True
     )
-    with silence(), redirect_stdout(sys.stderr):  # `--json` has the standard output
+    with silence():
         thread.start()
         thread.join(timeout)  # it may never return
     late = f"its client has not returned from its own example in {timeout:.0f} s"
@@ -141,37 +133,27 @@ def has_client(path: Path) -> bool:
     return "clients.base" in text
 
 
-def dispatch_toml(
+def note_faults(
     findings: Findings, path: Path, loaded: Loaded, asked: Asked, repository: Path
 ) -> None:
-    """Note what is wrong with the `dispatch.toml` of a model."""
-    file = path.resolve()  # not the link in the repository
-    for reason in (*loaded.broken.values(), *asked.failing):
+    """Note what is wrong with the clients of a file of classes, or with a `dispatch.toml`."""
+    is_toml = path.name == FILE  # whose errors say how to mend them
+    file = path.resolve() if is_toml else path  # not the link in the repository
+    disabled = "" if is_toml else "fix it: until then its classes are disabled"
+    failing = "" if is_toml else "mend the class, or write an example that works"
+    fixes = dict.fromkeys(loaded.broken.values(), disabled) | dict.fromkeys(asked.failing, failing)
+    for reason, fix in fixes.items():
         said = reason.removeprefix(f"{path}: ").removeprefix(f"{file}: ")  # by either name
-        findings.error(file, short(said, repository, findings.root), "")
-
-
-def short(reason: str, *folders: Path) -> str:
-    """Return a reason with paths relative to the checked folders."""
-    for folder in (*folders, BUILT_IN):
-        reason = reason.replace(f"{folder}/", "")
-    return reason
-
-
-def client_file(
-    findings: Findings, file: Path, loaded: Loaded, asked: Asked, repository: Path
-) -> None:
-    """Note what is wrong with the clients of one file."""
-    for reason in dict.fromkeys(loaded.broken.values()):
-        said = short(reason.replace(str(file), file.name), repository, findings.root)
-        findings.error(file, said, "fix it: until then its classes are disabled")
-    for reason in asked.failing:
-        said = short(reason, repository, findings.root)
-        findings.error(file, said, "mend the class, or write an example that works")
-    for name, model in asked.missing.items():
+        said = said if is_toml else said.replace(str(file), file.name)
+        for folder in (repository, findings.root, BUILT_IN):
+            said = said.replace(f"{folder}/", "")
+        findings.error(file, said, fix)
+    if is_toml:
+        return
+    for client, model in asked.missing.items():
         findings.warning(
             file,
-            f"asks the model {model!r} for {name!r}, which is not there: callers get 404",
+            f"asks the model {model!r} for {client!r}, which is not there: callers get 404",
             f"add the folder {model}/, or set `model` in the class",
         )
     if not (loaded.clients or loaded.broken or loaded.absent):

@@ -18,11 +18,7 @@ from backends.openvino.properties import STREAMS, THREADS
 from backends.schedule import schedule_runs
 from clients.errors import ClientDisabled
 from clients.families.base.dispatch_toml import FILE, Keys, read_table
-from clients.model_files.config_text import (
-    Field,
-    Message,
-    parse_integer,
-)
+from clients.model_files.config_text import Field, Message, parse_integer
 from clients.model_files.files import exists, text_of
 from clients.model_files.model_folders import CONFIG, NAME, NAMED
 from clients.model_files.response_cache import CACHE, FIX, WHY, mixes_shapes
@@ -163,20 +159,14 @@ def check_parameters(config: ConfigFindings, message: Message) -> None:
         return
     for refusal in find_refusals(config_dictionary(config.text)):
         (key,) = re.findall(r"parameter '([^']+)'", refusal.what)[:1] or [""]
-        config.error("", entries(message, key), refusal.what.removesuffix("."), refusal.fix)
+        fields = [field for field, own in keyed(message) if own == key]
+        config.error("", fields, refusal.what.removesuffix("."), refusal.fix)
     names = {name.lower(): name for name in READ}
     for field, key in keyed(message):
         near = difflib.get_close_matches(key.lower(), names, 1, cutoff=ALIKE)
         if near and key not in READ:
             what, fix = "is read by no backend", f"did you mean '{names[near[0]]}'?"
             config.warning("", [field], f"parameter '{key}' {what}", fix)
-
-
-def entries(message: Message, key: str) -> list[Field]:
-    fields = message.all("parameters")
-    return [
-        one for one in fields if isinstance(one.value, Message) and one.value.text("key") == key
-    ]
 
 
 def keyed(message: Message) -> Iterator[tuple[Field, str]]:

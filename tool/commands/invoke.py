@@ -222,7 +222,6 @@ def print_error(status: int, answer: bytes) -> int:
 
 
 def describe_error(status: int | str, answer: bytes) -> list[str]:
-    """Return the lines of an endpoint's error."""
     try:
         error = json.loads(answer)["error"]
         lines = [f"{status} {error['code']}: {error['message']}"]

@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import keyword
 import re
-import shlex
 import sys
 from pathlib import Path
 
 from container.trouble import Trouble
 from tool.placing import beside, put
-from tool.scaffold.options import add_into, class_name, file_name, refuse_to_overwrite, this_command
+from tool.scaffold.options import add_into, class_name, file_name, next_steps, refuse_to_overwrite
 
 TEMPLATE = Path(__file__).parent / "template"
 # What the files import or define themselves.
@@ -35,25 +34,10 @@ def run(options: argparse.Namespace) -> int:
         *_, client, test = made
         put(place, root, (Path(options.name), client, test))
     sys.stdout.writelines(f"wrote {root / path}\n" for path in made)
-    sys.stdout.write(
-        NEXT.format(
-            python=shlex.quote(sys.executable),
-            dispatcher=this_command(),
-            root=shlex.quote(str(root)),
-            test=shlex.quote(str(root / test)),
-            name=options.name,
-        )
-    )
+    sys.stdout.write("\nIt doubles numbers, and can be served as it is. Change it step by step:")
+    ask = f"invoke {options.name} --json '{{\"numbers\": [1, 2.5]}}'"
+    sys.stdout.write(next_steps(root, test, ask))
     return 0
-
-
-NEXT = """
-It doubles numbers, and can be served as it is. Change it step by step:
-  test it    {python} {test}
-  check it   {dispatcher} check {root}
-  serve it   {dispatcher} serve {root}
-  ask it     {dispatcher} invoke {name} --json '{{"numbers": [1, 2.5]}}'
-"""
 
 
 def contents(name: str) -> dict[Path, bytes]:

@@ -154,18 +154,17 @@ class Offline(OnnxModels):
 def load_offline(
     repository: Path, folders: Iterable[Path], server: Offline | None = None
 ) -> Registry:
-    """Make the clients without logging: the registry has the reasons too.
-
-    What their files print is no answer of the command: it goes to standard error.
-    """
-    with silence(), redirect_stdout(sys.stderr):
+    """Make the clients without logging: the registry has the reasons too."""
+    with silence():
         return load_clients(Environment(server or Offline(repository), repository), folders)
 
 
 @contextmanager
 def silence() -> Iterator[None]:
+    """Log nothing meanwhile; what classes print is no answer of the command: to standard error."""
     logging.disable(logging.CRITICAL)
     try:
-        yield
+        with redirect_stdout(sys.stderr):
+            yield
     finally:
         logging.disable(logging.NOTSET)

@@ -24,12 +24,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from backends.engines.runs import (
-    RecordedModels,
-    RecordingSession,
-    onnxruntime_run,
-    open_session,
-)
+from backends.engines.runs import RecordedModels, RecordingSession, onnxruntime_run, open_session
 from clients.base import Environment
 from clients.families.base.dispatch_toml import FILE
 from clients.tensors.client import examples_of

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import shutil
 import sys
 from collections.abc import Mapping
@@ -24,7 +23,6 @@ from clients.triton.server import Signature
 from container.model_check.findings import Findings
 from container.model_check.model import check_loading
 from container.trouble import Trouble
-from dispatcher.settings import PROJECT
 from tool.engines.offline import Offline
 from tool.placing import beside, put
 from tool.progress import announce
@@ -41,8 +39,8 @@ from tool.scaffold.options import (
     TEXT,
     add_source,
     file_name,
+    next_steps,
     refuse_to_overwrite,
-    this_command,
 )
 from tool.scaffold.pictures import with_uint8
 from tool.scaffold.plan import CHECK, FamilyPlan
@@ -187,26 +185,18 @@ def fault(place: Path, name: str, payload: Mapping[str, Any] | None) -> str:
 def say(options: argparse.Namespace, plan: FamilyPlan, notes: list[str]) -> None:
     """Print what was written, what the author should look at, and how to go on."""
     root, folder = options.into, options.into / options.name
-    test = root / "code" / "tests" / f"test_{file_name(options.name)}.py"
+    test = Path("code", "tests", f"test_{file_name(options.name)}.py")
     sys.stdout.write(f"family: {plan.family}, because {plan.why}\n")
     files = [one for one in sorted(folder.rglob("*")) if one.is_file()]
-    sys.stdout.writelines(f"wrote {path}\n" for path in (*files, test))
+    sys.stdout.writelines(f"wrote {path}\n" for path in (*files, root / test))
     sys.stdout.writelines(f"{line}\n" for line in notes)
-    for path in (folder / FILE, test):
+    for path in (folder / FILE, root / test):
         for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
             _, mark, what = line.partition(CHECK)
             if mark:
                 sys.stdout.write(f"check {path}:{number}: {what}\n")
-    sys.stdout.write(
-        NEXT.format(
-            python=shlex.quote(sys.executable),
-            dispatcher=this_command(),
-            root=shlex.quote(str(root)),
-            test=shlex.quote(str(test)),
-            ask=ASK[KINDS[plan.family]].format(name=options.name),
-            serve="./serve" if Path.cwd() == PROJECT else shlex.quote(str(PROJECT / "serve")),
-        )
-    )
+    ask = ASK[KINDS[plan.family]].format(name=options.name)
+    sys.stdout.write(next_steps(root, test, ask))
 
 
 ASK = {
@@ -216,10 +206,3 @@ ASK = {
     TABLE: "invoke {name} --example",
     TENSORS: "invoke {name} --json '{{\"inputs\": […]}}'",
 }
-NEXT = """
-  test it    {python} {test}
-  check it   {dispatcher} check {root}
-  try it     {dispatcher} dev {root}
-  serve it   MODEL_DIR={root} {serve}
-  ask it     {dispatcher} {ask}
-"""

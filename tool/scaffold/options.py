@@ -25,6 +25,14 @@ KINDS: Mapping[str, str] = {
 }
 """What callers send to a model of each family; models of pictures are tried in this order."""
 
+NEXT = """
+  test it    {python} {test}
+  check it   {dispatcher} check {root}
+  try it     {dispatcher} dev {root}
+  serve it   {dispatcher} serve {root}
+  ask it     {dispatcher} {ask}
+"""
+
 
 def add_source(parser: argparse.ArgumentParser) -> None:
     """Add the options for a model's file, and for what it may leave open."""
@@ -98,12 +106,17 @@ def refuse_to_overwrite(root: Path, *paths: Path) -> None:
         )
 
 
-def this_command() -> str:
-    """Return what calls this program from here: its name where PATH has it, else its path."""
+def next_steps(root: Path, test: Path, ask: str) -> str:
+    """Return how to go on with what was written below `root`, in lines for a shell."""
     beside = Path(sys.executable).with_name("dispatcher")
-    if shutil.which("dispatcher") or not beside.exists():
-        return "dispatcher"
-    return shlex.quote(str(beside))
+    is_found = shutil.which("dispatcher") or not beside.exists()
+    return NEXT.format(
+        python=shlex.quote(sys.executable),
+        dispatcher="dispatcher" if is_found else shlex.quote(str(beside)),
+        root=shlex.quote(str(root)),
+        test=shlex.quote(str(root / test)),
+        ask=ask,
+    )
 
 
 def class_name(name: str) -> str:

@@ -180,7 +180,7 @@ def describe_preparation(source: ModelSource, taken: Pixels, size: str = "crop")
 def ctc(source: ModelSource) -> Iterator[FamilyPlan]:
     """Yield how the model would be served as a recogniser of letters, step by step."""
     taken = pixels(source)
-    noted = source.metadata.get(LETTERS, "").rstrip("\n")
+    noted = source.opened.metadata.get(LETTERS, "").rstrip("\n")
     letters = source.given or (tuple(noted.split("\n")) if noted else ())
     for output, steps in find_steps(source, taken):
         classes = steps.shape[-1]
@@ -310,7 +310,7 @@ def layouts(
             )
         why = f"{taken.spec} takes pictures, and {output} is a table of {len(boxes)} "
         plan = FamilyPlan("detection", f"{why}boxes: {layout.box}", (f'output_layout = "{name}"',))
-        if not source.metadata.get("task"):
+        if not source.opened.metadata.get("task"):
             plan = plan.and_lines(f"{CHECK}by the output's sizes a box is {layout.box}")
         plan = name_output(source, plan, output).and_lines(*lines)
         if shares and not layout.shares:
@@ -331,7 +331,7 @@ def layouts(
 
 def behind_boxes(source: ModelSource, masks: int) -> tuple[int, list[str]]:
     """Return how many numbers are behind a box's classes, and the lines for them."""
-    task, points = source.metadata.get("task"), source.noted("kpt_shape")
+    task, points = source.opened.metadata.get("task"), source.noted("kpt_shape")
     if task == "pose" and isinstance(points, list):
         return math.prod(points), [f"keypoints = {points}"]
     return (1, ["rotated = true"]) if task == "obb" else (masks, [])

@@ -64,16 +64,13 @@ class ModelSource:
         """Whether every tensor has a first axis of any size, which may be a batch."""
         return all(spec.shape[:1] == (-1,) for spec in (*self.inputs, *self.outputs))
 
-    @property
-    def metadata(self) -> Mapping[str, str]:
-        """What the exporter has noted in the file, as Ultralytics does."""
-        found: Mapping[str, str] = getattr(self.opened, "metadata", {})
-        return found
-
     def noted(self, name: str) -> Any:
-        """Return a value of the metadata, which is a literal of Python; `None` where it is not."""
+        """Return what the exporter has noted as a literal of Python, as Ultralytics does.
+
+        `None` where there is none.
+        """
         try:
-            return ast.literal_eval(self.metadata.get(name, ""))
+            return ast.literal_eval(self.opened.metadata.get(name, ""))
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             return None
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def take_bytes(

@@ -12,20 +12,17 @@ of Keras is not mapped.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
+from numpy.typing import NDArray
 
 from weights.converters import tfjs
 from weights.converters.graph import GraphBuilder
 from weights.converters.pixels import take_bytes
 from weights.errors import WeightsError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import onnx
-    from numpy.typing import NDArray
 
 # Keras' "caffe" preprocessing, which ResNet50 was trained with: 0-255, BGR, this mean taken off
 # (keras-applications, imagenet_utils.py). Given here in RGB order.

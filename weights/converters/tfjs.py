@@ -10,16 +10,13 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from weights.errors import WeightsError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 DTYPES = {"float32": np.dtype("<f4"), "int32": np.dtype("<i4")}
 

@@ -15,23 +15,20 @@ has not is not mapped.
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
+from numpy.typing import NDArray
 
 from weights.converters import tfjs
 from weights.converters.graph import GraphBuilder
 from weights.converters.pixels import take_bytes
 from weights.errors import WeightsError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    import onnx
-    from numpy.typing import NDArray
 
 # What a tensor stored as NCHW has to be transposed by to be the NHWC that the graph means.
 NHWC = (0, 2, 3, 1)

@@ -109,19 +109,16 @@ class PictureInput:
             raise family.mistake(
                 name, f"is missing, and `{self.name}` takes any size", "write one, such as 224"
             )
-        for came, own in zip(wanted, (self.height, self.width), strict=True):
-            if own not in (came, -1):
-                takes = [
-                    own if own != -1 else any_will_do
-                    for own, any_will_do in zip((self.height, self.width), wanted, strict=True)
-                ]
-                out = "" if -1 in (self.height, self.width) else ", or leave it out"
-                raise family.mistake(
-                    name,
-                    f"is {wanted[0]}×{wanted[1]}, but `{self.name}` takes "
-                    f"{self.height}×{self.width} (height×width)",
-                    f"write {takes}{out}",
-                )
+        own = self.height, self.width
+        takes = [came if its == -1 else its for came, its in zip(wanted, own, strict=True)]
+        if takes != [*wanted]:
+            out = "" if -1 in own else ", or leave it out"
+            raise family.mistake(
+                name,
+                f"is {wanted[0]}×{wanted[1]}, but `{self.name}` takes "
+                f"{self.height}×{self.width} (height×width)",
+                f"write {takes}{out}",
+            )
         return wanted
 
     def rest_of(self, output: TensorSpec) -> tuple[int, ...]:
