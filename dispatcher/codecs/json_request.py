@@ -140,7 +140,7 @@ def parse_object(
         document = parse_json(body, deadline)
     except (ValueError, RecursionError) as error:
         came = f"{len(body)} bytes that begin with {body[:16]!r}" if body else "empty"
-        hint = SEVERAL_HINT if is_concatenated(error) else hint
+        hint = SEVERAL_HINT if "Extra data" in str(error) else hint  # one behind the other
         raise BadBody(f"the body is not JSON ({error}); it is {came}", hint=hint) from error
     if rows and are_rows(document):
         return {"payload": document}
@@ -153,14 +153,6 @@ def parse_object(
 def are_rows(value: object) -> bool:
     """Check whether a value is a list of rows, each a list of cells."""
     return isinstance(value, list) and bool(value) and all(isinstance(one, list) for one in value)
-
-
-def is_concatenated(error: Exception) -> bool:
-    """Check whether the error is that one object or list follows another."""
-    if not isinstance(error, json.JSONDecodeError):
-        return False
-    before, after = error.doc[: error.pos], error.doc[error.pos : error.pos + 1]
-    return after in {"{", "["} and before.rstrip().endswith(("}", "]"))
 
 
 def read_request_list(document: dict[str, Any], metadata: Metadata) -> RequestList:
