@@ -11,7 +11,6 @@ import http.client
 import logging
 import select
 import socket
-import sys
 import threading
 import time
 import uuid
@@ -21,6 +20,8 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from werkzeug.test import create_environ
 
 from dispatcher.auth.api_keys import INFERENCE, Key
 from dispatcher.auth.authorization import OF_JOB
@@ -188,20 +189,11 @@ def environ_of(job: StoredJob, connection: socket.socket) -> dict[str, Any]:
     """Return the WSGI environment of a job's request, as of one that comes from NGINX."""
     request = job.request
     return {
-        "wsgi.version": (1, 0),
-        "wsgi.errors": sys.stderr,
-        "wsgi.multithread": True,
-        "wsgi.multiprocess": True,
-        "wsgi.run_once": False,
-        "wsgi.url_scheme": "http",
+        **create_environ(),
         "gunicorn.socket": connection,
         "REQUEST_METHOD": "POST",
-        "SCRIPT_NAME": "",
         "PATH_INFO": request.path,
         "QUERY_STRING": request.query,
-        "SERVER_NAME": "localhost",
-        "SERVER_PORT": "80",
-        "SERVER_PROTOCOL": "HTTP/1.1",
         "CONTENT_LENGTH": str((job.folder / BODY).stat().st_size),
         "HTTP_X_AMZN_SAGEMAKER_INFERENCE_ID": request.identity,
         "HTTP_X_REQUEST_START": str(time.time()),

@@ -98,11 +98,7 @@ def management_routes(  # noqa: C901  small functions that share them
     @routes.delete("/models/<model>")
     def unload_model(model: str) -> Response:
         """Unload a model and free its memory."""
-        name = control.resolve_name(model)
-        g.record.modelname = name
-        control.unload(name)
-        g.record.known = True
-        return json_response({"modelName": name})
+        return json_response({"modelName": change_model(control, model, control.unload)})
 
     @routes.post("/reload")
     def reload() -> Response:
@@ -125,11 +121,7 @@ def management_routes(  # noqa: C901  small functions that share them
     @routes.post("/load_model/<model>")
     def load_own_model(model: str) -> Response:
         """Load or reload a model of the repository."""
-        name = control.resolve_name(model)
-        g.record.modelname = name
-        control.load_own(name)
-        g.record.known = True
-        return json_response(loaded(name))
+        return json_response(loaded(change_model(control, model, control.load_own)))
 
     def loaded(model: str) -> dict[str, Any]:
         entry = listing.entry(model, settings.load_timeout)
@@ -140,6 +132,14 @@ def management_routes(  # noqa: C901  small functions that share them
         return entry
 
     return routes
+
+
+def change_model(control: ModelControl, model: str, how: Callable[[str], None]) -> str:
+    """Load or unload a model; return its name."""
+    g.record.modelname = name = control.resolve_name(model)
+    how(name)
+    g.record.known = True
+    return name
 
 
 def add_rollout_routes(routes: Blueprint, rollouts: Rollouts, follow: Callable[[], None]) -> None:

@@ -9,8 +9,8 @@ Triton's log settings cannot be reached.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from flask import Blueprint, Response, g, request
@@ -25,7 +25,7 @@ from dispatcher.errors import BadBody
 from dispatcher.execution.admission import Admission
 from dispatcher.models.control import ModelControl
 from dispatcher.routes.inference import InferenceHandler
-from dispatcher.routes.models import limit_concurrency, ready_or_not
+from dispatcher.routes.models import change_model, limit_concurrency, ready_or_not
 from dispatcher.settings import Settings
 from dispatcher.status.status import Readiness
 from dispatcher.v2.connection import path_of
@@ -87,7 +87,7 @@ def inference_of_v2(
     return routes
 
 
-def models_of_v2(  # noqa: C901  small functions that share them
+def models_of_v2(
     settings: Settings, proxy: TritonProxy, control: ModelControl, admission: Admission
 ) -> Blueprint:
     """Return the routes that describe, load and unload models by Triton's protocol."""
@@ -106,24 +106,6 @@ def models_of_v2(  # noqa: C901  small functions that share them
         """Return the statistics of all models."""
         return Response(proxy.http.read("/v2/models/stats"), mimetype=JSON)
 
-    @routes.get("/v2/models/<model>")
-    @routes.get("/v2/models/<model>/versions/<version>")
-    def metadata(model: str, version: str = "") -> Response:
-        """Return the names, types and shapes of a model's tensors."""
-        return described(model, version, "")
-
-    @routes.get("/v2/models/<model>/config")
-    @routes.get("/v2/models/<model>/versions/<version>/config")
-    def config(model: str, version: str = "") -> Response:
-        """Return a model's configuration, as Triton has completed it."""
-        return described(model, version, "/config")
-
-    @routes.get("/v2/models/<model>/stats")
-    @routes.get("/v2/models/<model>/versions/<version>/stats")
-    def statistics(model: str, version: str = "") -> Response:
-        """Return the statistics of a model."""
-        return described(model, version, "/stats")
-
     @routes.get("/v2/models/<model>/ready")
     @routes.get("/v2/models/<model>/versions/<version>/ready")
     def model_ready(model: str, version: str = "") -> Response:
@@ -133,7 +115,7 @@ def models_of_v2(  # noqa: C901  small functions that share them
         # `infer` asks for these first, by gRPC, which may come up later than HTTP.
         proxy.signature(proxy.model(model), g.record.since + settings.client_timeout)
         try:
-            return described(model, version, "/ready")
+            return described(model, version, what="/ready")
         except TensorsRefused as error:  # Triton says 400 and no more
             raise ModelUnavailable(
                 f"the model {brief(model)} is not ready", hint="GET /models says why"
@@ -151,22 +133,18 @@ def models_of_v2(  # noqa: C901  small functions that share them
     @routes.post("/v2/repository/models/<model>/load")
     def load(model: str) -> Response:
         """Load or reload a model of the repository, as POST /load_model."""
-        change(model, control.load_own)
+        refuse_parameters()
+        change_model(control, model, control.load_own)
         return Response(status=200)
 
     @routes.post("/v2/repository/models/<model>/unload")
     def unload(model: str) -> Response:
         """Unload a model, as DELETE /models."""
-        change(model, control.unload)
+        refuse_parameters()
+        change_model(control, model, control.unload)
         return Response(status=200)
 
-    def change(model: str, action: Callable[[str], None]) -> None:
-        refuse_parameters()
-        g.record.modelname = name = control.resolve_name(model)
-        action(name)
-        g.record.known = True
-
-    def described(model: str, version: str, what: str) -> Response:
+    def described(model: str, version: str = "", *, what: str) -> Response:
         g.record.modelname = model
         g.record.version = parse_version(version or None)
         until = None if what == "/ready" else g.record.since + settings.client_timeout
@@ -175,6 +153,10 @@ def models_of_v2(  # noqa: C901  small functions that share them
         path = path_of(found, g.record.version)
         return Response(proxy.http.read(path + what), mimetype=JSON)
 
+    for what in ("", "/config", "/stats"):  # a model's tensors; its configuration; how it went
+        view = partial(described, what=what)
+        routes.add_url_rule(f"/v2/models/<model>{what}", f"model{what}", view)
+        routes.add_url_rule(f"/v2/models/<model>/versions/<version>{what}", f"model{what}", view)
     return routes
 
 
