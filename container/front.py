@@ -19,7 +19,6 @@ MISUSED = 2  # as in `serve`
 
 
 def main() -> None:
-    """Become gunicorn."""
     try:
         settings = read_settings(os.environ)
         if not settings.triton_url:

@@ -13,7 +13,6 @@ from dispatcher.settings import read_settings
 
 
 def main() -> int:
-    """Ask the container that this runs in."""
     settings = read_settings(os.environ)
     answer = ask(over_tcp(settings.port, tls=settings.tls_certificate), "/ping")
     if answer.status != 200:

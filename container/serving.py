@@ -310,7 +310,6 @@ def make_run_folder(wanted: Path | None) -> Iterator[Path]:
 
 
 def usage() -> str:
-    """Return the help text, the table of settings included."""
     lines = [USAGE]
     for row in rows():
         lines += [f"  {row.variable}={row.default}", f"      {row.meaning} ({row.expected})"]

@@ -36,7 +36,6 @@ START_HEADER = "X-Request-Start"  # when NGINX had the whole request, in seconds
 def create_app(
     settings: Settings, telemetry: Telemetry, authorizer: Authorizer, routes: Iterable[Blueprint]
 ) -> Flask:
-    """Return the web application."""
     max_body, longest_wait, kept = settings.max_body, settings.managing_timeout, settings.run_dir
     app = Flask(__name__, static_folder=None)
     # `/infer//resnet` is no path: a redirect would be HTML, and lead away from https.

@@ -235,18 +235,15 @@ def with_place(error: InferenceError, place: str) -> InferenceError:
 
 
 def time_used_up() -> DeadlineExceeded:
-    """Return the error for a request that took too long."""
     return DeadlineExceeded(
         "the time for this request is used up", hint="send fewer or smaller items in one request"
     )
 
 
 def client_bug() -> ClientBug:
-    """Return the error for an unexpected exception from a client."""
     return ClientBug("the model's client raised an unexpected exception", hint=ROUTING[500][1])
 
 
 def too_large(limit: int, came: int | None = None) -> RequestEntityTooLarge:
-    """Return the error for a body over the limit, in bytes."""
     size = f"the body has {came} bytes" if came else "the body is too large"
     return RequestEntityTooLarge(f"{size}; at most {limit // 2**20} MiB are allowed")

@@ -37,7 +37,6 @@ def json_line(line: Mapping[str, object]) -> bytes:
 
 
 def message_line(program: str, level: str, message: str, at: float, **more: str) -> bytes:
-    """Return a message as a line of JSON."""
     line = {"time": timestamp(at), "program": program, "level": level, **more, "message": message}
     return json_line(line)
 

@@ -206,7 +206,6 @@ def assemble(
     rollouts: Rollouts,
     shadows: Shadows,
 ) -> Flask:
-    """Put the routes and the application together."""
     run_dir = settings.run_dir
     server, repository = environment.server, environment.model_repository
     loading = server if isinstance(server, LoadingServer) else LoadingServer(server)
@@ -319,7 +318,6 @@ def model_memory(
     registry: Registry,
     supervisor: Callable[[], SupervisorStatus],
 ) -> ModelMemory:
-    """Return what decides which models are unloaded."""
     names = settings.required_models
 
     def pinned() -> set[str]:
@@ -379,7 +377,6 @@ def link_repair(settings: Settings) -> Callable[[], None]:
 
 
 def explainer(settings: Settings) -> Callable[[Iterable[ModelState]], None]:
-    """Return a function that logs why models are not loaded."""
     if settings.run_dir is None or settings.triton_url:  # Triton's own log says so
         return lambda _: None
     wanted, repository = settings.run_dir / WANTED, settings.model_repository

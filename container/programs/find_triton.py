@@ -184,7 +184,6 @@ def wheel_backend(server: Path) -> list[Path]:
 
 
 def own_backends() -> list[Path]:
-    """Return the folders of this project's backends."""
     return [path for path in OWN_BACKENDS.iterdir() if (path / "model.py").is_file()]
 
 

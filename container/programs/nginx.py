@@ -207,7 +207,6 @@ def cors(origins: tuple[str, ...]) -> dict[str, str]:
 
 
 def build_options(executable: str) -> list[str]:
-    """Return the options that NGINX was built with."""
     built = subprocess.run([executable, "-V"], capture_output=True, encoding="utf-8", check=False)
     return built.stderr.split()
 

@@ -31,7 +31,6 @@ OWN_PREFIX = f"triton_dispatcher_{os.getpid()}_"
 
 
 def place_of(settings: Settings, run_dir: Path) -> Path:
-    """Return the folder where shared memory is."""
     return run_dir / "shm" if settings.serverless else FOLDER
 
 
@@ -83,7 +82,6 @@ def plan_shared_memory(
 
 
 def environment(settings: Settings, run_dir: Path) -> dict[str, str]:
-    """Return the variables for Triton and the processes that it starts."""
     if not settings.serverless:
         return {}
     loaded = [str(LIBRARY), *os.environ.get("LD_PRELOAD", "").split()]

@@ -127,7 +127,6 @@ class Machine:
             return []
 
     def now(self) -> float:
-        """Return the seconds of a monotonic clock."""
         return time.monotonic()
 
 

@@ -90,7 +90,6 @@ def read_keys(text: str) -> tuple[Key, ...]:
 
 
 def load_keys(path: Path) -> tuple[Key, ...]:
-    """Read a file."""
     try:
         return read_keys(text_of(path))
     except OSError as error:

@@ -126,7 +126,6 @@ class Authorizer:
         return key
 
     def find_key(self, request: Request, needed: tuple[str, ...]) -> Key:
-        """Return a request's key."""
         given = request.headers.get(HEADER) or bearer(request.headers.get("Authorization", ""))
         matching = self.keys.matching(given) if self.keys and given else []
         if not matching:

@@ -62,7 +62,6 @@ BUG_MESSAGE: Final = "the server raised an unexpected exception"
 def error_body(
     record: RequestRecord | None, code: str, message: str, hint: str = "", modelname: str = ""
 ) -> dict[str, Any]:
-    """Return the value of `error`."""
     error = {"code": code, "message": shorten(message), "hint": shorten(hint)}
     if record:
         if name := modelname or record.modelname:
@@ -76,7 +75,6 @@ def shorten(text: str) -> str:
 
 
 def hosting_service_error(status: int, text: str) -> str:
-    """Return the body of an error in the hosting service's form."""
     text = text[:MAX_ORIGINAL_MESSAGE]
     side = "client" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "server"
     return dumps(
@@ -218,7 +216,6 @@ def log_client_fault(error: InferenceError, modelname: str) -> None:
 
 
 def current_record() -> RequestRecord | None:
-    """Return the record of the request that this thread answers."""
     return g.get("record") if has_request_context() else None
 
 

@@ -95,7 +95,6 @@ def read_form(request: Request, metadata: Metadata) -> InferenceRequest:
 
 
 def part_media(file: FileStorage) -> Media:
-    """Return a file of a form as a payload."""
     content, media_type = file.read(), file.mimetype
     if media_type == "text/plain":
         return text_media(content, file.content_type or "")

@@ -114,7 +114,6 @@ def estimate_size(body: bytes) -> int:
 
 
 def check_memory(needed: int) -> None:
-    """Check that there is memory for a body."""
     hint = "send fewer values in one request; tensors take the least in binary"
     if needed > total_memory() * PARSED_SHARE:
         raise BadBody(
@@ -151,7 +150,6 @@ def parse_object(
 
 
 def are_rows(value: object) -> bool:
-    """Check whether a value is a list of rows, each a list of cells."""
     return isinstance(value, list) and bool(value) and all(isinstance(one, list) for one in value)
 
 
@@ -193,7 +191,6 @@ def read_several_models(
 def read_model_request(
     document: dict[str, Any], metadata: Metadata, *, shared: bool = False
 ) -> ModelRequest:
-    """Read a request to one model."""
     if TIMEOUT_PARAMETER in document:
         raise BadBody(
             f"the body has {TIMEOUT_PARAMETER}",
@@ -300,7 +297,6 @@ def check_length(items: list[Any], name: str, most: int) -> None:
 
 
 def read_version(document: Mapping[str, Any], metadata: Metadata) -> str:
-    """Return the version that the body requests, else the one of the metadata."""
     return parse_version(document.get("modelversion")) or parse_version(
         metadata.modelversion or None
     )

@@ -118,7 +118,6 @@ def decode_text(content: bytes, content_type: str = "") -> str:
 
 
 def utf_16_error(what: str) -> BadBody:
-    """Return the error for what looks like UTF-16 or UTF-32."""
     return BadBody(
         f"the {what} begins as UTF-16 or UTF-32 does, or has zeros between its characters",
         hint="send it in UTF-8",

@@ -137,12 +137,10 @@ def prefers_async(headers: Headers) -> bool:
 
 
 def names_sequence(parameters: Mapping[str, Any], metadata: Metadata) -> bool:
-    """Check whether a request's parameters name a sequence."""
     return any(name in parameters or name in metadata.texts for name in SEQUENCE_NAMES)
 
 
 def starts_sequence(parameters: Mapping[str, Any], metadata: Metadata) -> bool:
-    """Check whether a request asks for a new sequence."""
     flag = parameters.get("sequence_start", metadata.texts.get("sequence_start"))
     return metadata.session == NEW_SESSION or flag is True or flag == "true"
 

@@ -100,7 +100,6 @@ def read_fields(
 
 
 def check_items(items: list[Any], name: str, fits: Callable[[Any], bool], expected: str) -> None:
-    """Check the elements of a list."""
     check_length(items, name, MAX_BATCH)
     for position, one in enumerate(items):
         if not fits(one):
@@ -108,7 +107,6 @@ def check_items(items: list[Any], name: str, fits: Callable[[Any], bool], expect
 
 
 def read_embeddings(body: bytes, deadline: float) -> Task:
-    """Read a body of OpenAI's embeddings."""
     fields = read_fields(body, deadline, EMBEDDINGS, "input")
     came = fields["input"]
     is_list = isinstance(came, list) and not is_ids(came)

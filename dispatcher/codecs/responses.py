@@ -91,7 +91,6 @@ def negotiate_lines(header: str) -> str:
 
 
 def json_response(document: Any) -> Response:
-    """Return a response in JSON."""
     return text_response(*encode(document))
 
 
@@ -105,14 +104,12 @@ class SentResult(NamedTuple):
 
 
 def results_response(items: Iterable[SentResult]) -> Response:
-    """Return several results in a list."""
     items = list(items)
     text = ",".join(one.text for one in items)
     return text_response(f'{{"results":[{text}]}}', sum(one.non_finite for one in items))
 
 
 def results_by_name(items: Sequence[SentResult]) -> Response:
-    """Return the results of several models by name."""
     text = ",".join(f"{encode(one.modelname)[0]}:{one.text}" for one in items)
     return text_response(f'{{"results":{{{text}}}}}', sum(one.non_finite for one in items))
 
@@ -142,7 +139,6 @@ def lines_response(texts: Iterable[str], form: str = LINES) -> Response:
 
 
 def stream_response(pieces: Iterable[str] | Iterable[bytes], form: str) -> Response:
-    """Return a response that is sent piece by piece."""
     response = Response(pieces, mimetype=form)
     response.headers["X-Accel-Buffering"] = "no"  # NGINX forwards each piece at once
     return response

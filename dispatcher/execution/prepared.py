@@ -194,7 +194,6 @@ class PreparedRequest:
             self.request.cancel()
 
     def batch_size(self) -> int:
-        """Return how many payloads make a batch."""
         with self.request.active(), client_errors:
             size = operator.index(self.client.max_batch_size)
             if size < 1:
@@ -294,13 +293,11 @@ class PreparedRequest:
         return with_place(error, place) if is_list else error
 
     def drawn(self, result: Any, media_type: str) -> bytes:
-        """Return the picture with the result drawn on it."""
         with self.request.active(), client_errors:
             payload = self.client.read_payload(self.payloads[0])
             return check_drawing(self.client.draw(payload, result, media_type))
 
     def body(self, result: Any) -> dict[str, Any]:
-        """Return the body of a response."""
         model_request = self.model_request
         if isinstance(result, TensorResult):
             result = result.body()

@@ -72,7 +72,6 @@ class Slot:
     answered: threading.Event | None = None
 
     def late(self) -> bool:
-        """Check whether the deadline has passed."""
         return time.monotonic() >= self.deadline
 
     def release(self) -> None:

@@ -135,7 +135,6 @@ class WorkerRequest:
         return self.must_close
 
     def environ(self, connection: socket.socket) -> dict[str, Any]:
-        """Return the WSGI environment."""
         secure = self.headers.get("X_FORWARDED_PROTO") == "https"
         environ: dict[str, Any] = {
             **ENVIRON,
@@ -162,7 +161,6 @@ class RequestStream(RequestParser):  # type: ignore[misc]  # gunicorn has no typ
     mesg: WorkerRequest | None
 
     def __next__(self) -> WorkerRequest:
-        """Return the next request."""
         last = self.mesg
         if last and (last.should_close() or (last.body.unread and not self.finish_body())):
             raise StopIteration

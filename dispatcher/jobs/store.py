@@ -60,7 +60,6 @@ class JobRequest:
 
     @property
     def name(self) -> str:
-        """The name of the job's folder."""
         return folder_name(self.owner, self.identity)
 
 
@@ -242,7 +241,6 @@ class JobStore:
             self.leave(entry)
 
     def postpone(self, job: StoredJob, seconds: float) -> None:
-        """Have a job run later."""
         for entry in self.entries(WAITING, job.folder.name):
             later = entry._replace(at=time.time_ns() + int(seconds * NS))
             with suppress(FileNotFoundError):  # it was cancelled

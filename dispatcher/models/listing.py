@@ -145,7 +145,6 @@ def model_url(folder: Path) -> str:
 
 
 def weights(folder: Path) -> str:
-    """Describe the weights of a model."""
     record = read_json(folder / WEIGHTS_RECORD) or {}
     known = {"weights", "licence"} <= record.keys()
     return f"{record['weights']} ({record['licence']})" if known else "your own"

@@ -54,7 +54,6 @@ def read_client_file(path: Path) -> bytes:
 
 
 def read_config(folder: Path) -> str:
-    """Return the text of a model's configuration."""
     config = folder / CONFIG
     try:
         return text_of(config)

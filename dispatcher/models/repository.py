@@ -133,7 +133,6 @@ class RepositoryFolder:
         return not address.exists() and os.path.lexists(folder) and not address.exists()
 
     def own_folders(self) -> dict[str, Path]:
-        """Return the folders of the repository's models, by name."""
         linked = {path.name: path for path in self.repository.glob("*") if has_files(path)}
         return {**self.folders(), **linked}
 
@@ -242,7 +241,6 @@ def repository_folders(run_dir: Path) -> list[Path]:
 
 
 def has_files(folder: Path) -> bool:
-    """Check whether a folder has an entry that exists."""
     try:
         return any(path.exists() for path in folder.iterdir())
     except OSError:

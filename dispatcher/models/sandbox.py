@@ -70,7 +70,6 @@ def environment_of(
 
 
 def address_of(settings: Settings) -> Address:
-    """Return where the Triton elsewhere listens."""
     url, metadata = settings.triton_url or "", settings.triton_metadata
     return Address(
         remote_triton.target(url),

@@ -52,7 +52,6 @@ class CaptureFiles:
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        """Return the files that the settings describe."""
         if to := Location.of(settings.capture_to):
             place = settings.run_dir or Path(tempfile.mkdtemp())
             return cls(place / CAPTURED, s3=S3.of(settings), to=to)
@@ -161,7 +160,6 @@ def beside(lines: Path) -> Path:
 
 
 def remove_empty(*folders: Path) -> None:
-    """Remove folders that are empty."""
     for folder in folders:
         with suppress(OSError):  # it is not
             folder.rmdir()

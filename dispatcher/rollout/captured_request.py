@@ -62,7 +62,6 @@ class CapturedRequest:
     answer_type: str = ""
 
     def read(self, size: int = -1) -> bytes:
-        """Read a piece of the body."""
         piece: bytes = self.source.read(size)
         if self.body is not None:
             self.body.append(piece)
@@ -87,7 +86,6 @@ class CapturedRequest:
             yield piece
 
     def measure(self) -> int:
-        """Return how many bytes it keeps."""
         return sum(len(piece) for part in (self.body, self.answer) for piece in part or ())
 
 

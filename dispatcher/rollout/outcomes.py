@@ -69,7 +69,6 @@ class Tail:
     last: deque[Outcome] = field(default_factory=lambda: deque(maxlen=MOST_KEPT))
 
     def read(self, file: BinaryIO) -> None:
-        """Read on."""
         file.seek(self.position)
         for line in file:
             if not line.endswith(b"\n"):  # a full disk has cut it
@@ -278,7 +277,6 @@ class Answers:
     times: list[float] = field(default_factory=list)
 
     def add(self, outcome: Outcome) -> None:
-        """Count an outcome."""
         self.count += 1
         self.failed += outcome.failed
         if outcome.status in {0, 200, 504}:

@@ -98,7 +98,6 @@ class Plan:
     waiting: Mapping[str, str] = field(default_factory=dict)
 
     def variants(self) -> list[Variant]:
-        """Return what is tried."""
         return [one for one in (self.shadow, self.canary) if one]
 
     def live(self, kind: str) -> Variant | None:

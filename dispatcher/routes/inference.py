@@ -75,13 +75,11 @@ from dispatcher.v2.binary_tensors import SAGEMAKER_TYPE, read_tensors, with_tens
 
 
 def inference_routes(invocation: InferenceHandler) -> Blueprint:
-    """Return the routes that run inference."""
     routes = Blueprint("invocations", __name__)
 
     @routes.post("/predict")  # the name in tutorials of FastAPI
     @routes.post("/invocations")
     def invocations() -> Response:
-        """Ask the model that the request names."""
         return invocation.answer("")
 
     @routes.post("/endpoints/<name>/invocations")
@@ -101,7 +99,6 @@ def inference_routes(invocation: InferenceHandler) -> Blueprint:
 
     @routes.post("/infer/<model>")
     def infer(model: str) -> Response:
-        """Ask the model that the path names."""
         return invocation.answer(model)
 
     @routes.post("/models/<model>/invoke")
@@ -400,7 +397,6 @@ def refuse_to_keep(asked: ModelRequest, form: str) -> None:
 
 
 def with_attributes(response: Response, prepared: PreparedRequest) -> Response:
-    """Add the custom attributes that the client has set."""
     if attributes := prepared.request.response_attributes:
         response.headers[ATTRIBUTES] = format_attributes(attributes)
     response.headers.update(session_headers(prepared.request.sequence))

@@ -101,12 +101,10 @@ class Later:
 
 
 def job_routes(store: JobStore | None) -> Blueprint:
-    """Return the routes of jobs."""
     routes = Blueprint("jobs", __name__)
 
     @routes.get("/jobs/<job>")
     def show(job: str) -> Response:
-        """Return the state of a job."""
         return json_response(describe_job(found(job)[1]))
 
     @routes.delete("/jobs/<job>")

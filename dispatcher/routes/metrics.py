@@ -86,12 +86,10 @@ M = TypeVar("M", bound=Metric)
 
 
 def family(kind: Callable[..., M], name: str, *labels: str) -> M:
-    """Return a family of metrics, by its labels."""
     return kind(name, HELP[name], labels=labels)
 
 
 def gauge(name: str, value: float) -> Metric:
-    """Return a gauge without labels."""
     return GaugeMetricFamily(name, HELP[name], value)
 
 
@@ -108,7 +106,6 @@ class CurrentState(Collector):
     plans: Mapping[str, Plan]  # of what is tried beside models
 
     def collect(self) -> Iterable[Metric]:
-        """Yield the families of metrics."""
         build = family(InfoMetricFamily, "dispatcher_build")
         build.add_metric((), {"version": VERSION, "revision": revision()})
         yield build
@@ -187,7 +184,6 @@ class CurrentState(Collector):
         yield from (batches, hits, misses)
 
     def engines(self) -> tuple[Metric, Metric]:
-        """Return the metrics about the engines of ready models."""
         labels = ("model", "version")
         engine = family(InfoMetricFamily, "dispatcher_model_engine", *labels)
         speedup = family(GaugeMetricFamily, "dispatcher_model_speedup_ratio", *labels)
@@ -254,7 +250,6 @@ def metrics_routes(
     *,
     rollouts: Rollouts,
 ) -> Blueprint:
-    """Return `/metrics`."""
     routes = Blueprint("metrics", __name__)
 
     @routes.get("/metrics")

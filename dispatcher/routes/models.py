@@ -46,7 +46,6 @@ def management_routes(  # noqa: C901  small functions that share them
     *,
     rollouts: Rollouts,
 ) -> Blueprint:
-    """Return the management routes."""
     routes = Blueprint("management", __name__)
     limit_concurrency(routes, slots, settings.managing_wait, control.reloader.follow)
     add_rollout_routes(routes, rollouts, control.reloader.follow)
@@ -77,7 +76,6 @@ def management_routes(  # noqa: C901  small functions that share them
 
     @routes.get("/models")
     def list_models() -> Response:
-        """List the loaded models, and those that can be loaded."""
         after = request.args.get("next_page_token", "")
         return json_response(listing.page(after, settings.load_timeout, g.record.may_ask))
 
@@ -92,7 +90,6 @@ def management_routes(  # noqa: C901  small functions that share them
 
     @routes.get("/models/<model>")
     def show_model(model: str) -> Response:
-        """Describe a loaded model."""
         return json_response(loaded(model))
 
     @routes.delete("/models/<model>")
@@ -156,7 +153,6 @@ def add_rollout_routes(routes: Blueprint, rollouts: Rollouts, follow: Callable[[
 
     @routes.get("/models/<model>/rollout")
     def show_rollout(model: str) -> Response:
-        """Show what is tried beside a model."""
         return answer(model)
 
     @routes.put("/models/<model>/rollout")
@@ -249,7 +245,6 @@ def limit_concurrency(
 
 
 def read_load() -> tuple[str, str]:
-    """Read name and folder from the body of `POST /models`."""
     expected = 'expected {"model_name": "…", "url": "/absolute/path/of/a/folder"}'
     try:
         body = parse_object(request.get_data())

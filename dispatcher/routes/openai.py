@@ -38,7 +38,6 @@ def openai_routes(inference: InferenceHandler, available: Callable[[], Iterable[
 
     @routes.post("/v1/embeddings")
     def embeddings() -> Response:
-        """Answer the vectors of texts."""
         return ask(inference, read_embeddings)
 
     @routes.post("/v1/rerank")
@@ -50,12 +49,10 @@ def openai_routes(inference: InferenceHandler, available: Callable[[], Iterable[
 
     @routes.get("/v1/models")
     def list_models() -> Response:
-        """List the models that can be asked, by all of their names."""
         return json_response({"object": "list", "data": described()})
 
     @routes.get("/v1/models/<model>")
     def show_model(model: str) -> Response:
-        """Describe a model that can be asked."""
         for one in described():
             if one["id"] == model:
                 return json_response(one)

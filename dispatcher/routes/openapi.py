@@ -55,7 +55,6 @@ TYPING = ("type", "minimum", "maximum", "enum")  # of a parameter
 
 
 def openapi_routes(settings: Settings, registry: Registry, readiness: Readiness) -> Blueprint:
-    """Make the route of the document."""
     routes = Blueprint("pages", __name__)
     kept: tuple[list[Client], tuple[str, int]] | None = None
 

@@ -56,17 +56,14 @@ def page_routes(settings: Settings) -> Blueprint:
 
     @routes.get("/")
     def index_page() -> Response:
-        """Show the page on which models are tried."""
         return answer(".html", index, POLICY + TRUSTED_TYPES)
 
     @routes.get("/docs")
     def docs_page() -> Response:
-        """Show Swagger UI."""
         return answer(".html", docs)
 
     @routes.get("/page/<file>")
     def page_file(file: str) -> Response:
-        """Send a script, a style or a picture of the pages."""
         path = served.get(file) or abort(404)
         return answer(path.suffix, path.read_bytes())
 
@@ -74,7 +71,6 @@ def page_routes(settings: Settings) -> Blueprint:
 
 
 def fill_page(path: Path, values: dict[str, str]) -> bytes:
-    """Read a page, with values in its places."""
     text = path.read_text(encoding="utf-8")
     for place, value in values.items():
         text = text.replace(place, value)

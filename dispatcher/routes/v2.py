@@ -103,13 +103,11 @@ def models_of_v2(
 
     @routes.get("/v2/models/stats")
     def all_statistics() -> Response:
-        """Return the statistics of all models."""
         return Response(proxy.http.read("/v2/models/stats"), mimetype=JSON)
 
     @routes.get("/v2/models/<model>/ready")
     @routes.get("/v2/models/<model>/versions/<version>/ready")
     def model_ready(model: str, version: str = "") -> Response:
-        """Answer 200 where a model answers requests."""
         g.record.modelname = model
         g.record.version = parse_version(version or None)
         # `infer` asks for these first, by gRPC, which may come up later than HTTP.
@@ -123,7 +121,6 @@ def models_of_v2(
 
     @routes.post("/v2/repository/index")
     def index() -> Response:
-        """List the models of the repository with their states."""
         only_ready = request_document().get("ready") is True
         body = json.dumps({"ready": only_ready}).encode()
         deadline = g.record.since + settings.client_timeout

@@ -187,7 +187,6 @@ class S3:
 
     @property
     def secrets(self) -> set[str]:
-        """The credentials in use."""
         used = self._session.get_credentials() if "_client" in self.__dict__ else None
         return {one for one in used.get_frozen_credentials() if one} if used else set()
 

@@ -45,7 +45,6 @@ class StoredModel:
 
     @property
     def size(self) -> int:
-        """The bytes of all objects."""
         return sum(one.size for one in self.objects.values())
 
     @cached_property

@@ -98,7 +98,6 @@ class ObjectRead(Generic[T]):
     future: Future[T]
 
     def result(self, deadline: float) -> T:
-        """Return its result."""
         left = min(deadline, self.until + GRACE_S) - time.monotonic()
         try:
             return self.future.result(max(0.0, left))

@@ -49,7 +49,6 @@ class RemoteModels:
         return {path.name: path for path in self.folder.iterdir() if path.name != SOURCE}
 
     def is_fetched(self, name: str) -> bool:
-        """Whether there is a copy of a model."""
         place = self.folder / name
         return place.is_symlink() and place.is_dir()
 
@@ -134,6 +133,5 @@ def remote_models(run_dir: Path) -> list[RemoteModels]:
 
 
 def cache_of(settings: Settings, say: Callable[[str], None]) -> ModelCache:
-    """Return the cache that the settings describe."""
     most = settings.model_cache_mb * MIB
     return ModelCache(S3.of(settings), settings.model_cache, most, say)

@@ -201,7 +201,6 @@ def is_public(address: str) -> bool:
 
 
 def refuse_status(url: PictureUrl, status: int) -> None:
-    """Raise the error for a status that is not 200."""
     said = f"{url.server} answers {status} for {url}"
     if status in {404, 410}:
         raise errors.ObjectNotFound(said, hint="check the URL")

@@ -274,7 +274,6 @@ class Settings:
 
     @property
     def max_body(self) -> int:
-        """Bytes of the largest request body."""
         most = MOST_SERVERLESS_MB if self.serverless else sys.maxsize
         return min(most, max(self.max_body_mb, self.batch_payload_mb or 0)) * 2**20
 
@@ -285,7 +284,6 @@ class Settings:
 
     @property
     def shows_page(self) -> bool:
-        """Whether / is a page."""
         return self.page == "on" or (self.page == AUTO and self.api_keys_file is None)
 
     @property
@@ -358,7 +356,6 @@ class Settings:
 
 
 def rows() -> Iterator[SettingRow]:
-    """Yield a row for each setting."""
     for f in fields(Settings):
         yield SettingRow(
             f.name,
@@ -390,7 +387,6 @@ def find_gone(environment: Mapping[str, str]) -> list[str]:
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
-    """Read the settings from `environment`."""
     values: dict[str, Any] = {}
     wrong: list[str] = []
     for f in fields(Settings):

@@ -40,7 +40,6 @@ def or_nothing(read: Callable[[str], Any]) -> Callable[[str], Any]:
 
 @expects(PORT)
 def port(text: str) -> int:
-    """Read a TCP port."""
     return within(1, 65535)(text)
 
 
@@ -55,7 +54,6 @@ def port_range(text: str) -> range:
 
 
 def read_integer(low: int, high: int) -> Callable[[str], int]:
-    """Return a reader of whole numbers from `low` to `high`."""
     return expects(f"whole number, {low} to {high}")(within(low, high))
 
 
@@ -75,8 +73,6 @@ def workers(text: str) -> int:
 
 
 def seconds(low: float, high: float) -> Callable[[str], float]:
-    """Return a reader of seconds from `low` to `high`."""
-
     @expects(f"seconds, {low:g} to {high:g}")
     def read(text: str) -> float:
         if not NUMBER.fullmatch(text) or not low <= (number := float(text)) <= high:
@@ -88,7 +84,6 @@ def seconds(low: float, high: float) -> Callable[[str], float]:
 
 @expects("path of a folder that can be read")
 def folder(text: str) -> Path:
-    """Read the path of a folder that exists."""
     found: Path = path(text)
     if not can_be_read(found):
         raise ValueError(text)
@@ -97,7 +92,6 @@ def folder(text: str) -> Path:
 
 @expects("path of a file that can be read")
 def file(text: str) -> Path:
-    """Read the path of a file that exists."""
     found: Path = path(text)
     effective = os.access in os.supports_effective_ids  # not on Windows
     if not (found.is_file() and os.access(found, os.R_OK, effective_ids=effective)):
@@ -107,7 +101,6 @@ def file(text: str) -> Path:
 
 @expects("path")
 def path(text: str) -> Path:
-    """Read a path that need not exist."""
     if not text:
         raise ValueError(text)
     return Path(text).absolute()
@@ -115,7 +108,6 @@ def path(text: str) -> Path:
 
 @expects("path; if a folder is there, one that can be read")
 def place(text: str) -> Path:
-    """Read the path of a folder that need not exist."""
     found: Path = path(text)
     if found.exists() and not can_be_read(found):
         raise ValueError(text)
@@ -140,7 +132,6 @@ def read_run_dir(text: str) -> Path:
 
 @expects("paths of folders that can be read, separated by colons, or nothing")
 def folders(text: str) -> tuple[Path, ...]:
-    """Read several folders, separated as in `PATH`."""
     return tuple(folder(part) for part in text.split(os.pathsep) if part)
 
 
@@ -160,7 +151,6 @@ S3_URI = re.compile(rf"s3://({BUCKET.pattern})(?:/(.*))?", re.DOTALL)
 
 @expects("path of a folder that can be read, or s3://BUCKET/PREFIX; several with commas or colons")
 def repositories(text: str) -> tuple[Path | str, ...]:
-    """Read folders on disk and in S3."""
     if Path(text).is_dir():  # its name may have a comma or a colon
         return (folder(text),)
     parts = [part.strip() for part in re.split(r",|:(?!//)", text)]
@@ -174,7 +164,6 @@ def repositories(text: str) -> tuple[Path | str, ...]:
 
 @expects("path of a folder, or s3://BUCKET/PREFIX; or nothing")
 def capture_place(text: str) -> Path | str:
-    """Read a folder that need not exist, or a prefix of keys."""
     if text.startswith("s3:") and not S3_URI.fullmatch(text):
         raise ValueError(text)
     return text if not text or text.startswith("s3:") else Path(text).absolute()
@@ -204,7 +193,6 @@ def hidden_fields(text: str) -> dict[str, str]:
 
 @expects("names, separated by commas, or nothing")
 def names(text: str) -> tuple[str, ...]:
-    """Read names, separated by commas."""
     found = tuple(part.strip() for part in text.split(",") if part.strip())
     if re.search(r"[\s;:]", "".join(found)):  # separated otherwise
         raise ValueError(text)
@@ -219,8 +207,6 @@ def words(text: str) -> str:
 
 
 def one_of(*words: str) -> Callable[[str], str]:
-    """Return a reader of one of some words."""
-
     @expects(f"one of {', '.join(words)}")
     def read(text: str) -> str:
         if text.lower() not in words:
@@ -267,7 +253,6 @@ def setting(
 
 @expects("name of a bucket: 3 to 63 lower-case letters, digits, dots and hyphens")
 def bucket(text: str) -> str:
-    """Read the name of a bucket."""
     if not BUCKET.fullmatch(text):
         raise ValueError(text)
     return text
@@ -286,7 +271,6 @@ ORIGIN = re.compile(
     "separated by commas; * alone for any; or nothing"
 )
 def origins(text: str) -> tuple[str, ...]:
-    """Read the origins of pages, as browsers write them."""
     found = tuple(part.strip() for part in text.split(",") if part.strip())
     if found != (ANY_ORIGIN,) and not all(map(ORIGIN.fullmatch, found)):
         raise ValueError(text)
@@ -295,7 +279,6 @@ def origins(text: str) -> tuple[str, ...]:
 
 @expects("BUCKET or BUCKET/PREFIX, separated by commas, or nothing")
 def s3_places(text: str) -> tuple[str, ...]:
-    """Read buckets and prefixes in them."""
     found = tuple(part.strip().removeprefix("s3://") for part in text.split(",") if part.strip())
     for place in found:
         bucket(place.partition("/")[0])
@@ -312,7 +295,6 @@ HOSTS = re.compile(rf"(\*\.)?{HOST}(:[1-9][0-9]{{0,4}})?")
     "images.example.com:8443, separated by commas, or nothing"
 )
 def hosts(text: str) -> tuple[str, ...]:
-    """Read the names of hosts."""
     found = tuple(part.strip().lower() for part in text.split(",") if part.strip())
     if not all(map(HOSTS.fullmatch, found)):
         raise ValueError(text)
@@ -333,7 +315,6 @@ def name(text: str) -> str:
 
 
 def write_value(value: object) -> str:
-    """Return the text that a reader reads as a value."""
     if isinstance(value, range):
         return f"{value.start}-{value.stop - 1}"
     if isinstance(value, tuple):

@@ -40,7 +40,6 @@ ITS_OWN = (
 
 @expects("HOST:PORT, dns:///NAME:PORT or ipv4:A:PORT,B:PORT, behind grpcs:// for TLS")
 def grpc_url(text: str) -> str:
-    """Read an address as gRPC names it."""
     if not GRPC.fullmatch(text):
         raise ValueError(text)
     for number in re.findall(r":(\d+)(?:,|$)", text):
@@ -50,7 +49,6 @@ def grpc_url(text: str) -> str:
 
 @expects("http://HOST:PORT or https://HOST:PORT")
 def http_url(text: str) -> str:
-    """Read the address of an HTTP server, without a path."""
     if not re.fullmatch(rf"https?://{HOST}(:\d+)?/?", text):
         raise ValueError(text)
     if (number := urlsplit(text).port) is not None:
@@ -99,7 +97,6 @@ class TritonMetadata:
 
 
 def pairs(text: str) -> Pairs:
-    """Return the names and values in lines `name: value`."""
     found = []
     for number, line in enumerate(text.splitlines(), 1):
         name, _, value = (part.strip() for part in line.partition(":"))

@@ -11,12 +11,10 @@ SERVICE = "triton-dispatcher"
 
 
 def name_service() -> str:
-    """Return the name of this service in traces."""
     pairs = (one.partition("=") for one in standard("OTEL_RESOURCE_ATTRIBUTES").split(","))
     named = {name.strip(): value.strip() for name, _, value in pairs}
     return standard("OTEL_SERVICE_NAME") or named.get("service.name") or SERVICE
 
 
 def standard(variable: str) -> str:
-    """Return the value of one of OpenTelemetry's variables."""
     return os.environ.get(variable, "").strip()

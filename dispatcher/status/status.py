@@ -55,7 +55,6 @@ class SupervisorStatus:
         return f"Triton is being restarted: {triton['reason']}"
 
     def restarts(self) -> dict[str, int]:
-        """Return how often each program was restarted."""
         return {name: max(0, one["starts"] - 1) for name, one in self.programs.items()}
 
 

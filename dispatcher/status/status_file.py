@@ -83,7 +83,6 @@ class StatusReader(Generic[T]):
 
 
 def document_in(content: bytes) -> Any:
-    """Return the document in a status file."""
     text = content[CHECKSUM:].rstrip(b" ")
     if zlib.crc32(text) != int(content[:CHECKSUM], 16):
         raise ValueError("its checksum is wrong")

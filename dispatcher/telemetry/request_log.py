@@ -107,7 +107,6 @@ class AccessLog:
         atexit.register(self.flush)
 
     def put(self, record: RequestRecord) -> None:
-        """Add a complete record."""
         if self.errors_only and record.status < FIRST_ERROR and not record.failed:
             return
         if len(self._waiting) >= MAX_WAITING:
@@ -118,7 +117,6 @@ class AccessLog:
             self._some.set()
 
     def flush(self) -> None:
-        """Write the waiting records."""
         with self._writing:
             lines = [format_record(self._waiting.popleft()) for _ in range(len(self._waiting))]
             if self._dropped:

@@ -120,7 +120,6 @@ class Metrics:
         self._room = True
 
     def request(self, record: RequestRecord) -> None:
-        """Count an answered request."""
         self.in_flight.dec()
         model, status = self._label(record), record.status
         method = record.method if record.route else ""
@@ -135,7 +134,6 @@ class Metrics:
                 self._child(self._keys, record.key, record.limit).inc()
 
     def item(self, model: str, status: int) -> None:
-        """Count one result of a response that holds several."""
         label = self._bounded(model, known=status == 200)
         with self._counting():
             self._child(self._items, label, status).inc()
@@ -155,7 +153,6 @@ class Metrics:
             self._child(self._captured, outcome).inc()
 
     def note_saturation(self, share: float) -> None:
-        """Set the saturation of this web worker."""
         self._saturation.set(share / self.workers)  # the mean is the sum of these
 
     def _new_child(self, family: Any, *labels: object) -> Any:

@@ -61,7 +61,6 @@ class Exporter(OTLPSpanExporter):
         logging.getLogger(trace_exporter.__name__).addFilter(limit_messages())
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Send some spans."""
         result = super().export(spans)  # which catches and logs every error
         if result is not SpanExportResult.SUCCESS:
             self._failed.inc(len(spans))

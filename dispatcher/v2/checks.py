@@ -95,6 +95,5 @@ def naming_tensors(signature: Signature) -> Iterator[None]:
 
 
 def tensors_of(signature: Signature) -> str:
-    """Return which tensors a model takes and gives, in words."""
     takes, gives = describe_tensors(signature.inputs), describe_tensors(signature.outputs)
     return f"the model takes {takes or 'nothing'} and gives {gives or 'nothing'}"

@@ -107,7 +107,6 @@ def triton_errors(deadline: float) -> Iterator[None]:
 
 
 def path_of(model: str, version: str) -> str:
-    """Return the path of a model on Triton."""
     path = f"/v2/models/{quote(model, safe='')}"
     return f"{path}/versions/{version}" if version else path
 

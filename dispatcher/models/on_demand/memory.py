@@ -163,7 +163,6 @@ class ModelMemory:
             return estimate_memory(authors_folder(self.loader.folder_of(name)))
 
     def measured(self) -> Counter[str]:
-        """Return the bytes of the processes of each model."""
         found: Counter[str] = Counter()
         for model, pid in model_processes(self.triton(), self.proc):
             if size := process_memory(pid, self.proc):
