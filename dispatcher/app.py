@@ -145,22 +145,17 @@ def room_made(kept: Path | None, response: Response) -> Response:
         return response
     # (Tensors are a list of pieces, whose length is in no header yet.)
     length = response.content_length or (response.is_sequence and sum(map(len, response.response)))
-    if length > LARGE_BODY:
-        try:
-            check_room(kept, length)
-        except TooManyRequests as error:
-            return error_responses.answer_error(error)
-    return response
-
-
-def check_room(kept: Path, length: int) -> None:
-    """Check that an answer may wait in a folder until its caller has read it."""
+    if length <= LARGE_BODY:
+        return response
     # NGINX has unlinked the files that it keeps, so they cannot be counted.
     free = shutil.disk_usage(kept).free
     if lies_in_memory(kept):
         free = min(free, free_memory())
-    if length > free / 2:
-        raise TooManyRequests(
+    if length <= free / 2:
+        return response
+    return error_responses.answer_error(
+        TooManyRequests(
             f"there is no room for an answer of {length // 2**20} MiB until its caller has read it",
             hint="read answers sooner, and try again after Retry-After seconds",
         )
+    )

@@ -34,7 +34,7 @@ from dispatcher.jobs.runner import Runner
 from dispatcher.jobs.store import JobStore
 from dispatcher.log_lines import find_descriptor
 from dispatcher.models.control import ModelControl
-from dispatcher.models.links import keep_listable
+from dispatcher.models.links import link_repair
 from dispatcher.models.listing import ModelListing
 from dispatcher.models.load_unload import ModelLoader
 from dispatcher.models.model_files import Explainer, check_findings
@@ -61,7 +61,6 @@ from dispatcher.routes.v2 import inference_of_v2, models_of_v2
 from dispatcher.s3.remote_models import cache_of, remote_models
 from dispatcher.s3.step import Step
 from dispatcher.settings import (
-    ASIDE,
     ENGINES,
     INSTANCES,
     JOBS,
@@ -367,13 +366,6 @@ def make_admission(settings: Settings) -> Admission:
     room = max(settings.max_body, int(total_memory() * BODIES_SHARE) // settings.workers)
     bodies = min(MAX_LARGE_BODIES * settings.max_body, room)
     return Admission(settings.threads, settings.jobs_per_model, settings.queue, bodies)
-
-
-def link_repair(settings: Settings) -> Callable[[], None]:
-    """Return a function that repairs links to deleted folders."""
-    if settings.run_dir is None or settings.triton_url:  # the folder is the user's own
-        return lambda: None
-    return partial(keep_listable, settings.model_repository, settings.run_dir / ASIDE)
 
 
 def explainer(settings: Settings) -> Callable[[Iterable[ModelState]], None]:

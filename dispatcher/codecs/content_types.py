@@ -209,19 +209,6 @@ READERS: Mapping[str, Callable[[Request, Metadata], InferenceRequest]] = {
 }
 
 
-def content_encoding(request: Request) -> str:
-    """Return how a body is compressed; empty where it is not."""
-    encoding = request.headers.get("Content-Encoding", "").strip().lower()
-    if encoding in ("", "identity"):
-        return ""
-    if encoding not in WBITS:
-        raise UnsupportedType(
-            f"a body with Content-Encoding {encoding[:40]!r} is not supported",
-            hint="expected gzip or deflate",
-        )
-    return encoding
-
-
 def decompress_body(request: Request, limit: int, bodies: LargeBodies) -> None:
     """Replace a body that is compressed with gzip or deflate by the uncompressed one.
 
@@ -230,8 +217,14 @@ def decompress_body(request: Request, limit: int, bodies: LargeBodies) -> None:
     Raises BadBody: it is not what its content encoding says.
     Raises RequestEntityTooLarge: the uncompressed body is larger.
     """
-    if not (encoding := content_encoding(request)):
+    encoding = request.headers.get("Content-Encoding", "").strip().lower()
+    if encoding in ("", "identity"):
         return
+    if encoding not in WBITS:
+        raise UnsupportedType(
+            f"a body with Content-Encoding {encoding[:40]!r} is not supported",
+            hint="expected gzip or deflate",
+        )
     plain = g.unpacked = BodyFile(bodies)
     length = decompress(request.stream, plain.write, limit, encoding)
     plain.seek(0)

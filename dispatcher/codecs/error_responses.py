@@ -121,7 +121,12 @@ def error_text(record: RequestRecord | None, status: int, error: dict[str, Any])
 def report_error(error: Exception, modelname: str) -> tuple[int, str, str, str]:
     """Log what is a fault of the model's client or a bug; return status, code, message and hint."""
     if isinstance(error, InferenceError):
-        log_client_fault(error, modelname)
+        if isinstance(error, ClientBug | NotJson):  # by the model's client
+            log.error(
+                "the client of %s failed in request %s: %s",
+                *(ascii(modelname), current_request_id(), error.message),
+                exc_info=error.__cause__,
+            )
         shown = *status_and_code(error), error.message, error.hint
     else:  # an unexpected exception has a constant text
         log.error("unexpected error in request %s", current_request_id(), exc_info=error)
@@ -201,18 +206,6 @@ def answer_http_error(error: HTTPException) -> Response:
         if name.lower() not in {"content-type", "content-length"}:
             response.headers[name] = value
     return response
-
-
-def log_client_fault(error: InferenceError, modelname: str) -> None:
-    """Log an error that is the fault of the model's client."""
-    if isinstance(error, ClientBug | NotJson):
-        log.error(
-            "the client of %s failed in request %s: %s",
-            ascii(modelname),
-            current_request_id(),
-            error.message,
-            exc_info=error.__cause__,
-        )
 
 
 def current_record() -> RequestRecord | None:

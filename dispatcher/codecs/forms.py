@@ -40,12 +40,12 @@ def read_form(request: Request, metadata: Metadata) -> InferenceRequest:
         )
     most = MAX_BATCH + MAX_FORM_FIELDS
     # Both lists are in the order of the body, which a dictionary by the parts' names would lose.
-    parser = MultiPartParser(
-        lambda **_: io.BytesIO(), MAX_IN_MEMORY, cast("Any", list), CHUNK, most
+    parser = cast("Any", MultiPartParser)(
+        lambda **_: io.BytesIO(), MAX_IN_MEMORY, list, CHUNK, most
     )
-    parts: tuple[Any, Any]
     try:
-        parts = parser.parse(request.stream, boundary.encode("ascii"), request.content_length)
+        body, length = request.stream, request.content_length
+        texts, files = parser.parse(body, boundary.encode("ascii"), length)
     except RequestEntityTooLarge as error:
         raise RequestEntityTooLarge(
             f"the form has more than {most} parts, or parts without a file name that are larger "
@@ -56,7 +56,6 @@ def read_form(request: Request, metadata: Metadata) -> InferenceRequest:
             f"the form cannot be read: {error}",
             hint="it is cut off, or its parts have another boundary than its Content-Type says",
         ) from error
-    texts, files = parts
     if named_as_fields := [name for name, _ in files if name in FIELDS]:
         raise BadBody(
             f"the form's field `{named_as_fields[0]}` was sent as a file",

@@ -412,7 +412,7 @@ def prepare_canary(
 
     Raises InferenceError: both refuse it.
     """
-    plan = lookup.rollouts and lookup.rollouts.plan(name)
+    plan = lookup.rollouts and lookup.rollouts.plans.get(name)
     try:
         return again(chosen=choice)
     except InferenceError as error:
@@ -437,7 +437,7 @@ def begin_trial(
     """
     asked, client, choice = prepared.model_request, prepared.client, prepared.choice
     name, request_id = lookup.registry.name(asked.modelname), metadata.request_id
-    plan = lookup.rollouts and lookup.rollouts.plan(name)
+    plan = lookup.rollouts and lookup.rollouts.plans.get(name)
     shadow = plan and plan.live(SHADOW)
     hurried = metadata.timeout < math.inf
     trial = Trial(shadows.outcomes, name, choice, request_id, asked.tensors, hurried)

@@ -6,8 +6,19 @@ models at all, and cannot load or unload any. It takes an empty folder for a mod
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+
+from dispatcher.settings import ASIDE, Settings
+
+
+def link_repair(settings: Settings) -> Callable[[], None]:
+    """Return a function that repairs links to deleted folders."""
+    if settings.run_dir is None or settings.triton_url:  # the folder is the user's own
+        return lambda: None
+    return partial(keep_listable, settings.model_repository, settings.run_dir / ASIDE)
 
 
 def keep_listable(repository: Path, aside: Path) -> None:

@@ -19,7 +19,6 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,8 +29,8 @@ from clients.plugins.registry import Loaded, Registry, find_client, load
 from clients.triton.client import Triton, TritonEnvironment
 from clients.triton.connection import Address
 from dispatcher.exit_codes import in_words
-from dispatcher.models.links import keep_listable
-from dispatcher.settings import ASIDE, Settings, read_settings, remote_triton
+from dispatcher.models.links import link_repair
+from dispatcher.settings import Settings, read_settings, remote_triton
 from dispatcher.status.checks import failures
 
 MODULE = "dispatcher.models.sandbox"
@@ -63,8 +62,7 @@ def environment_of(
         server = Triton(address_of(settings), shared_bytes, repository)
     else:
         address = f"127.0.0.1:{settings.triton_ports['grpc']}"
-        aside = settings.run_dir and settings.run_dir / ASIDE
-        repair = partial(keep_listable, repository, aside) if aside else lambda: None
+        repair = link_repair(settings)
         server = Triton(address, shared_bytes, repository, scarce=scarce, repair=repair)
     return TritonEnvironment(server, repository, max_pixels=settings.max_megapixels * 1_000_000)
 
@@ -86,7 +84,6 @@ def try_sources(
     settings: Settings,
     *,
     at_start: bool = False,
-    command: Iterable[str] = (sys.executable, "-m", MODULE),
 ) -> dict[str, Tried]:
     """Try clients in processes of their own; return what was found of each source.
 
@@ -103,7 +100,7 @@ def try_sources(
     tried: dict[str, Tried] = {}
     while left:
         job = {"try": left, "taken": dict(kept), "ask": not at_start, "within": within}
-        done, begun, end = run_process(list(command), job, settings, deadline)
+        done, begun, end = run_process(job, settings, deadline)
         failed = [begun] if begun in left else [] if done else left
         tried |= done
         tried |= {where: Tried(f"{authors(where)}: {end}", is_fatal=True) for where in failed}
@@ -112,7 +109,7 @@ def try_sources(
 
 
 def run_process(
-    command: list[str], job: Mapping[str, object], settings: Settings, deadline: float
+    job: Mapping[str, object], settings: Settings, deadline: float
 ) -> tuple[dict[str, Tried], str, str]:
     """Run one process; return what it found, the source that it did not finish, and its end."""
     with tempfile.TemporaryDirectory(prefix="sandbox-", dir=settings.run_dir) as folder:
@@ -120,7 +117,7 @@ def run_process(
         lines.touch()
         timeout = max(0.0, deadline - time.monotonic()) * PROCESS_SHARE
         with subprocess.Popen(
-            [*command, str(lines)],
+            [sys.executable, "-m", MODULE, str(lines)],
             stdin=subprocess.PIPE,
             stdout=sys.stderr,
             env={**os.environ, **settings.environment()},

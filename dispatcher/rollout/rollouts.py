@@ -58,16 +58,12 @@ class Rollouts:
         self._read: Mapping[str, Client] | None = None  # of which are
         self._filed: Mapping[str, Plan] = {}  # what their files say
         self._said: dict[str, Plan] = {}  # what the routes said, when it was last read
-        self._logged: set[tuple[str, ...]] = set()  # why parts of plans wait
+        self._logged = set[tuple[str, str, str]]()  # why parts of plans wait
         self._found: VersionsInForce | None = None  # the last ones
         self._looking = threading.RLock()
         self.news = News(folder / "news")
         self.news.take_up = lambda _: self.look()
         self.look()
-
-    def plan(self, name: str) -> Plan | None:
-        """Return what is tried beside a model; `None` for nothing."""
-        return self.plans.get(name)
 
     def change(self, name: str, how: Callable[[Plan], Plan | None]) -> Plan:
         """Put what `how` makes of a model's plan in its place, in all web workers.
@@ -170,17 +166,15 @@ class Rollouts:
             states, pinned = self._status().models, self._server.pinned
             found = VersionsInForce(said, self._registry, states, pinned)
             if states and all(state.state != "LOADING" for state in states):
-                logged, self._logged = (
-                    self._logged,
-                    {
-                        (name, kind, why)
-                        for name, plan in found.plans.items()
-                        for kind, why in plan.waiting.items()
-                        if why != UNLOADED
-                    },
-                )
-                for which in self._logged - logged:
+                waiting = {
+                    (name, kind, why)
+                    for name, plan in found.plans.items()
+                    for kind, why in plan.waiting.items()
+                    if why != UNLOADED
+                }
+                for which in waiting - self._logged:
                     log.warning("the rollout of %s, %s: %s", *which)
+                self._logged = waiting
             # (First what keeps requests away from a version that is tried.)
             self._server.pinned, self.plans, self._found = found.pins, found.plans, found
 

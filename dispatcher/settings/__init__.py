@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 from clients.model_files.model_folders import can_be_read
 from dispatcher.settings import readers as read
 from dispatcher.settings import remote_triton as remote
-from dispatcher.settings.readers import setting
+from dispatcher.settings.readers import ROW, SettingRow, setting
 from dispatcher.settings.traces import standard
 
 AUTO, RUN_PATH, WORKABLE, write_value = read.AUTO, read.RUN_PATH, read.WORKABLE, read.write_value
@@ -70,17 +70,6 @@ MANAGING = 4  # management requests that run at a time, per worker
 
 class SettingError(ValueError):
     """Environment variables have unusable values; the message has a line for each."""
-
-
-@dataclass(frozen=True)
-class SettingRow:
-    """What the documentation says about one setting."""
-
-    attribute: str
-    variable: str
-    default: str
-    expected: str
-    meaning: str
 
 
 def with_others(slots: int) -> int:
@@ -349,21 +338,14 @@ class Settings:
     def environment(self) -> dict[str, str]:
         """Return the environment variables that `read_settings` reads equally."""
         return {
-            f.metadata["variable"]: write_value(getattr(self, f.name))
+            f.metadata[ROW].variable: write_value(getattr(self, f.name))
             for f in fields(self)
             if getattr(self, f.name) is not None
         }
 
 
-def rows() -> Iterator[SettingRow]:
-    for f in fields(Settings):
-        yield SettingRow(
-            f.name,
-            f.metadata["variable"],
-            f.metadata["default"],
-            f.metadata["read"].expected,
-            f.metadata["meaning"],
-        )
+def rows() -> list[SettingRow]:
+    return [f.metadata[ROW] for f in fields(Settings)]
 
 
 GONE = (
@@ -390,14 +372,14 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     values: dict[str, Any] = {}
     wrong: list[str] = []
     for f in fields(Settings):
-        variable, reader = f.metadata["variable"], f.metadata["read"]
-        text = environment.get(variable, f.metadata["default"]).strip()
+        row: SettingRow = f.metadata[ROW]
+        text = environment.get(row.variable, row.default).strip()
         try:
-            values[f.name] = reader(text)
+            values[f.name] = row.read(text)
         except (ValueError, OSError):  # the second for a folder without permission
-            shown = "a text that is not shown" if f.metadata["secret"] else repr(text)
-            why = "" if f.metadata["secret"] else read.unreadable(text)
-            wrong.append(f"{variable} is {shown}; expected: {reader.expected}{why}")
+            shown = "a text that is not shown" if row.secret else repr(text)
+            why = "" if row.secret else read.unreadable(text)
+            wrong.append(f"{row.variable} is {shown}; expected: {row.expected}{why}")
     if wrong:
         raise SettingError("\n".join(wrong))
     settings = Settings(**values)

@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from clients.model_files.model_folders import can_be_read
 from clients.parameters import NUMBER, WHOLE
 
 AUTO = "auto"
+ROW = "row"  # of a field of the settings
+Reader = Callable[[str], Any]
 PORT = "TCP port, 1 to 65535"
 
 
@@ -230,25 +232,27 @@ def truth(text: str) -> bool:
     return text.lower() == "true"
 
 
+@dataclass(frozen=True)
+class SettingRow:
+    """What is said of one setting."""
+
+    variable: str
+    default: str
+    read: Reader
+    meaning: str
+    secret: bool = False
+
+    @property
+    def expected(self) -> str:
+        return str(self.read.expected)  # type: ignore[attr-defined]
+
+
 def setting(
-    variable: str,
-    default: str,
-    read: Callable[[str], Any],
-    meaning: str,
-    *,
-    secret: bool = False,
+    variable: str, default: str, read: Reader, meaning: str, *, secret: bool = False
 ) -> Any:
-    """Declare a field of `Settings`, with the reader of its value."""
-    return field(
-        repr=not secret,
-        metadata={
-            "variable": variable,
-            "default": default,
-            "read": read,
-            "meaning": meaning,
-            "secret": secret,
-        },
-    )
+    """Declare a field of `Settings` by its row."""
+    row = SettingRow(variable, default, read, meaning, secret)
+    return field(repr=not secret, metadata={ROW: row})
 
 
 @expects("name of a bucket: 3 to 63 lower-case letters, digits, dots and hyphens")

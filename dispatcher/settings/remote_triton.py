@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from dispatcher.settings.readers import expects, port
+from dispatcher.settings.readers import ROW, expects, port
 
 if TYPE_CHECKING:
     from dispatcher.settings import Settings
@@ -115,7 +115,7 @@ def target(url: str) -> str:
 
 def find_misplaced(settings: Settings) -> list[str]:
     """Return a sentence for each setting that does not fit TRITON_URL, or lacks it."""
-    its = {f.name: f.metadata["variable"] for f in fields(settings)}
+    its = {f.name: f.metadata[ROW].variable for f in fields(settings)}
     url = settings.triton_url
     if not url:
         return [
@@ -128,7 +128,7 @@ def find_misplaced(settings: Settings) -> list[str]:
         "nothing here, and the option at that Triton"
         for f in fields(settings)
         if f.name in REFUSED
-        and getattr(settings, f.name) != f.metadata["read"](f.metadata["default"])
+        and getattr(settings, f.name) != f.metadata[ROW].read(f.metadata[ROW].default)
     ]
     if settings.load_on_demand:
         wrong.append(

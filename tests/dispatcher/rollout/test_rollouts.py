@@ -44,7 +44,7 @@ class Side:
     def choose(self, identity: str = "a", session: str = "") -> Choice:
         """Choose as the next request does, which follows the news first."""
         self.rollouts.news.follow()
-        plan = self.rollouts.plan("m")
+        plan = self.rollouts.plans.get("m")
         return plan.choose("m", session, "", identity) if plan else NO_CHOICE
 
     def put(self, given: Any) -> Plan:
