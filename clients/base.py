@@ -36,7 +36,7 @@ from clients.parameters import FORMAT, Parameter
 from clients.request import Media, Request, SentRows, current
 from clients.sound.decoding import Samples, decode_sound, read_samples
 from clients.tensors.nested import as_numbers
-from clients.tensors.quoting import brief, encodable
+from clients.tensors.quoting import brief, encodable, unexpected
 from clients.triton.server import (
     NO_HINTS,
     Hints,
@@ -104,7 +104,7 @@ class Client(ABC):
     needs_example: ClassVar[bool] = True
     """Whether `{}` is an example, too; else it says that no payload suits every model."""
 
-    model: str = ""
+    model: ClassVar[str] = ""
     """The model's name in the repository, if it is not `modelname`."""
 
     aliases: ClassVar[tuple[str, ...]] = ()
@@ -463,9 +463,7 @@ class Client(ABC):
         value = self._field(payload, name, expected)
         # `encodable` copies the text, which base64 of a large picture is spared.
         if not isinstance(value, str) or not value or not (value.isascii() or encodable(value)):
-            raise BadPayload(
-                f"`{name}` is {brief(value)}", hint=f"expected {expected} in `payload.{name}`"
-            )
+            raise unexpected(name, value, f"{expected} in `payload.{name}`")
         return value
 
     def file(self, payload: object, name: str = "file") -> bytes:
@@ -520,10 +518,8 @@ class Client(ABC):
         """
         value = self._field(payload, name, "a list of numbers")
         if (array := as_numbers(value)) is None:
-            raise BadPayload(
-                f"`{name}` is {brief(value)}",
-                hint=f"expected a list of numbers in `payload.{name}`, nested evenly",
-            )
+            expected = f"a list of numbers in `payload.{name}`, nested evenly"
+            raise unexpected(name, value, expected)
         return array
 
     def _field(self, payload: object, name: str, expected: str) -> Any:

@@ -13,8 +13,7 @@ from pathlib import Path
 from weights import registries
 from weights.errors import WeightsError
 from weights.install import Place, WeightsStatus
-from weights.manifest import MANIFEST, load
-from weights.sources import ShippedSource, Tools, WeightsSource
+from weights.sources import MANIFEST, ShippedSource, Tools, WeightsSource, load
 
 REPOSITORY = Path(__file__).resolve().parents[1] / "model_repository"
 

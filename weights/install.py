@@ -16,8 +16,7 @@ from enum import Enum
 from pathlib import Path
 
 from weights.errors import WeightsError
-from weights.manifest import load
-from weights.sources import ShippedSource, WeightsSource
+from weights.sources import ShippedSource, WeightsSource, load
 
 MODEL, VERSION, RECORD = "model.onnx", "1", "model.onnx.source.json"
 

@@ -10,13 +10,13 @@ import shutil
 import sys
 
 from weights.cli import REPOSITORY, main
-from weights.manifest import MANIFEST, load
+from weights.sources import load
 
 
 def only(names: str) -> int:
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     done = main(wanted)
-    for name in load(MANIFEST):
+    for name in load():
         if done == 0 and wanted and name not in wanted:
             shutil.rmtree(REPOSITORY / name, ignore_errors=True)
     return done

@@ -1,7 +1,8 @@
-"""What a source of weights is: one class per `kind` of the manifest."""
+"""What `manifest.toml` has: the sources of weights, one class per `kind`."""
 
 from __future__ import annotations
 
+import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from weights import registries
 from weights.errors import WeightsError
 
 Say = Callable[[str], None]
+
+MANIFEST = Path(__file__).with_name("manifest.toml")
 
 
 @dataclass(frozen=True)
@@ -111,3 +114,17 @@ class NpmSource(WeightsSource):
 
 
 KINDS: dict[str, type[WeightsSource]] = {one.kind: one for one in (ShippedSource, NpmSource)}
+
+
+def load(path: Path = MANIFEST) -> dict[str, WeightsSource]:
+    """Return where the weights of each model come from, by its name, in the manifest's order.
+
+    Raises WeightsError naming the model and the key that is missing or unknown.
+    """
+    sources: dict[str, WeightsSource] = {}
+    for name, table in tomllib.loads(path.read_text(encoding="utf-8")).items():
+        try:
+            sources[name] = KINDS[table.pop("kind")](**table)
+        except (KeyError, TypeError) as error:
+            raise WeightsError(f"{path.name}: {name}: {error}") from error
+    return sources

@@ -14,7 +14,7 @@ from clients.errors import BadParameter, BadPayload
 from clients.families.base.dispatch_toml import COUNTS, FLAG, key, one_of
 from clients.families.base.text_input import TextFamily, TextKeys
 from clients.families.base.vectors import as_vectors, normalise
-from clients.tensors.quoting import brief
+from clients.tensors.quoting import unexpected
 from clients.triton.server import TensorSpec
 
 IDS = "token_ids"  # in a payload, in the place of its text
@@ -104,10 +104,11 @@ class Embedding(TextFamily[EmbeddingKeys]):
             and [*ids[: len(before)], *ids[len(ids) - len(after) :]] == [*before, *after]
         ):
             form = ", ".join(map(str, (*before, "…", *after)))
-            raise BadPayload(
-                f"`{IDS}` is {brief(ids)}",
-                hint=f"expected what the model's own tokenizer makes: [{form}], at most {longest} "
-                f"numbers from 0 to {most}; or send the text itself, as LangChain does with "
+            raise unexpected(
+                IDS,
+                ids,
+                f"what the model's own tokenizer makes: [{form}], at most {longest} numbers from 0 "
+                f"to {most}; or send the text itself, as LangChain does with "
                 "check_embedding_ctx_length=False",
             )
         return GivenTokens(ids, [1] * len(ids), [0] * len(ids))

@@ -9,10 +9,9 @@ from typing import Any, NotRequired, TypedDict
 import numpy as np
 
 from clients.base import Environment, Parameter, Payload
-from clients.errors import BadPayload
 from clients.families.base.dispatch_toml import FLAG, Kind, is_list, is_text, key
 from clients.families.text_classification import TextClassification, TextClassificationKeys
-from clients.tensors.quoting import brief
+from clients.tensors.quoting import unexpected
 
 MOST_LABELS = 100
 
@@ -88,7 +87,7 @@ class ZeroShotClassification(TextClassification):
         template = self.setting(payload, "hypothesis_template")
         for name, kind in (("hypothesis_template", TEMPLATE), ("multi_label", FLAG)):
             if not kind.fits(value := self.setting(payload, name)):
-                raise BadPayload(f"`{name}` is {brief(value)}", hint=f"expected {kind.expected}")
+                raise unexpected(name, value, kind.expected)
         what = "`text` with the sentence of a label"
         sentences = (template.replace("{}", label) for label in labels)
         return labels, [self.encoded(text, longest, one, what) for one in sentences]
@@ -102,8 +101,6 @@ class ZeroShotClassification(TextClassification):
         given = self.setting(payload, "candidate_labels")
         labels = given.split(",") if isinstance(given, str) else given
         if not TEXTS.fits(labels) or not 1 <= len(labels) <= MOST_LABELS:
-            raise BadPayload(
-                f"`candidate_labels` is {brief(given)}",
-                hint=f"expected 1 to {MOST_LABELS} texts in a list, or with commas between them",
-            )
+            expected = f"1 to {MOST_LABELS} texts in a list, or with commas between them"
+            raise unexpected("candidate_labels", given, expected)
         return [one.strip() for one in labels]

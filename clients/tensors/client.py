@@ -135,7 +135,7 @@ class TensorClient(Client):
         model: str = "",
         check: Callable[[Mapping[str, Array]], None] | None = None,
     ) -> None:
-        self.model = model
+        self.model = model  # type: ignore[misc]  # of an author's class it is fixed
         self._check = check or self.check_tensors
         super().__init__(environment)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from clients.errors import BadPayload
+
 JSON_WORDS = {None: "null", True: "true", False: "false"}
 
 
@@ -19,6 +21,11 @@ def brief(value: object) -> str:
     shown = repr(value[: LONGEST + 1] if isinstance(value, str | list) else value)
     shown = shown if encodable(shown) else ascii(shown)
     return shown if len(shown) <= LONGEST else f"{shown[:LONGEST]}…"
+
+
+def unexpected(name: str, value: object, expected: str) -> BadPayload:
+    """Return the error for a value that came in place of what is expected."""
+    return BadPayload(f"`{name}` is {brief(value)}", hint=f"expected {expected}")
 
 
 def encodable(text: str) -> bool:

@@ -17,7 +17,7 @@ from clients.base import Payload
 from clients.errors import BadPayload
 from clients.request import SEQUENCE_NAMES
 from clients.tensors.elements import BASE64, convert, flatten_as, from_base64, from_bytes, json_data
-from clients.tensors.quoting import brief, encodable
+from clients.tensors.quoting import brief, encodable, unexpected
 from clients.tensors.scores import NotFinite
 from clients.tensors.signature import DATATYPES, DTYPES, Array, input_named, refuse_wrong_tensor
 from clients.triton.server import Scalar, Signature
@@ -36,7 +36,7 @@ OF_PROTOCOL = ("content_type", "binary_data_output", *SEQUENCE_NAMES)
 # MLServer's content types for elements that are written as they are.
 AS_THEY_ARE = ("np", "str")
 
-V2_EXPECTED = 'expected {"inputs": [{"name": "…", "shape": […], "datatype": "FP32", "data": […]}]}'
+V2_EXPECTED = '{"inputs": [{"name": "…", "shape": […], "datatype": "FP32", "data": […]}]}'
 
 
 def read_v2(payload: Payload, signature: Signature) -> dict[str, Array]:
@@ -49,14 +49,14 @@ def read_v2(payload: Payload, signature: Signature) -> dict[str, Array]:
     content_type(payload, "", (*AS_THEY_ARE, "pd"))
     tensors = payload.get("inputs")
     if not isinstance(tensors, list) or not tensors:
-        raise BadPayload(f"`inputs` is {brief(tensors)}", hint=V2_EXPECTED)
+        raise unexpected("inputs", tensors, V2_EXPECTED)
     binary = payload.get(BINARY)
     rest = memoryview(binary if isinstance(binary, bytes) else b"")
     arrays: dict[str, Array] = {}
     for place, tensor in enumerate(tensors):
         where = f"inputs[{place}]"
         if not isinstance(tensor, dict) or not isinstance(tensor.get("name"), str):
-            raise BadPayload(f"`{where}` is {brief(tensor)}", hint=V2_EXPECTED)
+            raise unexpected(where, tensor, V2_EXPECTED)
         if tensor["name"] in arrays:
             raise BadPayload(
                 f"`{where}`: the name {brief(tensor['name'])} is given twice",
@@ -86,18 +86,14 @@ def type_and_shape(tensor: Mapping[str, Any], where: str) -> tuple[str, list[int
     """Return the datatype and the shape of one tensor, as it states them."""
     datatype, shape = tensor.get("datatype"), tensor.get("shape")
     if not isinstance(datatype, str) or datatype not in DTYPES:
-        raise BadPayload(
-            f"`{where}.datatype` is {brief(datatype)}", hint=f"expected {', '.join(DTYPES)}"
-        )
+        raise unexpected(f"{where}.datatype", datatype, ", ".join(DTYPES))
     if (
         not isinstance(shape, list)
         or len(shape) > MOST_DIMENSIONS
         or not all(type(n) is int and 0 <= n < 2**31 for n in shape)
     ):
-        raise BadPayload(
-            f"`{where}.shape` is {brief(shape)}",
-            hint=f"expected sizes below 2^31, such as [1, 3]; at most {MOST_DIMENSIONS}",
-        )
+        expected = f"sizes below 2^31, such as [1, 3]; at most {MOST_DIMENSIONS}"
+        raise unexpected(f"{where}.shape", shape, expected)
     return datatype, shape
 
 
@@ -105,11 +101,9 @@ def read_tensor(tensor: Mapping[str, Any], where: str, raw: memoryview | None) -
     """Return one tensor; `raw` is its data where they are not in the JSON."""
     datatype, shape, data = tensor["datatype"], tensor["shape"], tensor.get("data")
     if (raw is None) != isinstance(data, list) or (raw is not None and data is not None):
-        raise BadPayload(
-            f"`{where}.data` is {brief(data)}",
-            hint="expected a list of numbers or texts, flat or nested as the shape, or "
-            f"`parameters.{BINARY_SIZE}` and bytes behind the JSON",
-        )
+        expected = "a list of numbers or texts, flat or nested as the shape, or "
+        expected += f"`parameters.{BINARY_SIZE}` and bytes behind the JSON"
+        raise unexpected(f"{where}.data", data, expected)
     said = content_type(tensor, f"{where}.", (*AS_THEY_ARE, BASE64))
     if raw is None:
         flat, came = flatten_as(shape, data or [], f"{where}.data")
@@ -133,7 +127,7 @@ def refuse_other_count(count: int, shape: Sequence[int], where: str) -> None:
 def parameters_of(stated: Mapping[str, Any], where: str = "") -> Mapping[str, Any]:
     parameters = stated.get("parameters")
     if not isinstance(parameters, dict | None):
-        raise BadPayload(f"`{where}parameters` is {brief(parameters)}", hint="expected an object")
+        raise unexpected(f"{where}parameters", parameters, "an object")
     if shared := next((name for name in parameters or () if name.startswith(SHARED_MEMORY)), ""):
         raise BadPayload(
             f"`{where}parameters` has {brief(shared)}: shared memory is not taken",
@@ -146,10 +140,8 @@ def content_type(stated: Mapping[str, Any], where: str, taken: Sequence[str]) ->
     """Return the content type in the `parameters` of a tensor or a body, if any."""
     said = parameters_of(stated, where).get("content_type")
     if said not in (None, *taken):
-        raise BadPayload(
-            f"`{where}parameters.content_type` is {brief(said)}",
-            hint=f"expected {' or '.join(taken)}; leave it out for numbers and texts as they are",
-        )
+        expected = f"{' or '.join(taken)}; leave it out for numbers and texts as they are"
+        raise unexpected(f"{where}parameters.content_type", said, expected)
     return said or ""
 
 
@@ -216,7 +208,7 @@ def read_request(payload: Payload, signature: Signature) -> V2Request:
     asked = payload.get("outputs") or []
     known = [spec.name for spec in signature.outputs]
     if not isinstance(asked, list):
-        raise BadPayload(f"`outputs` is {brief(asked)}", hint='expected [{"name": "…"}]')
+        raise unexpected("outputs", asked, '[{"name": "…"}]')
     every = flag(parameters_of(payload), "binary_data_output", "", otherwise=False)
     forms: dict[str, bool] = {}
     classes: dict[str, int] = {}
@@ -235,10 +227,8 @@ def read_request(payload: Payload, signature: Signature) -> V2Request:
         forms[name] = flag(parameters, "binary_data", f"{where}.", otherwise=every)
         if (count := parameters.get("classification")) is not None:
             if type(count) is not int or not 1 <= count < 2**31:
-                raise BadPayload(
-                    f"`{where}.parameters.classification` is {brief(count)}",
-                    hint="expected how many of the best classes are wanted: a whole number from 1",
-                )
+                expected = "how many of the best classes are wanted: a whole number from 1"
+                raise unexpected(f"{where}.parameters.classification", count, expected)
             classes[name] = count
     wanted = forms or dict.fromkeys(known, every)
     return V2Request(list(forms), classes, {name for name, binary in wanted.items() if binary})
@@ -247,9 +237,7 @@ def read_request(payload: Payload, signature: Signature) -> V2Request:
 def flag(parameters: Mapping[str, Any], name: str, where: str, *, otherwise: bool) -> bool:
     value = parameters.get(name, otherwise)
     if not isinstance(value, bool):
-        raise BadPayload(
-            f"`{where}parameters.{name}` is {brief(value)}", hint="expected true or false"
-        )
+        raise unexpected(f"{where}parameters.{name}", value, "true or false")
     return value
 
 

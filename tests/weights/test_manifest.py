@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from weights import manifest
 from weights.errors import WeightsError
 from weights.install import RECORD
-from weights.sources import NpmSource, ShippedSource
+from weights.sources import NpmSource, ShippedSource, load
 
 from .conftest import Bench
 
@@ -24,11 +23,11 @@ def test_every_model_of_the_repository_has_weights() -> None:
         for path in (PROJECT / "model_repository").iterdir()
         if (path / "labels.txt").is_file() or (path / "tokenizer").is_dir()
     }
-    assert folders == set(manifest.load())
+    assert folders == set(load())
 
 
 def test_the_shipped_model_is_the_one_in_the_manifest() -> None:
-    shipped = manifest.load()["bert_base"]
+    shipped = load()["bert_base"]
     assert isinstance(shipped, ShippedSource)
     folder = PROJECT / "model_repository" / "bert_base"
     record = json.loads((folder / RECORD).read_text())
@@ -38,7 +37,7 @@ def test_the_shipped_model_is_the_one_in_the_manifest() -> None:
 
 
 def test_every_package_is_pinned_and_has_its_converter_and_its_licence() -> None:
-    sources = manifest.load()
+    sources = load()
     packages = [source for source in sources.values() if isinstance(source, NpmSource)]
     assert packages
     for source in packages:
@@ -61,4 +60,4 @@ def test_every_package_is_pinned_and_has_its_converter_and_its_licence() -> None
 def test_a_mistake_is_named(bench: Bench, old: str, new: str, message: str) -> None:
     bench.change(old, new)
     with pytest.raises(WeightsError, match=re.escape(message)):
-        manifest.load(bench.manifest)
+        load(bench.manifest)

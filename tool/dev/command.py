@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from container.trouble import Trouble
 from dispatcher.settings import PROJECT
 from tool.dev.changes import Changes, changes, look
 from tool.dev.server import Server, to_terminal
 from tool.engines.offline import settings_here
-from tool.interrupts import interrupted_by_signals
 
 LOOK_S = 0.3
 PING_EVERY_S = 1.0
@@ -52,6 +54,25 @@ def run(options: argparse.Namespace) -> int:
             return 0
         finally:
             server.stop()
+
+
+@contextmanager
+def interrupted_by_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end this program as Ctrl-C does, with all that it started."""
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    numbers = [signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)]
+    before = {one: signal.getsignal(one) for one in numbers}
+    for one, handler in before.items():
+        if handler is not signal.SIG_IGN:  # as `nohup` has it
+            signal.signal(one, interrupt)
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 class Watch:

@@ -11,7 +11,7 @@ from clients.base import Client, Environment, Payload, as_wide
 from clients.errors import BadPayload, ModelFailed, UnsupportedMedia
 from clients.request import SentRows
 from clients.tensors.elements import INFINITIES, convert, rows_of
-from clients.tensors.quoting import brief
+from clients.tensors.quoting import brief, unexpected
 from clients.tensors.signature import DTYPES, Array
 from clients.triton.server import Signature, TensorSpec
 
@@ -51,8 +51,8 @@ class Column:
         try:
             number = float(word.replace("_", "?"))  # Python takes 1_000 for a number
         except ValueError as error:
-            hint = "expected a number with the digits 0 to 9 and a point, or an empty cell"
-            raise BadPayload(f"`{self.name}` is {brief(cell)}", hint=hint) from error
+            expected = "a number with the digits 0 to 9 and a point, or an empty cell"
+            raise unexpected(self.name, cell, expected) from error
         if self.datatype in FLOATS:
             return INFINITIES[number < 0] if word.endswith(("inf", "infinity")) else number
         # A program that knows missing values writes 30 as 30.0.
@@ -74,8 +74,7 @@ class Column:
         if given is None or not self.categories:
             return given
         if not isinstance(given, str) or given not in self.categories:
-            known = ", ".join(self.categories)
-            raise BadPayload(f"`{self.name}` is {brief(given)}", hint=f"expected one of {known}")
+            raise unexpected(self.name, given, f"one of {', '.join(self.categories)}")
         return self.categories[given]
 
     def check(self, given: Any) -> None:
@@ -160,7 +159,7 @@ class RowClient(Client):
     _without = "JSON, or CSV as text/csv"
 
     def __init__(self, environment: Environment, model: str = "") -> None:
-        self.model = model
+        self.model = model  # type: ignore[misc]  # of an author's class it is fixed
         super().__init__(environment)
 
     @property
