@@ -17,7 +17,6 @@ from flask import Flask
 
 from backends.machine.cpu_share import usable_cpus
 from clients.images.pictures import room
-from clients.model_files.model_folders import authors_folder
 from clients.plugins.registry import Registry, load_clients
 from clients.triton.client import TritonEnvironment
 from clients.triton.configuration import rename_config
@@ -371,10 +370,7 @@ def make_admission(settings: Settings) -> Admission:
 def explainer(settings: Settings) -> Callable[[Iterable[ModelState]], None]:
     if settings.run_dir is None or settings.triton_url:  # Triton's own log says so
         return lambda _: None
-    wanted, repository = settings.run_dir / WANTED, settings.model_repository
-    return Explainer(
-        lambda name: (wanted / name).exists(), lambda name: authors_folder(repository / name)
-    ).look
+    return Explainer(settings.run_dir / WANTED, settings.model_repository).look
 
 
 def configure_logging(settings: Settings) -> None:

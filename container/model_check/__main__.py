@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 from container.model_check.model import check_folder
 
-found = check_folder(Path(sys.argv[1]).resolve()).found
-sys.stdout.write(json.dumps([asdict(one) for one in found]))
+folder = Path(sys.argv[1]).resolve()
+found = [(one.level, one.sentence(folder)) for one in check_folder(folder).found]
+sys.stdout.write(json.dumps(found))

@@ -24,10 +24,14 @@ class Finding:
     fix: str  # how to mend it, where the message does not say so
 
     def __str__(self) -> str:
-        place = f"{self.file}:{self.line}" if self.line else self.file
+        return f"{self.level}: {self.sentence()}"
+
+    def sentence(self, root: Path = Path()) -> str:
+        """Return it with its place, below the folder that was looked at."""
+        place = f"{root / self.file}:{self.line}" if self.line else str(root / self.file)
         key = f" `{self.key}`" if self.key else ""
         fix = f": {self.fix}" if self.fix else ""
-        return f"{self.level}: {place}:{key} {self.message}{fix}"
+        return f"{place}:{key} {self.message}{fix}"
 
 
 @dataclass

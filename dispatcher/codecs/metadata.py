@@ -14,12 +14,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from werkzeug.datastructures import Headers, MultiDict
+from flask import g, request
+from werkzeug.datastructures import Headers
 
 from clients.errors import BadParameter
 from clients.request import SEQUENCE_NAMES, SequencePart
 from clients.tensors.quoting import brief, encodable
 from dispatcher.errors import BadBody, BadHeader
+from dispatcher.settings import Settings
 
 ATTRIBUTES = "X-Amzn-SageMaker-Custom-Attributes"
 REPLAY = "X-Replay"  # of `dispatcher replay`; is not captured, or the next replay would have it
@@ -84,29 +86,20 @@ class Metadata:
         return name
 
 
-def read_metadata(
-    headers: Headers,
-    query: Mapping[str, str],
-    *,
-    path_model: str = "",
-    default_model: str = "",
-    default_accept: str = "",
-    request_id: str = "",
-    owner: str = "",
-    sent: Callable[[], bool] = lambda: True,
-) -> Metadata:
-    """Read headers and query.
+def read_metadata(path_model: str, settings: Settings) -> Metadata:
+    """Read headers and query of the current request.
 
     Raises BadHeader: the custom attributes are too long, or not visible ASCII.
     Raises BadParameter: the caller's time limit is not valid.
     """
+    record, headers = g.record, request.headers
     attributes = read_attributes(headers.get(ATTRIBUTES, ""))
-    query = combine_values((name, one) for name, some in MultiDict(query).lists() for one in some)
+    query = combine_values(request.args.items(multi=True))
     target = headers.get(TARGET_MODEL, "").removesuffix(".tar.gz").strip("/")
     named = ",".join(dict.fromkeys(filter(None, map(attributes.get, MODEL_NAMES))))
     return Metadata(
         path_model=path_model,
-        other_model=named or target or query.get("modelname", "") or default_model,
+        other_model=named or target or query.get("modelname", "") or settings.default_model,
         modelversion=attributes.get("modelversion", "") or query.get("modelversion", ""),
         texts={
             name: value
@@ -114,12 +107,12 @@ def read_metadata(
             if name not in RESERVED_NAMES
         },
         attributes=attributes,
-        request_id=request_id,
+        request_id=record.request_id,
         timeout=read_timeout(attributes.get(TIMEOUT_PARAMETER, query.get(TIMEOUT_PARAMETER))),
-        accept=read_accept(headers.get("Accept", ""), default_accept),
+        accept=read_accept(headers.get("Accept", ""), settings.default_accept),
         session=headers.get(SESSION, ""),
-        owner=owner,
-        sent=sent,
+        owner=record.key,
+        sent=lambda: record.reported,
     )
 
 

@@ -99,7 +99,9 @@ class ModelListing:
                 "state": latest.state,
                 "client": client and f"{type(client).__name__} in {authors(source)}",
                 "weights": weights(self.repository / model),
-                "parameters": parameters(client) if client else {},
+                "parameters": {k: schema(v) for k, v in client.parameters.items()}
+                if client
+                else {},
                 "media": dict(client.media) if client else {},
                 "example": next(iter(examples), None),
                 "examples": examples,
@@ -148,11 +150,6 @@ def weights(folder: Path) -> str:
     record = read_json(folder / WEIGHTS_RECORD) or {}
     known = {"weights", "licence"} <= record.keys()
     return f"{record['weights']} ({record['licence']})" if known else "your own"
-
-
-def parameters(client: Client) -> dict[str, Any]:
-    """Describe the parameters that a client declares, in words and as JSON Schema does."""
-    return {name: schema(parameter) for name, parameter in client.parameters.items()}
 
 
 def schema(parameter: Parameter) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from clients.errors import ClientDisabled, InferenceError, ModelFailed, TooLargeAtOnce
 from clients.families.base.dispatch_toml import FILE as CLIENT_FILE
@@ -24,6 +23,7 @@ from clients.model_files.files import is_litter, text_of
 from clients.model_files.model_folders import (
     CONFIG,
     PLAIN_MODELS,
+    authors_folder,
     has_versions,
     is_its_own_version,
 )
@@ -104,16 +104,16 @@ def check_findings(folder: Path) -> list[str]:
     except (OSError, subprocess.TimeoutExpired, ValueError) as error:
         log.warning("%s cannot be checked: %s: %s", folder, type(error).__name__, error)
         return []
-    errors = [one for one in found if one["level"] == "error"] or found
-    return [sentence(folder, one) for one in errors[:MOST_FINDINGS]]
+    errors = [said for level, said in found if level == "error"]
+    return (errors or [said for _, said in found])[:MOST_FINDINGS]
 
 
 @dataclass
 class Explainer:
     """Logs what is wrong with models that Triton could not load, once for each."""
 
-    wanted: Callable[[str], bool]
-    folder: Callable[[str], Path]
+    wanted: Path  # the folder with a file for each model that Triton is to load
+    repository: Path  # which Triton reads
     findings: Callable[[Path], Iterable[str]] = check_findings
     _explained: set[str] = field(default_factory=set)
 
@@ -121,7 +121,8 @@ class Explainer:
         """Look at the models that Triton lists; log in a thread, since a check takes seconds."""
         listed = list(states)
         well = {state.name for state in listed if state.state in WELL}
-        lost = {state.name for state in listed if self.wanted(state.name)} - well
+        wanted = {path.name for path in self.wanted.iterdir()}
+        lost = wanted.intersection(state.name for state in listed) - well
         self._explained -= well
         if new := sorted(lost - self._explained):
             self._explained |= lost
@@ -130,15 +131,8 @@ class Explainer:
     def explain(self, names: Iterable[str]) -> None:
         """Log what is wrong with some models."""
         for name in names:
-            for line in self.findings(self.folder(name)):
+            for line in self.findings(authors_folder(self.repository / name)):
                 log.error("the model %s is not loaded: %s", name, line)
-
-
-def sentence(folder: Path, finding: Mapping[str, Any]) -> str:
-    """Return a finding as `dispatcher check` prints it, with the whole path."""
-    line, key, fix = finding["line"], finding["key"], finding["fix"]
-    place = f"{folder.resolve() / finding['file']}{f':{line}' * bool(line)}"
-    return f"{place}:{f' `{key}`' * bool(key)} {finding['message']}{f': {fix}' * bool(fix)}"
 
 
 @contextmanager

@@ -163,17 +163,7 @@ class InferenceHandler:
 
     def read_metadata(self, path_model: str = "") -> Metadata:
         """Read what the current request says outside of its body."""
-        record: RequestRecord = g.record
-        return read_metadata(
-            request.headers,
-            request.args,
-            path_model=path_model,
-            default_model=self.settings.default_model,
-            default_accept=self.settings.default_accept,
-            request_id=record.request_id,
-            owner=record.key,
-            sent=lambda: record.reported,
-        )
+        return read_metadata(path_model, self.settings)
 
     def tensors(self, metadata: Metadata) -> Response:
         """Answer a body of Triton's own protocol, whatever the caller accepts."""

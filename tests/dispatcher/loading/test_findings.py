@@ -78,14 +78,18 @@ def test_a_folder_that_is_no_model_has_them_too(hosting: Hosting, tmp_path: Path
     assert "each by a request of its own" in caught.value.hint
 
 
-def test_models_that_are_not_loaded_are_explained_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_models_that_are_not_loaded_are_explained_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     asked: list[str] = []
 
     def findings(folder: Path) -> list[str]:
         asked.append(folder.name)
         return [f"{folder.name} is empty"]
 
-    explainer = Explainer(lambda name: name != "unwanted", Path, findings)
+    for name in ("well", "loading", "lost", "bad"):
+        (tmp_path / name).touch()
+    explainer = Explainer(tmp_path, tmp_path, findings)
     states = [
         ModelState("well", "1", "READY", ""),
         ModelState("loading", "1", "LOADING", ""),
