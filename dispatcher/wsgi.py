@@ -57,7 +57,7 @@ from dispatcher.routes.openai import openai_routes
 from dispatcher.routes.openapi import openapi_routes
 from dispatcher.routes.page import page_routes
 from dispatcher.routes.v2 import inference_of_v2, models_of_v2
-from dispatcher.s3.remote_models import cache_of, remote_models
+from dispatcher.s3.remote_models import remote_models
 from dispatcher.s3.step import Step
 from dispatcher.settings import (
     ENGINES,
@@ -220,12 +220,11 @@ def assemble(
         elsewhere=bool(settings.triton_url),
         findings=check_findings,
     )
-    stores = remote_models(run_dir) if run_dir else []
-    cache = cache_of(settings, log.info) if stores else None
-    control = ModelControl(loader, reloader, stores, cache)
+    stores = remote_models(settings, log.info)
+    control = ModelControl(loader, reloader, stores)
     if settings.load_on_demand and run_dir:
         memory = model_memory(settings, run_dir, loader, registry, readiness.supervisor)
-        control = OnDemand(memory, loader, reloader, stores, cache)
+        control = OnDemand(memory, loader, reloader, stores)
         control.start()
     loading.using = control.using
     control.refuse_reload = rollouts.refuse_reload

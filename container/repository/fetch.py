@@ -20,25 +20,24 @@ def repository_folders(settings: Settings, run_dir: Path, say: Callable[[str], N
     Raises SettingError: S3 does not have it or does not give it, or there is no room for it.
     """
     (run_dir / MODELS).mkdir()
-    folders, stores = [], []
+    folders, stores, cache = [], [], cache_of(settings, say)
     for number, one in enumerate(settings.repositories):
         place = run_dir / MODELS / str(number)
         if isinstance(one, Path):
             place.symlink_to(one)
         else:
-            stores.append(RemoteModels.made(place, one))
+            stores.append(RemoteModels.made(place, one, cache))
         folders.append(one if isinstance(one, Path) else place)
     if stores:
         keep_alone(settings.model_cache)
-    cache = cache_of(settings, say)
     for store in stores:
         try:
-            if not (found := store.refresh(cache)):
+            if not (found := store.refresh()):
                 raise UnknownModel(
                     "it has no models", hint="below the prefix each model has a folder, as on disk"
                 )
             first = settings.required_models if settings.load_on_demand else found
-            store.fetch_all(cache, [model for name, model in found.items() if name in first])
+            store.fetch_all([model for name, model in found.items() if name in first])
         except InferenceError as error:
             said = f"{store.source}: {error.message}; {error.hint}"
             raise SettingError(f"MODEL_REPOSITORY has {said}") from error

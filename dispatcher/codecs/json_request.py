@@ -16,12 +16,7 @@ from clients.tensors.quoting import brief
 from dispatcher.codecs.media import UTF_16_MARKS, utf_16_error
 from dispatcher.codecs.metadata import TIMEOUT_PARAMETER, Metadata
 from dispatcher.errors import BadBody
-from dispatcher.model_request import (
-    InferenceRequest,
-    ModelRequest,
-    RequestList,
-    SeveralModels,
-)
+from dispatcher.model_request import InferenceRequest, ModelRequest, RequestList, SeveralModels
 from dispatcher.telemetry.memory import free_memory, total_memory
 
 BODY_HINT = 'expected {"modelname": "resnet", "payload": {"img": "<base64 of a picture>"}}'

@@ -39,12 +39,7 @@ from clients.request import (
 from clients.tensors.client import TensorClient, TensorResult
 from clients.tensors.nested import copy_deeply
 from dispatcher.codecs.media import UNSPECIFIED_MEDIA, detect_media
-from dispatcher.codecs.metadata import (
-    MAX_SEQUENCE_ID,
-    Metadata,
-    names_sequence,
-    read_sequence,
-)
+from dispatcher.codecs.metadata import MAX_SEQUENCE_ID, Metadata, names_sequence, read_sequence
 from dispatcher.errors import (
     BadBody,
     ClientBug,

@@ -16,7 +16,6 @@ from dispatcher.errors import AlreadyLoaded, BadClient, BadModel
 from dispatcher.models.load_unload import ModelLoader
 from dispatcher.models.reload import Reloader
 from dispatcher.models.repository import no_such_folder
-from dispatcher.s3.model_cache import ModelCache
 from dispatcher.s3.remote_models import RemoteModels
 
 
@@ -27,7 +26,6 @@ class ModelControl:
     loader: ModelLoader
     reloader: Reloader
     remote: Sequence[RemoteModels] = ()
-    cache: ModelCache | None = None
     # Raises BadModel where a loaded model would be left with versions alone that are only tried
     refuse_reload: Callable[[str], None] = lambda _: None
 
@@ -52,7 +50,7 @@ class ModelControl:
         found, client = self.available_name(name), registry.clients.get(name)
         if self.remote and not (found or client or self.loader.states(name)):
             for store in self.remote:
-                store.refresh(self.cache_of_s3, time.monotonic() + self.loader.timeout)
+                store.refresh(time.monotonic() + self.loader.timeout)
             if not (found := self.available_name(name)):
                 raise no_such_folder(asked, self.available())
         if client and not found and client.served_by != name:
@@ -74,12 +72,6 @@ class ModelControl:
         there = {name: path for one in self.remote for name, path in one.names().items()}
         return there | self.loader.own_folders()
 
-    @property
-    def cache_of_s3(self) -> ModelCache:
-        if self.cache is None:
-            raise ValueError("models in S3 need a cache")
-        return self.cache
-
     def fetch(self, name: str, until: float, *, newest: bool) -> None:
         """Fetch a model from S3, where it comes from there; its newest version, or any.
 
@@ -90,7 +82,7 @@ class ModelControl:
             is_its = folder is None or folder.parent == store.folder
             if is_its and name in store.names():
                 if newest or not store.is_fetched(name):
-                    store.fetch(self.cache_of_s3, name, until)
+                    store.fetch(name, until)
                 return
 
     def load(self, name: str, url: str) -> None:

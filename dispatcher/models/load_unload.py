@@ -12,12 +12,7 @@ from pathlib import Path
 from clients.errors import DeadlineExceeded, InferenceError, ModelFailed, UnknownModel
 from clients.model_files.crash_causes import crash_causes
 from clients.model_files.gpu_config import TENSORRT, gpu_settings_of, has_gpu
-from clients.model_files.model_folders import (
-    CONFIG,
-    NAME,
-    NAMED,
-    authors_folder,
-)
+from clients.model_files.model_folders import CONFIG, NAME, NAMED, authors_folder
 from clients.model_files.response_cache import cache_warning
 from clients.triton.server import ModelServer
 from dispatcher.errors import AlreadyLoaded, BadModel, OutOfMemory

@@ -60,12 +60,7 @@ from dispatcher.execution.slots import STARTS, Slot, Slots
 from dispatcher.execution.watchdog import send_timeout, shut_down
 from dispatcher.model_request import InferenceRequest, ModelRequest, RequestList, SeveralModels
 from dispatcher.routes.jobs import Later
-from dispatcher.routes.streams import (
-    release_slot,
-    results_in_lines,
-    spool,
-    stream_response,
-)
+from dispatcher.routes.streams import release_slot, results_in_lines, spool, stream_response
 from dispatcher.s3.reading import find_stored, wait_for_objects
 from dispatcher.s3.step import Output, Step
 from dispatcher.settings import Settings

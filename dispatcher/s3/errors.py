@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from botocore import exceptions
 
 from clients.errors import DeadlineExceeded, InferenceError
-from dispatcher.errors import (
-    ObjectForbidden,
-    ObjectNotFound,
-    StorageFailed,
-    StorageUnavailable,
-)
+from dispatcher.errors import ObjectForbidden, ObjectNotFound, StorageFailed, StorageUnavailable
 
 if TYPE_CHECKING:
     from dispatcher.s3.client import Location

@@ -31,18 +31,18 @@ MOST_CLIENT_FILE = 2**20
 class RemoteModels:
     """The models of one S3 prefix, which a folder represents that has its URL."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, cache: ModelCache) -> None:
+        self.folder, self.cache = folder, cache
         source = Location.of((folder / SOURCE).read_text(encoding="utf-8")) or Location("")
         prefix = source.key.rstrip("/")
         self.source = Location(source.bucket, f"{prefix}/" if prefix else "")
 
     @classmethod
-    def made(cls, folder: Path, url: str) -> RemoteModels:
+    def made(cls, folder: Path, url: str, cache: ModelCache) -> RemoteModels:
         """Return the models of a prefix whose folder is yet to be made."""
         folder.mkdir()
         (folder / SOURCE).write_text(url, encoding="utf-8")
-        return cls(folder)
+        return cls(folder, cache)
 
     def names(self) -> dict[str, Path]:
         """Return the models that are known, fetched or not, and their folders or links."""
@@ -52,9 +52,9 @@ class RemoteModels:
         place = self.folder / name
         return place.is_symlink() and place.is_dir()
 
-    def refresh(self, cache: ModelCache, deadline: float = math.inf) -> dict[str, StoredModel]:
+    def refresh(self, deadline: float = math.inf) -> dict[str, StoredModel]:
         """List the prefix; make a folder for each new model, and forget those that are gone."""
-        listed = cache.models(self.source, deadline)
+        cache, listed = self.cache, self.cache.models(self.source, deadline)
         cache.named |= {cache.folder / model.folder for model in listed.values()}
         known = self.names()
         for name, model in listed.items():
@@ -75,25 +75,26 @@ class RemoteModels:
                 shutil.rmtree(known[name], ignore_errors=True)
         return listed
 
-    def fetch(self, cache: ModelCache, name: str, deadline: float = math.inf) -> None:
+    def fetch(self, name: str, deadline: float = math.inf) -> None:
         """Fetch the newest version of a model, and link it.
 
         Raises InferenceError: as `ModelCache.fetch`.
         """
         for attempt in range(ATTEMPTS):
-            listed = cache.models(self.source, deadline, name)
+            listed = self.cache.models(self.source, deadline, name)
             if name not in listed:
                 raise UnknownModel(f"{self.source}{name}/ has no model any more")
             try:
-                self.take(cache, listed[name], deadline)
+                self.take(listed[name], deadline)
             except StorageUnavailable:  # such as an object that has changed since it was listed
                 if attempt == ATTEMPTS - 1:
                     raise
             else:
                 return
 
-    def take(self, cache: ModelCache, model: StoredModel, deadline: float = math.inf) -> None:
+    def take(self, model: StoredModel, deadline: float = math.inf) -> None:
         """Fetch a model as it was listed, and link it."""
+        cache = self.cache
         links = (path for path in self.folder.parent.glob("*/*") if path.is_symlink())
         cache.named |= {link.resolve() for link in links}
         copy = cache.fetch(model, deadline)
@@ -109,27 +110,29 @@ class RemoteModels:
         """Return a new path on the same disk, in RUN_DIR."""
         return self.folder.parent.with_name(f"{ASIDE}-{uuid.uuid4().hex}")
 
-    def fetch_all(self, cache: ModelCache, models: Iterable[StoredModel]) -> None:
+    def fetch_all(self, models: Iterable[StoredModel]) -> None:
         """Fetch models as they were listed, some at a time."""
 
         def fetch(model: StoredModel) -> None:
             try:
-                self.take(cache, model)
+                self.take(model)
             except StorageUnavailable:
-                self.fetch(cache, model.name)
+                self.fetch(model.name)
 
         pool, is_done = ThreadPoolExecutor(AT_A_TIME), False
         try:
             list(pool.map(fetch, models))
             is_done = True
         finally:
-            cache.stopped = not is_done
+            self.cache.stopped = not is_done
             pool.shutdown(cancel_futures=True)
 
 
-def remote_models(run_dir: Path) -> list[RemoteModels]:
+def remote_models(settings: Settings, say: Callable[[str], None]) -> list[RemoteModels]:
     """Return the S3 prefixes of MODEL_REPOSITORY, in a program that `serve` starts."""
-    return [RemoteModels(one.parent) for one in (run_dir / MODELS).glob(f"*/{SOURCE}")]
+    places = (settings.run_dir / MODELS).glob(f"*/{SOURCE}") if settings.run_dir else ()
+    cache = cache_of(settings, say)
+    return [RemoteModels(one.parent, cache) for one in places]
 
 
 def cache_of(settings: Settings, say: Callable[[str], None]) -> ModelCache:

@@ -140,13 +140,13 @@ def test_an_object_that_changes_between_list_and_get_is_not_mixed_in(
 ) -> None:
     """Its model is listed once more."""
     put(s3, prefix, a_config__pbtxt=b"old", a_1_model__onnx=b"weights")
-    store = made(tmp_path, f"s3://{BUCKET}/{prefix}")
-    models = store.refresh(cache)
+    store = made(tmp_path, f"s3://{BUCKET}/{prefix}", cache)
+    models = store.refresh()
     put(s3, prefix, a_1_model__onnx=b"changed")  # of the same size
     with pytest.raises(StorageUnavailable, match="has changed since it was listed"):
         cache.fetch(models["a"], math.inf)
     assert [path for path in cache.folder.iterdir() if not path.name.startswith(".")] == []
-    store.fetch_all(cache, models.values())
+    store.fetch_all(models.values())
     assert content(store.folder / "a")["1/model.onnx"] == b"changed"
 
 
@@ -277,24 +277,24 @@ def test_a_missing_bucket_and_missing_rights_are_named(
         reader.models(Location(BUCKET, "models/"), math.inf)
 
 
-def made(tmp_path: Path, url: str) -> RemoteModels:
+def made(tmp_path: Path, url: str, cache: ModelCache) -> RemoteModels:
     (tmp_path / "run" / "models").mkdir(parents=True)
-    return RemoteModels.made(tmp_path / "run" / "models" / "0", url)
+    return RemoteModels.made(tmp_path / "run" / "models" / "0", url, cache)
 
 
 def test_models_that_are_not_fetched_have_their_aliases(
     s3: S3Server, cache: ModelCache, prefix: str, tmp_path: Path
 ) -> None:
     put(s3, prefix, a_model__onnx=b"a", a_dispatch__toml=b'aliases = ["first"]\n')
-    store = made(tmp_path, f"s3://{BUCKET}/{prefix.rstrip('/')}")
-    store.refresh(cache)
+    store = made(tmp_path, f"s3://{BUCKET}/{prefix.rstrip('/')}", cache)
+    store.refresh()
     assert content(store.folder / "a") == {"dispatch.toml": b'aliases = ["first"]\n'}
     assert not store.is_fetched("a")
-    store.fetch(cache, "a")
+    store.fetch("a")
     assert store.is_fetched("a")
     assert content((store.folder / "a").resolve())["model.onnx"] == b"a"
     with pytest.raises(UnknownModel, match="has no model any more"):
-        store.fetch(cache, "b")
+        store.fetch("b")
 
 
 HOSTILE = [
