@@ -35,6 +35,8 @@ from container.supervisor.supervisor import SAME_REQUEST_S
 # Else each of some hundred processes compiles the project for itself.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+# Else `jsonschema` compiles a grammar for three seconds, for internationalized addresses.
+sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from tests.support.s3 import S3Server
@@ -205,7 +207,7 @@ def stop(
             process.wait(SAME_REQUEST_S + 0.2)
         process.send_signal(number)
     try:
-        code = process.wait(30)
+        code = process.wait(PATIENCE_S)
     except subprocess.TimeoutExpired:
         process.kill()
         for pid in alive(started):

@@ -13,6 +13,7 @@ import pytest
 
 from container.supervisor.log import ERROR, Log
 from dispatcher.log_lines import text_lines
+from tests.conftest import PATIENCE_S
 
 
 def copied(written: dict[str, bytes], folder: Path, *, as_json: bool = False) -> list[str]:
@@ -188,12 +189,12 @@ def test_a_log_that_is_slow_or_stuck_stops_nobody_and_losses_are_counted(
     with Log(reader.out, as_json=False) as log:
         sink = log.sink("triton")
         threading.Thread(target=program, args=(sink,), daemon=True).start()
-        assert wrote.wait(20), "the program waits for the reader of the log"
+        assert wrote.wait(PATIENCE_S), "the program waits for the reader of the log"
         fcntl.fcntl(reader.out, fcntl.F_SETPIPE_SZ, 2**20)
         reader.hurry.set()
         os.write(sink, b"line 999999 %s\n" % (b"x" * 190))
     os.close(reader.out)
-    reader.join(10)
+    reader.join(PATIENCE_S)
     lines = reader.came.decode().splitlines()
     lost = sum(int(n) for line in lines for n in re.findall(r"serve: (\d+) lines of the log", line))
     kept = [line for line in lines if re.fullmatch(r"triton: line \d{6} x{190}", line)]

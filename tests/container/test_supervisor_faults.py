@@ -15,7 +15,7 @@ from container.supervisor.posix import ProbeThread
 from container.supervisor.program import Policy, Program
 from container.supervisor.supervisor import Supervisor
 from dispatcher.exit_codes import in_words
-from tests.conftest import wait_for
+from tests.conftest import PATIENCE_S, wait_for
 from tests.support.fake_machine import KILL, QUIT, TERM, Script, supervise
 
 
@@ -162,7 +162,7 @@ def test_a_probe_that_raises_is_a_fault() -> None:
         raise ValueError("not HTTP")
 
     probe = ProbeThread(Program("Triton", lambda: ["t"], {}, fault))
-    assert probed.wait(5)
+    assert probed.wait(PATIENCE_S)
     wait_for(lambda: probe.result.fault == "", "the next probe")
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Endpoint, running, wait_for
+from tests.conftest import PATIENCE_S, Endpoint, running, wait_for
 from tests.support.chaos import (
     CRASH,
     HOLD,
@@ -47,8 +47,9 @@ def restarts(endpoint: Endpoint, program: str) -> int:
         return -1
 
 
-QUICK = [("Triton", KILL, True), ("gunicorn's worker", KILL, False)]
-LONG = [
+KILLED_OR_STOPPED = [
+    ("Triton", KILL, True),
+    ("gunicorn's worker", KILL, False),
     ("Triton", STOP, True),
     ("a model's process", KILL, False),  # it alone is loaded again
     ("a model's process", STOP, False),  # and ended before
@@ -57,9 +58,10 @@ LONG = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "number", "restarted"),
-    [*QUICK, *(pytest.param(*one, marks=pytest.mark.slow) for one in LONG)],
+    KILLED_OR_STOPPED,
 )
 def test_what_is_killed_or_stopped_is_back_and_every_caller_was_told(
     chaos: Endpoint, name: str, number: signal.Signals, restarted: bool
@@ -85,6 +87,7 @@ def test_what_is_killed_or_stopped_is_back_and_every_caller_was_told(
     assert Load(chaos).one("frail", [21.0]) == "right"
 
 
+@pytest.mark.slow
 def test_an_optional_model_that_dies_is_503_by_itself(chaos: Endpoint) -> None:
     wait_for(lambda: ping(chaos) == 200, "the end of what was before")
     before = restarts(chaos, "Triton")
@@ -95,7 +98,7 @@ def test_an_optional_model_that_dies_is_503_by_itself(chaos: Endpoint) -> None:
             in_hand = pool.submit(Load(chaos).one, "frail", [float(HOLD)])
             time.sleep(0.5)
             assert Load(chaos).one("frail", [float(CRASH)]) == "502 model_failed"
-            assert in_hand.result(10) == "502 model_failed"
+            assert in_hand.result(PATIENCE_S) == "502 model_failed"
         wait_for(
             lambda: Load(chaos).one("frail", [1.0]) == "503 model_unavailable", "the 503 of one"
         )

@@ -15,7 +15,7 @@ from botocore.exceptions import ClientError
 
 from dispatcher.codecs.error_responses import hosting_service_error
 from dispatcher.errors import ROUTING
-from tests.conftest import Answer, Endpoint, wait_for
+from tests.conftest import PATIENCE_S, Answer, Endpoint, wait_for
 from tests.support.front import front, sagemaker_runtime
 
 DOUBLE = json.dumps({"modelname": "double", "payload": {"numbers": [1]}}).encode()
@@ -41,27 +41,36 @@ class Came:
         return [value for given, value in self.headers if given.lower() == name.lower()]
 
 
+LAST = b"GET /ping HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-Request-Id: last\r\n\r\n"
+
+
 def exchange(endpoint: Endpoint, sent: bytes) -> list[Came]:
-    """Send bytes as they are; return every answer until NGINX closes or is silent."""
-    came = b""
-    with socket.create_connection(("127.0.0.1", endpoint.port), timeout=3) as connection:
+    """Send bytes as they are; return every answer until NGINX closes.
+
+    Where it does not after the first one, it is asked to: an answer to what it has taken for a
+    second request would come before that.
+    """
+    answers: list[Came] = []
+    with (
+        socket.create_connection(("127.0.0.1", endpoint.port), timeout=PATIENCE_S) as connection,
+        connection.makefile("rb") as stream,
+    ):
         with suppress(OSError):  # NGINX need not read all of it
             connection.sendall(sent)
-        with suppress(TimeoutError, ConnectionResetError):
-            while piece := connection.recv(65536):
-                came += piece
-    answers = []
-    while came:
-        head, _, came = came.partition(b"\r\n\r\n")
-        first, *lines = head.decode("latin-1").split("\r\n")
-        status = re.fullmatch(r"HTTP/1\.[01] (\d{3}) .*", first)
-        assert status, f"this is no status line: {first!r}"
-        headers = [(name, value.strip()) for name, _, value in (x.partition(":") for x in lines)]
-        answer = Came(int(status[1]), headers, b"")
-        length = int((answer.all("Content-Length") or ["0"])[0])
-        answers.append(Came(answer.status, headers, came[:length]))
-        came = came[length:]
-    return answers
+        with suppress(ConnectionResetError):
+            while first := stream.readline().decode():
+                status = re.fullmatch(r"HTTP/1\.[01] (\d{3}) .*\r\n", first)
+                assert status, f"this is no status line: {first!r}"
+                lines = iter(lambda: stream.readline().decode("latin-1").strip(), "")
+                headers = [
+                    (name, value.strip()) for name, _, value in (x.partition(":") for x in lines)
+                ]
+                answer = Came(int(status[1]), headers, b"")
+                length = int((answer.all("Content-Length") or ["0"])[0])
+                answers.append(Came(answer.status, headers, stream.read(length)))
+                if len(answers) == 1 and "close" not in answer.all("Connection"):
+                    connection.sendall(LAST)
+    return [one for one in answers if one.all("X-Request-Id") != ["last"]]
 
 
 def post(headers: bytes, body: bytes = DOUBLE) -> bytes:
@@ -247,7 +256,7 @@ def test_nginx_refuses_openai_s_clients_in_their_form(gate: Endpoint, path: byte
     ids=lambda line: line[:14],
 )  # fmt: skip
 def test_no_refusal_is_html(gate: Endpoint, line: str) -> None:
-    with socket.create_connection(("127.0.0.1", gate.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", gate.port), timeout=PATIENCE_S) as connection:
         connection.sendall(f"{line}\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
         answer = b"".join(iter(lambda: connection.recv(65536), b""))
     head, _, body = answer.partition(b"\r\n\r\n")
@@ -275,7 +284,7 @@ def deserted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
     """NGINX without a web worker behind it, for pages of another site too."""
     with front(tmp_path_factory.mktemp("deserted"), CORS_ORIGINS=SHOP) as endpoint:
         endpoint.process.terminate()
-        endpoint.process.wait(20)
+        endpoint.process.wait(PATIENCE_S)
         yield endpoint
 
 

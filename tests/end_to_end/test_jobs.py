@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,14 +25,16 @@ import os, time
 from clients.base import Client
 
 class Slow(Client):
-    """Sleeps, and notes which process does so."""
+    """Sleeps until there is a file, and notes which process does so, at the beginning and end."""
     modelname = "slow"
-    example = {"seconds": 0, "note": "/dev/null"}
+    example = {"until": "/dev/null", "note": "/dev/null"}
 
     def inference(self, payload):
-        with open(payload["note"], "a") as note:
-            note.write(f"{os.getpid()}\\n")
-        time.sleep(payload["seconds"])
+        for _ in range(2):
+            with open(payload["note"], "a") as note:
+                note.write(f"{os.getpid()}\\n")
+            while not os.path.exists(payload["until"]):
+                time.sleep(0.02)
         return "slept"
 '''
 
@@ -93,14 +94,14 @@ def ended(container: Endpoint, identity: str, key: str = "shop") -> Any:
     return found[0]
 
 
-def sleeping(note: Path, seconds: float) -> dict[str, Any]:
-    return {"modelname": "slow", "payload": {"seconds": seconds, "note": str(note)}}
+def sleeping(note: Path, until: Path = Path("/dev/null")) -> dict[str, Any]:
+    return {"modelname": "slow", "payload": {"until": str(until), "note": str(note)}}
 
 
-def begun(note: Path, times: int = 1) -> list[int]:
-    """Wait until so many runs have begun; return their processes."""
+def noted(note: Path, times: int = 1) -> list[int]:
+    """Wait until so many begins and ends of runs are noted; return their processes."""
     wait_for(
-        lambda: note.exists() and note.read_text().count("\n") >= times, f"{times} runs: {note}"
+        lambda: note.exists() and note.read_text().count("\n") >= times, f"{times} lines: {note}"
     )
     return [int(line) for line in note.read_text().splitlines()]
 
@@ -132,53 +133,59 @@ def test_the_result_is_the_answer_of_the_synchronous_request(container: Endpoint
 
 
 def test_a_job_outlives_the_worker_that_is_killed(container: Endpoint, tmp_path: Path) -> None:
-    identity = later(container, sleeping(tmp_path / "note", 2)).json["id"]
-    (first,) = begun(tmp_path / "note")
+    note, go = tmp_path / "note", tmp_path / "go"
+    identity = later(container, sleeping(note, go)).json["id"]
+    (first,) = noted(note)
     assert call(container, f"/jobs/{identity}").json["status"] == "running"
     os.kill(first, signal.SIGKILL)
+    go.touch()
     assert ended(container, identity)["status"] == "succeeded"
     assert call(container, f"/jobs/{identity}/result").json["result"] == "slept"
-    runs = begun(tmp_path / "note")
-    assert len(runs) == 2
-    assert runs[1] != first
+    _, *second = noted(note, 3)
+    assert len(second) == 2
+    assert first not in second
 
 
 def test_a_cancelled_job_has_no_result(container: Endpoint, tmp_path: Path) -> None:
     """Two run, one for each worker, and the third waits."""
-    notes = [tmp_path / name for name in "abc"]
-    first, second, third = [later(container, sleeping(note, 2)).json["id"] for note in notes]
-    begun(notes[0])
-    begun(notes[1])
+    go, *notes = [tmp_path / name for name in ("go", *"abcd")]
+    ask = [sleeping(note, go) for note in notes]
+    first, second, third, fourth = [later(container, one).json["id"] for one in ask]
+    noted(notes[0])
+    noted(notes[1])
     for identity in (third, first):
         answer = call(container, f"/jobs/{identity}", method="DELETE")
         assert (answer.status, answer.json["status"]) == (200, "cancelled")
         result = call(container, f"/jobs/{identity}/result")
         assert (result.status, result.json["error"]["code"]) == (409, "job_conflict")
-    assert ended(container, second)["status"] == "succeeded"
-    time.sleep(1)
+    go.touch()
+    for identity in (second, fourth):
+        assert ended(container, identity)["status"] == "succeeded"
+    noted(notes[0], 2)
     assert call(container, f"/jobs/{first}").json["status"] == "cancelled"
     assert not notes[2].exists(), "it has run"
 
 
 def test_one_id_is_one_job_of_one_key(container: Endpoint, tmp_path: Path) -> None:
-    note = tmp_path / "note"
+    note, go = tmp_path / "note", tmp_path / "go"
     for _ in range(2):
-        answer = later(container, sleeping(note, 0.5), "mine")
+        answer = later(container, sleeping(note, go), "mine")
         assert (answer.status, answer.json["id"]) == (202, "mine")
+    go.touch()
     assert ended(container, "mine")["status"] == "succeeded"
-    assert later(container, sleeping(note, 0.5), "mine").json["status"] == "succeeded"
-    assert len(begun(note)) == 1
-    other = later(container, sleeping(note, 0), "mine")
+    assert later(container, sleeping(note, go), "mine").json["status"] == "succeeded"
+    assert len(noted(note)) == 2
+    other = later(container, sleeping(note), "mine")
     assert (other.status, other.json["error"]["code"]) == (409, "job_conflict")
     for method, path in (("GET", ""), ("GET", "/result"), ("DELETE", "")):
         for identity, key in (("mine", "other"), ("none", "shop")):
             answer = call(container, f"/jobs/{identity}{path}", method=method, key=key)
             assert (answer.status, answer.json["error"]["code"]) == (404, "unknown_job")
-    theirs = later(container, sleeping(note, 0), "mine", key="other")
+    theirs = later(container, sleeping(note), "mine", key="other")
     assert (theirs.status, theirs.json["id"]) == (202, "mine")
     assert ended(container, "mine", "other")["status"] == "succeeded"
     assert call(container, "/jobs/mine/result").json["result"] == "slept"
-    bad = later(container, sleeping(note, 0), "not an id")
+    bad = later(container, sleeping(note), "not an id")
     assert (bad.status, bad.json["error"]["code"]) == (400, "bad_header")
 
 
@@ -189,7 +196,7 @@ def test_a_run_is_logged_and_counted_once(container: Endpoint) -> None:
         return value(now, page, model="slow", status="200")
 
     before = count()
-    later(container, sleeping(Path("/dev/null"), 0), "logged")
+    later(container, sleeping(Path("/dev/null")), "logged")
     ended(container, "logged")
     accepted, run = [
         one for one in lines_of(container, "logged", 2) if one["route"] == "/invocations"
@@ -235,20 +242,21 @@ def test_jobs_are_there_after_a_restart_and_a_model_that_hangs_is_504(
     }
     kept = {**settings, "JOBS_DIR": str(tmp_path / "kept")}
     with running(tmp_path / "first", **kept) as endpoint:
-        later(endpoint, sleeping(Path("/dev/null"), 60), "hangs")
+        later(endpoint, sleeping(Path("/dev/null"), tmp_path / "never"), "hangs")
         shown = ended(endpoint, "hangs")
         assert (shown["code"], shown["error"]["code"]) == (504, "deadline_exceeded")
         assert call(endpoint, "/jobs/hangs/result").status == 504
-        later(endpoint, sleeping(tmp_path / "runs", 4), "runs")
-        later(endpoint, sleeping(tmp_path / "waits", 0), "waits")
-        begun(tmp_path / "runs")
+        later(endpoint, sleeping(tmp_path / "runs", tmp_path / "go"), "runs")
+        later(endpoint, sleeping(tmp_path / "waits"), "waits")
+        noted(tmp_path / "runs")
+    (tmp_path / "go").touch()
     assert "are lost" not in endpoint.log.read_text()
     with running(tmp_path / "second", **kept) as endpoint:
         assert call(endpoint, "/jobs/hangs").json == shown
         for identity in ("runs", "waits"):
             assert ended(endpoint, identity)["status"] == "succeeded"
-    assert len(begun(tmp_path / "runs", 2)) == 2
+    assert len(noted(tmp_path / "runs", 3)) == 3
     with running(tmp_path / "third", **settings) as endpoint:
         for identity in ("runs", "waits"):
-            later(endpoint, sleeping(Path("/dev/null"), 4), identity)
+            later(endpoint, sleeping(Path("/dev/null"), tmp_path / "never"), identity)
     assert "2 asynchronous requests are lost" in endpoint.log.read_text()

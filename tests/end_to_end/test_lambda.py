@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 from cfnlint.api import lint_file
 
-from tests.conftest import PROJECT, Endpoint, free_ports, wait_for
+from tests.conftest import PATIENCE_S, PROJECT, Endpoint, free_ports, wait_for
 from tests.end_to_end.test_remote_triton import X, make_models, triton_in
 from tests.support.triton.process import Triton
 
@@ -102,7 +102,7 @@ def test_the_adapter_finds_it_ready_and_it_answers(front: Endpoint, triton: Trit
         time.sleep(1)
     assert front.ask(modelname="plus", payload=X).status == 200
     front.process.terminate()
-    assert front.process.wait(10) == 0
+    assert front.process.wait(PATIENCE_S) == 0
 
 
 def children(pid: int) -> list[str]:

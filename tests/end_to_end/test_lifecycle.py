@@ -15,6 +15,7 @@ import pytest
 
 from container.programs.find_triton import STUB
 from tests.conftest import (
+    PATIENCE_S,
     PICTURES,
     PROJECT,
     alive,
@@ -31,6 +32,7 @@ from tests.end_to_end.conftest import BERT, write_own_client
 from tests.support.chaos import hit
 
 
+@pytest.mark.slow
 def test_ping_is_503_with_the_reason_while_a_required_model_is_broken(
     small_repository: Path, tmp_path: Path
 ) -> None:
@@ -115,7 +117,7 @@ def test_when_one_dies_too_often_the_others_are_stopped_and_the_exit_code_says_s
     wait_until_announced(endpoint)
     started = descendants(endpoint.process.pid)
     assert hit(endpoint, "gunicorn's master", signal.SIGKILL)
-    assert endpoint.process.wait(30) == 128 + signal.SIGKILL
+    assert endpoint.process.wait(PATIENCE_S) == 128 + signal.SIGKILL
     assert "died (SIGKILL) after 0 restarts within 600 s" in endpoint.log.read_text()
     wait_for(lambda: not alive(started), "the end of all that was started")
 
@@ -124,7 +126,7 @@ def test_a_port_that_is_taken_is_named_before_anything_starts(tmp_path: Path) ->
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
         second = start(tmp_path, SAGEMAKER_BIND_TO_PORT=str(port))
-        assert second.process.wait(20) == 1
+        assert second.process.wait(PATIENCE_S) == 1
     log = second.log.read_text()
     assert f"port {port} cannot be used" in log
     assert "stop the server that runs there, or set SAGEMAKER_BIND_TO_PORT" in log
@@ -143,5 +145,5 @@ def test_a_bad_setting_stops_the_start(
     tmp_path: Path, variable: str, value: str, said: str
 ) -> None:
     refused = start(tmp_path, **{variable: value})
-    assert refused.process.wait(20) == 2
+    assert refused.process.wait(PATIENCE_S) == 2
     assert f"serve: {variable} is '{value}'{said}" in refused.log.read_text()

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Answer, Endpoint, descendants, wait_for
+from tests.conftest import PATIENCE_S, Answer, Endpoint, descendants, wait_for
 from tests.support.front import NGINX, front
 from tests.support.sleepers import QUICK_S, asked
 
@@ -43,7 +43,7 @@ def alone(endpoint: Endpoint) -> float:
 
 def latencies(endpoint: Endpoint, count: int = 40) -> list[float]:
     """Return the seconds that each of some requests to `quick` took, in order of size."""
-    connection = http.client.HTTPConnection("127.0.0.1", endpoint.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", endpoint.port, timeout=PATIENCE_S)
     took = []
     for _ in range(count):
         began = time.monotonic()
@@ -76,6 +76,7 @@ def body(kind: str, seconds: float) -> tuple[str, dict[str, str]]:
     return json.dumps(one), {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["one", "lines"])
 def test_a_burst_on_one_model_does_not_slow_another_one_down(
     endpoint: Endpoint, alone: float, kind: str
@@ -119,6 +120,7 @@ def many_files() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.slow
 def test_slow_and_idle_callers_cost_no_worker(endpoint: Endpoint, alone: float) -> None:
     """1000 idle, 200 in their headers, 200 in their bodies, 50 that read nothing of 4 MB."""
     head = b"POST /infer/sleeps HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -154,7 +156,7 @@ def test_however_many_stop_in_their_bodies_ping_is_answered(
     with front(tmp_path, SLEEPERS) as endpoint, many_files():
         try:
             for number in range(600):
-                caller = socket.create_connection(("127.0.0.1", endpoint.port), timeout=10)
+                caller = socket.create_connection(("127.0.0.1", endpoint.port), timeout=PATIENCE_S)
                 caller.sendall(head)
                 if number < 192:
                     callers.append(caller)

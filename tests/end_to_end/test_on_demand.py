@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from tests.conftest import Answer, Endpoint, running, start
+from tests.conftest import PATIENCE_S, Answer, Endpoint, running, start
 from tests.support.models.onnx_models import FLOAT, make
 from tests.support.models.onnx_repository import ONE, parameter, rows
 from tests.support.s3 import BUCKET, S3Server
@@ -101,6 +101,7 @@ def loads(endpoint: Endpoint, model: str) -> int:
     return endpoint.log.read_text().count(f"successfully loaded '{model}'")
 
 
+@pytest.mark.slow
 def test_many_requests_to_a_model_that_is_not_loaded_load_it_once(lazy: Endpoint) -> None:
     assert loaded(lazy) == {"pinned", "warm"}
     far = {"cold": ["frozen"], "far": []}
@@ -114,6 +115,7 @@ def test_many_requests_to_a_model_that_is_not_loaded_load_it_once(lazy: Endpoint
     assert set(available(lazy)) == {"one", "broken", *far}
 
 
+@pytest.mark.slow
 def test_an_alias_loads_its_model_of_the_first_folder(lazy: Endpoint) -> None:
     assert added(ask_adder(lazy, "uno")) == [1, 1, 1]
     assert lazy.call("/models/uno").json["modelName"] == "one"
@@ -139,6 +141,7 @@ def test_a_model_that_a_class_asks_is_loaded_too(lazy: Endpoint) -> None:
     assert lazy.call("/ping").status == 200
 
 
+@pytest.mark.slow
 def test_tritons_own_protocol_loads_a_model_too(lazy: Endpoint) -> None:
     assert ask_adder(lazy, "two").status == 200
     assert lazy.call("/models/two", method="DELETE").status == 200
@@ -155,6 +158,7 @@ def copies(lazy: Endpoint) -> set[str]:
     return {path.name.partition("@")[0] for path in cache.iterdir() if path.name[0] != "."}
 
 
+@pytest.mark.slow
 def test_a_model_of_s3_is_fetched_at_its_first_request(lazy: Endpoint) -> None:
     assert copies(lazy) == {"warm"}, "others are not fetched before they are asked"
     listed = lazy.call("/models").json
@@ -197,7 +201,7 @@ def test_a_start_that_cannot_have_its_models_says_what_to_change(
 ) -> None:
     settings = s3.environment(MODEL_REPOSITORY="s3://nowhere-at-all/models")
     refused = start(tmp_path, MODEL_CACHE=str(tmp_path / "cache"), **settings)
-    assert refused.process.wait(60) == 2
+    assert refused.process.wait(PATIENCE_S) == 2
     log = refused.log.read_text()
     assert "MODEL_REPOSITORY has s3://nowhere-at-all/models/: " in log
     assert "there is no bucket 'nowhere-at-all' in S3" in log

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import PROJECT, Endpoint, running
+from tests.conftest import PATIENCE_S, PROJECT, Endpoint, running, wait_for
 from tests.support.own_clients import package
 from tool.__main__ import main
 
@@ -75,7 +75,7 @@ class Callers:
     done: threading.Event = field(default_factory=threading.Event)
 
     def keep_asking(self, **payload: object) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
         try:
             with closing(connection):
                 while not self.done.is_set():
@@ -95,6 +95,11 @@ class Callers:
         result = answer.get("result") or str(answer)
         return begin, time.monotonic(), response.status, result
 
+    def get(self, count: int) -> None:
+        """Wait for so many further answers."""
+        most = len(self.answers) + count
+        wait_for(lambda: len(self.answers) > most or self.faults, f"{count} answers")
+
     @contextmanager
     def asking(self, count: int, **slow: object) -> Iterator[None]:
         """Let so many callers ask for what is quick, and one for what is not."""
@@ -113,7 +118,7 @@ class Callers:
 def test_the_first_200_of_ping_is_true_of_all_web_workers(container: Endpoint) -> None:
     callers = Callers(container.port)
     with callers.asking(12):
-        time.sleep(1)
+        callers.get(100)
     assert callers.faults == []
     assert {(status, result) for _, _, status, result in callers.answers} == {(200, "old")}
 
@@ -151,16 +156,16 @@ def test_a_reload_under_load_loses_no_request(container: Endpoint, folder: Path)
     callers = Callers(container.port)
     over = folder / "the reload is over"
     with callers.asking(6, until=str(over)):
-        time.sleep(1)
+        callers.get(50)
         mine.write_text(SOURCE.format(result="'new'"))
         begin = time.monotonic()
         reload = container.call("/reload", method="POST")
         end = time.monotonic()
         over.touch()
-        time.sleep(1)
+        callers.get(50)
         mine.write_text(SOURCE.format(result="1 / 0"))
         refused = container.call("/reload", method="POST")
-        time.sleep(0.5)
+        callers.get(20)
     answers = callers.answers
     assert callers.faults == []
     assert [result for _, _, status, result in answers if status != 200] == []
@@ -171,4 +176,3 @@ def test_a_reload_under_load_loses_no_request(container: Endpoint, folder: Path)
     assert {result for at, _, _, result in answers if at < begin} == {"old"}
     crossed = [result for at, over, _, result in answers if at < begin and over > end]
     assert crossed == ["old"], "the slow request was in flight all through the reload"
-    assert len(answers) > 100

@@ -20,6 +20,7 @@ from tests.support.browsing import COFFEE, HOSTILE_LABEL, HOSTILE_NAME, Visitor,
 from tests.support.front import front, key_lines
 from tests.support.stand_ins import image
 
+pytestmark = pytest.mark.slow
 KEY = "the-secret"
 APPLICATION = "tests.support.browsing:build()"
 expect.set_options(timeout=30_000)  # a machine may be slow
@@ -288,7 +289,6 @@ def test_a_key_is_asked_for_and_kept_nowhere(browser: Browser, closed_site: Endp
         assert KEY not in page.evaluate(stored) + page.content()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1280])
 def test_no_rule_of_axe_is_broken_and_all_fits(
@@ -352,7 +352,6 @@ def test_an_example_is_sent_and_its_answer_shown(reader: Visitor, site: Endpoint
     assert "server-timing: queue;dur=" in block.locator(".live-responses-table").inner_text()
 
 
-@pytest.mark.slow
 def test_a_key_is_asked_for_and_sent_with_each_request(
     browser: Browser, closed_site: Endpoint
 ) -> None:
@@ -368,7 +367,6 @@ def test_a_key_is_asked_for_and_sent_with_each_request(
         assert KEY not in kept
 
 
-@pytest.mark.slow
 def test_the_examples_are_what_their_schemas_say(site: Endpoint) -> None:
     jsonschema = pytest.importorskip("jsonschema")
     described = site.call("/openapi.json").json

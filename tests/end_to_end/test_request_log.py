@@ -40,7 +40,7 @@ def test_a_request_has_one_line_with_all_that_is_known(seen: Endpoint) -> None:
     times = {name: line.pop(name) for name in list(line) if name.endswith("_s")}
     phases = {"queue_s", "decode_s", "class_s", "inference_s", "postprocess_s", "total_s"}
     assert set(times) == phases
-    assert 0 < sum(times.values()) - times["total_s"] <= times["total_s"] < 5
+    assert 0 < sum(times.values()) - times["total_s"] <= times["total_s"]
     assert line == {
         "program": "dispatcher",
         "level": "info",
@@ -181,19 +181,21 @@ def in_json(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
         yield endpoint
 
 
-def test_a_call_that_hangs_is_told_when_its_caller_was_answered(in_json: Endpoint) -> None:
-    body = json.dumps({"payload": {"seconds": [2.5]}})
+def test_a_call_that_hangs_is_told_when_its_caller_was_answered(
+    in_json: Endpoint, tmp_path: Path
+) -> None:
+    comes_back = tmp_path / "comes back"
+    body = json.dumps({"payload": {"seconds": [0], "until": str(comes_back)}})
     path = "/infer/sleeps?timeout_ms=500"
     assert in_json.call(path, body, headers={"X-Request-Id": "hangs"}).status == 504
     (line,) = lines_of(in_json, "hangs")
-    assert line["total_s"] < 2
     assert (line["status"], line["code"]) == (504, "deadline_exceeded")
     assert line["model"] == "sleeps"
     now = scraped(in_json)
     assert value(now, "dispatcher_request_seconds_count", model="sleeps", status="504") == 1
     assert value(now, "dispatcher_requests_in_flight") == 1
     assert '"/metrics"' not in in_json.log.read_text(), "it was answered well"
-    time.sleep(2)  # until the thread comes back
+    comes_back.touch()
     assert len(lines_of(in_json, "hangs")) == 1
     assert value(scraped(in_json), "dispatcher_requests_total", model="sleeps") == 1
 

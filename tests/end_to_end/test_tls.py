@@ -23,7 +23,7 @@ from tritonclient.utils import InferenceServerException
 
 from container.certificates import Certificates
 from dispatcher.settings import SettingError, read_settings
-from tests.conftest import PROJECT, Endpoint, free_ports, running, wait_for
+from tests.conftest import PATIENCE_S, PROJECT, Endpoint, free_ports, running, wait_for
 from tests.support.front import front, key_lines
 from tests.support.models import onnx_models
 from tests.support.telemetry import parse_page, value
@@ -262,7 +262,7 @@ def test_keys_and_certificates_hold_on_triton_s_own_port(
             for _ in range(3):
                 one.async_stream_infer("plus", [x])
             for _ in range(3):
-                assert came.get(timeout=20).as_numpy("y").tolist() == [[5, 6, 7]]
+                assert came.get(timeout=PATIENCE_S).as_numpy("y").tolist() == [[5, 6, 7]]
         for who, key in (("caller", ""), ("caller", "bad"), ("caller", "limited"),
                          ("caller", "managing"), ("", "good")):  # fmt: skip
             with pytest.raises(InferenceServerException) as caught:

@@ -15,7 +15,7 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
-from tests.conftest import PROJECT, alive, descendants, free_ports, wait_for
+from tests.conftest import PATIENCE_S, PROJECT, alive, descendants, free_ports, wait_for
 
 READY = "InService: boto3"
 
@@ -105,7 +105,7 @@ def end(running: Emulated, number: signal.Signals = signal.SIGINT) -> int:
     if running.process.poll() is None:
         running.process.send_signal(number)
     try:
-        code = running.process.wait(60)
+        code = running.process.wait(PATIENCE_S)
     except subprocess.TimeoutExpired:
         running.process.kill()
         raise

@@ -31,7 +31,7 @@ from container.supervisor.program import Program
 from dispatcher.settings import read_settings
 from dispatcher.status.prober import Prober
 from dispatcher.status.status import Readiness
-from tests.conftest import Endpoint, free_ports, wait_for
+from tests.conftest import PATIENCE_S, Endpoint, free_ports, wait_for
 from tests.support.application import serve_clients
 from tests.support.emulate import aws_client
 from tests.support.fake_triton import Arrays, FakeTriton
@@ -97,13 +97,15 @@ class Echoes(Client):
 
 
 class Sleeps(Client):
-    """Answers after some seconds, with the id of its web worker."""
+    """Answers after some seconds, and once a file is there, with the id of its web worker."""
 
     modelname = "sleeps"
     aliases = ("naps",)
     example = {"seconds": [0]}
 
     def inference(self, payload: Any) -> Any:
+        while not Path(payload.get("until", "/")).exists():
+            time.sleep(0.02)
         time.sleep(self.numbers(payload, "seconds").item())
         return os.getpid()
 
@@ -183,4 +185,4 @@ def front(
             for process in processes:
                 process.terminate()
             for process in processes:
-                process.wait(30)
+                process.wait(PATIENCE_S)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.conftest import PROJECT, free_ports, wait_for
+from tests.conftest import PATIENCE_S, PROJECT, free_ports, wait_for
 
 OBSERVE = PROJECT / "deploy" / "observe"
 JOB = "triton-dispatcher"
@@ -89,7 +89,7 @@ def prometheus(folder: Path, *targets: int, every: str = "3s") -> Iterator[Prome
         yield running
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(PATIENCE_S)
 
 
 def is_ready(port: int, process: subprocess.Popen[bytes]) -> bool:

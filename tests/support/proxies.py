@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from tests.conftest import PATIENCE_S
+
 HttpAnswer = tuple[int, dict[str, str], bytes]  # status, headers, body
 HttpRequest = tuple[str, str, dict[str, str], bytes]  # method, path, headers, body
 
@@ -27,7 +29,7 @@ def proxy(port: int, after: int, *, cut: bool) -> Iterator[str]:
     def answer(caller: socket.socket, server: socket.socket) -> None:
         copy(server, caller, after)
         if not cut:
-            over.wait(60)
+            over.wait(PATIENCE_S)
         for one in (caller, server):
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)  # the other thread waits for it

@@ -19,7 +19,7 @@ import pytest
 from botocore.config import Config
 from botocore.loaders import JSONFileLoader
 
-from tests.conftest import free_ports
+from tests.conftest import PATIENCE_S, free_ports
 
 BUCKET = "pictures"
 OTHER_BUCKET = "private"
@@ -151,7 +151,7 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
         yield server
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(PATIENCE_S)
 
 
 def wait_until_usable(server: S3Server, process: subprocess.Popen[bytes], log: Path) -> None:

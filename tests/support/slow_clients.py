@@ -12,7 +12,7 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 from clients.base import Client, Payload
-from tests.conftest import wait_for
+from tests.conftest import PATIENCE_S, wait_for
 
 
 class Slow(Client):
@@ -43,7 +43,7 @@ class Hangs(Client):
     def inference(self, payload: Payload) -> Any:
         if payload.get("well"):
             return "well"
-        Hangs.free.wait(30)
+        Hangs.free.wait(PATIENCE_S)
         if payload.get("fails"):
             raise ValueError("the author's own error")
         return "late"

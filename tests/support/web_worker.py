@@ -13,6 +13,7 @@ from gunicorn.config import Config
 from gunicorn.workers.gthread import TConn
 
 from dispatcher.gunicorn.worker import WebWorker
+from tests.conftest import PATIENCE_S
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Any]
 
@@ -26,7 +27,7 @@ class Recorded(socket.socket):
 
     def sendall(self, data: Any, *flags: int) -> None:
         self.sent.append(bytes(data))
-        self.settimeout(5)
+        self.settimeout(PATIENCE_S)
         super().sendall(data, *flags)
 
 

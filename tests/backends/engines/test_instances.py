@@ -19,6 +19,7 @@ from backends.measure_runs import MeasuredRuns
 from backends.onnxruntime.session_settings import session_settings
 from backends.schedule import SMALL, Schedule, ScheduledSession, open_on_cpu, schedule_runs
 from tests.backends.conftest import cpu_config
+from tests.conftest import PATIENCE_S
 from tests.support.models import onnx_models, openvino_models
 
 X = np.random.default_rng(1).normal(size=(2, openvino_models.WIDTH)).astype(np.float32)
@@ -57,7 +58,7 @@ def at_once(
     run = onnxruntime.InferenceSession.run
 
     def waiting(self: Any, *arguments: Any) -> Any:
-        all_run.wait(30)
+        all_run.wait(PATIENCE_S)
         return run(self, *arguments)
 
     with monkeypatch.context() as patch, ThreadPoolExecutor(count) as pool:

@@ -22,7 +22,7 @@ from backends.measure_runs import Busy, MeasuredRuns, answer_callers, measure_ru
 from backends.onnxruntime.session import OnnxFile
 from backends.schedule import Schedule, ScheduledSession
 from tests.backends.conftest import Process, cpu_config
-from tests.conftest import wait_for
+from tests.conftest import PATIENCE_S, wait_for
 from tests.support.models import openvino_models
 
 X = np.random.default_rng(3).normal(size=(6, openvino_models.WIDTH)).astype(np.float32)
@@ -106,7 +106,7 @@ class TestScheduledSession:
             def run(inputs: Any, _outputs: Any) -> dict[str, Any]:
                 assert free.acquire(blocking=False)
                 began.put((at_once, int(inputs["x"][0])))
-                assert go.wait(30)
+                assert go.wait(PATIENCE_S)
                 free.release()
                 return {"y": inputs["x"]}
 
@@ -124,9 +124,9 @@ class TestScheduledSession:
                 asked.append(pool.submit(opened.run, {"x": np.array([number])}, ["y"]))
                 wait_for(lambda: opened.begun == len(asked), "a run")
                 if number == 0 or (3, number) in expected:  # others wait
-                    order.append(began.get(timeout=30))
+                    order.append(began.get(timeout=PATIENCE_S))
             go.set()
-            order += [began.get(timeout=30) for _ in range(3 - len(order))]
+            order += [began.get(timeout=PATIENCE_S) for _ in range(3 - len(order))]
             assert [one.result()["y"].tolist() for one in asked] == [[0], [1], [2]]
         assert order == expected
         opened.close()

@@ -10,6 +10,7 @@ import pytest
 
 from clients.errors import ModelFailed
 from clients.triton.client import Triton
+from tests.conftest import PATIENCE_S
 
 X = np.zeros((1, 1), np.float32)
 WAITS = "batch_size"  # for four rows, ten seconds
@@ -25,10 +26,10 @@ def test_it_fails_at_once_and_what_is_asked_of_others_does_not(client: Triton) -
             time.sleep(0.5)
             client.abandon(WAITS, "it is gone")
             with pytest.raises(ModelFailed, match="it is gone"):
-                asked.result(30)
+                asked.result(PATIENCE_S)
             assert WAITS in client.take_failing()
             assert client.infer("total", {"x": X}, timeout=30)["total"].tolist() == [[0]]
-            assert other.result(30)["total"].tolist() == [[0]]
+            assert other.result(PATIENCE_S)["total"].tolist() == [[0]]
 
 
 def test_a_model_that_was_never_asked_can_be_abandoned(client: Triton) -> None:
@@ -46,12 +47,12 @@ def test_what_is_answered_in_time_stays_and_what_is_not_fails(client: Triton) ->
         time.sleep(0.5)
         client.abandon(WAITS, "it is gone", within=3)
         assert client.infer(WAITS, {"x": X}, timeout=30)["rows"].tolist() == [[4]]
-        assert [one.result(30)["rows"].tolist() for one in few] == [[[4]]] * 3
+        assert [one.result(PATIENCE_S)["rows"].tolist() for one in few] == [[[4]]] * 3
         assert client.infer(WAITS, {"x": four}, timeout=30)["rows"].tolist() == [[4]] * 4
         late = pool.submit(client.infer, WAITS, {"x": X}, timeout=30)
         time.sleep(0.5)
         began = time.monotonic()
         client.abandon(WAITS, "it is gone", within=1)
         with pytest.raises(ModelFailed, match="it is gone"):
-            late.result(30)
+            late.result(PATIENCE_S)
         assert time.monotonic() - began > 0.9

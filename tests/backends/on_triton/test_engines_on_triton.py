@@ -18,6 +18,7 @@ from tests.support.triton import process as triton_process
 from tests.support.triton.calls import ask, configuration
 from tests.support.triton.process import Triton
 
+pytestmark = pytest.mark.slow
 MIB = 2**20
 ACCELERATED = (
     'optimization { execution_accelerators { cpu_execution_accelerator { name: "openvino" } } }\n'

@@ -17,6 +17,7 @@ from clients.triton.client import Triton
 from tests.support.models import onnx_models, onnx_repository
 from tests.support.triton import process as triton_process
 
+pytestmark = pytest.mark.slow
 WIDE = 200_000  # float32: 0.8 MB in, as much out
 
 

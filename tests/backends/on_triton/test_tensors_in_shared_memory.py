@@ -18,6 +18,7 @@ from clients.errors import ModelFailed, TensorsRefused
 from clients.triton.client import Triton
 from clients.triton.server import Hints
 from clients.triton.shared_memory import FOLDER, MIB, NAME, Regions
+from tests.conftest import PATIENCE_S
 from tests.support.triton import process as triton_process
 
 ROWS = 200_000  # of three float32: 2.4 MB
@@ -161,7 +162,7 @@ def test_triton_forgets_no_region_that_it_is_using(triton: triton_process.Triton
             with pytest.raises(ModelFailed, match="in use"):
                 server("SystemSharedMemoryUnregister", named, 10)
             assert client.infer("total", {"x": x}, timeout=30)["total"].tolist() == [[190]]
-            asked.result(30)
+            asked.result(PATIENCE_S)
     assert np.frombuffer(memory.read_bytes(), np.float32)[20] == 190
     memory.unlink()
     Regions(server, 0).sweep()

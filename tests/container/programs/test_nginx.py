@@ -18,7 +18,7 @@ from container.programs.listening import has_ipv6
 from container.programs.nginx import ALIVE, REFUSALS, RequestLines, find_nginx, nginx_program
 from container.trouble import Trouble
 from dispatcher.settings import read_settings
-from tests.conftest import PROJECT, free_ports, wait_for
+from tests.conftest import PATIENCE_S, PROJECT, free_ports, wait_for
 from tests.support.front import NGINX
 from tests.support.programs import write_program
 
@@ -55,12 +55,12 @@ def test_callers_of_both_families_are_answered(tmp_path: Path) -> None:
     try:
         wait_for(lambda: not program.fault(), "NGINX")
         for host in ("127.0.0.1", "::1"):
-            with closing(http.client.HTTPConnection(host, port, timeout=10)) as connection:
+            with closing(http.client.HTTPConnection(host, port, timeout=PATIENCE_S)) as connection:
                 connection.request("GET", ALIVE)
                 assert connection.getresponse().status == 204
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(PATIENCE_S)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from clients.plugins.registry import Registry
 from clients.triton.server import Signature, TensorSpec
 from dispatcher.codecs.json_request import LARGE_BODY, large_body_lock, parse_object
 from dispatcher.settings import WANTED, read_settings
+from tests.conftest import PATIENCE_S
 from tests.support.application import serve_built_in
 from tests.support.asking import ADD, PNG, ask, tensor
 from tests.support.fake_triton import FakeTriton
@@ -229,7 +230,7 @@ def test_several_models_about_one_payload_decoded_once(
 
 
 def test_several_models_run_at_the_same_time(client: FlaskClient, server: FakeTriton) -> None:
-    both = threading.Barrier(2, timeout=60)  # breaks unless both are inside together
+    both = threading.Barrier(2, timeout=PATIENCE_S)  # breaks unless both are inside together
 
     def waiting(run: Any) -> Any:
         def run_together(inputs: Any) -> Any:
@@ -293,7 +294,7 @@ def test_one_large_body_of_json_is_read_at_a_time_and_small_ones_beside_it() -> 
         assert parse_object(b'{"text": "a"}') == {"text": "a"}
         other.join(0.2)
         assert not came
-    other.join(10)
+    other.join(PATIENCE_S)
     assert came == [{"text": "a" * LARGE_BODY}]
 
 

@@ -18,7 +18,7 @@ from dispatcher.errors import CallerGone
 from dispatcher.execution.admission import Admission
 from dispatcher.execution.slots import Caller, Slot, Slots
 from dispatcher.settings import read_settings
-from tests.conftest import wait_for
+from tests.conftest import PATIENCE_S, wait_for
 from tests.support.application import make_app, quiet
 from tests.support.fake_triton import FakeTriton
 from tests.support.stand_ins import Double
@@ -58,7 +58,7 @@ class Waiter:
         self._thread.start()
 
     def ended(self) -> Slot | Exception:
-        self._thread.join(5)
+        self._thread.join(PATIENCE_S)
         assert self.got is not None
         return self.got
 
@@ -238,7 +238,7 @@ def test_management_waits_in_a_line_of_its_own_and_who_looks_or_asks_does_not(
     """Four loads and unloads at a time, and as many more as wait; all of them take long."""
     release = threading.Event()
     server = FakeTriton({f"m{number}": dict for number in range(9)})
-    server.load = server.unload = lambda *_, **__: release.wait(60)  # type: ignore[method-assign]
+    server.load = server.unload = lambda *_, **__: release.wait(PATIENCE_S)  # type: ignore[method-assign]
     environment = Environment(server, tmp_path)
     for number in range(9):
         (tmp_path / f"m{number}" / "1").mkdir(parents=True)
@@ -252,8 +252,8 @@ def test_management_waits_in_a_line_of_its_own_and_who_looks_or_asks_does_not(
             wait_for(lambda: sum(one.done() for one in changes) == 3, "the refusals")
             assert [one.result().status_code for one in changes if one.done()] == [429] * 3
             for path in ("/ping", "/models", "/models/m0") * 3:
-                assert pool.submit(client().get, path).result(30).status_code == 200
-            assert pool.submit(client().head, "/models").result(30).status_code == 200
+                assert pool.submit(client().get, path).result(PATIENCE_S).status_code == 200
+            assert pool.submit(client().head, "/models").result(PATIENCE_S).status_code == 200
             answer = client().post("/infer/double", json={"payload": {"numbers": [2]}})
             assert answer.json["result"] == [4]
         finally:
@@ -267,7 +267,7 @@ def test_a_caller_who_cannot_be_answered_keeps_nobody_waiting() -> None:
     turn.on_timeout = Mock(side_effect=OSError("no answer was written"))
     calls.answer_overdue(time.monotonic() + 1)
     with ThreadPoolExecutor() as pool, pytest.raises(DeadlineExceeded):
-        pool.submit(turn.release).result(30)
+        pool.submit(turn.release).result(PATIENCE_S)
 
 
 def test_saturation_is_the_share_of_the_turns_that_the_busiest_model_may_have() -> None:

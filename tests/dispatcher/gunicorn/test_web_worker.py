@@ -26,6 +26,7 @@ from werkzeug.exceptions import ClientDisconnected
 from dispatcher.gunicorn import hooks
 from dispatcher.gunicorn.hooks import skip_after_freeze
 from dispatcher.gunicorn.worker import Body, ThreadPool
+from tests.conftest import PATIENCE_S
 from tests.support.web_worker import Pieces, answering, seen, worker
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -212,14 +213,14 @@ def test_work_is_done_in_the_order_in_which_it_comes_and_each_has_its_own_outcom
 
     def do(number: int) -> int:
         begun.append(number)
-        go.wait(20)
+        go.wait(PATIENCE_S)
         return 12 // number
 
     pool = ThreadPool(1)
     outcomes = [pool.submit(do, number) for number in (4, 3, 0, 2)]
     go.set()
     assert isinstance(outcomes[2].exception(20), ZeroDivisionError)
-    assert [outcomes[place].result(20) for place in (0, 1, 3)] == [3, 4, 6]
+    assert [outcomes[place].result(PATIENCE_S) for place in (0, 1, 3)] == [3, 4, 6]
     assert begun == [4, 3, 0, 2]
 
 

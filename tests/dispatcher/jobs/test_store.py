@@ -42,6 +42,12 @@ def app(status: str = "200 OK", *pieces: bytes) -> Callable[..., Iterable[bytes]
     return answer
 
 
+def let_pass(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, nanoseconds = time.time, time.time_ns
+    monkeypatch.setattr(time, "time", lambda: now() + seconds)
+    monkeypatch.setattr(time, "time_ns", lambda: nanoseconds() + int(seconds * 1e9))
+
+
 def runner(store: JobStore, application: Any) -> Runner:
     return Runner(store, application, Admission(2, 2, 2, MB), lambda: False)
 
@@ -88,8 +94,10 @@ def test_one_id_is_one_job_of_one_owner(tmp_path: Path) -> None:
     assert store.find("they", "a") is None
 
 
-def test_jobs_run_in_the_order_in_which_they_came_and_are_removed(tmp_path: Path) -> None:
-    store = store_in(tmp_path, keep=0.3)
+def test_jobs_run_in_the_order_in_which_they_came_and_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = store_in(tmp_path)
     order: list[str] = []
 
     def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -104,13 +112,13 @@ def test_jobs_run_in_the_order_in_which_they_came_and_are_removed(tmp_path: Path
     assert (job := store.find("", "a"))
     assert (job.folder / "result").read_bytes() == b"a"
     assert not (job.folder / "body").exists()
-    time.sleep(0.35)
+    let_pass(61, monkeypatch)
     assert store.find("", "a") is None
     accept(store, "a", b"another")  # its id is free again
     store.sweep()
     assert store.find("", "a"), "the newer one was removed"
     assert store.end(job, CANCELLED)
-    time.sleep(0.35)
+    let_pass(61, monkeypatch)
     store.sweep()
     assert [len(list((tmp_path / name).iterdir())) for name in ("jobs", "waiting", "ended")] == [
         0, 0, 0,
@@ -127,13 +135,15 @@ def test_a_job_that_ends_its_workers_fails_at_last(tmp_path: Path) -> None:
     assert "ended 3 times" in end["error"]["message"]
 
 
-def test_a_refused_job_is_run_again_behind_the_others(tmp_path: Path) -> None:
+def test_a_refused_job_is_run_again_behind_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = store_in(tmp_path)
     job = accept(store)
     assert runner(store, app("429 Too Many Requests", b"{}")).step()
     assert not job.has_ended
     assert not runner(store, app("200 OK", b"{}")).step(), "not before Retry-After"
-    time.sleep(1.05)
+    let_pass(2, monkeypatch)
     assert runner(store, app("200 OK", b"{}")).step()
     assert (end := job.end)
     assert end["status"] == "succeeded"

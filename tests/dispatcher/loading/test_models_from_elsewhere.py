@@ -17,6 +17,7 @@ import pytest
 
 from clients.errors import DeadlineExceeded, UnknownModel
 from dispatcher.errors import AlreadyLoaded, BadModel
+from tests.conftest import PATIENCE_S
 from tests.support.front import front
 from tests.support.loading import Hosting
 
@@ -151,7 +152,7 @@ def test_who_unloads_a_model_leaves_alone_what_another_one_has_put_into_its_plac
         with hosting.held("one") as is_held:
             assert is_held
             late = pool.submit(hosting.unload, "one")
-            assert waits.wait(20)
+            assert waits.wait(PATIENCE_S)
             hosting.remove("one")
             hosting.load("one", url)
         with pytest.raises(UnknownModel, match="just been unloaded"):

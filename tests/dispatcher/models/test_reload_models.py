@@ -13,6 +13,7 @@ from clients.triton.server import ModelState
 from dispatcher.models import reload
 from dispatcher.models.sandbox import Tried
 from dispatcher.settings import WANTED
+from tests.conftest import PATIENCE_S
 from tests.support.reloading import Worker, folder, write
 
 __all__ = ["folder"]
@@ -101,7 +102,7 @@ def test_who_unloads_a_model_waits_for_the_trial_of_its_client(
 
         monkeypatch.setattr(reload, "failures", fail_slowly)
         assert load(worker, "plain", source).status_code == (400 if fault else 200)
-        assert deleted[0].result(10).status_code == (404 if fault else 200)
+        assert deleted[0].result(PATIENCE_S).status_code == (404 if fault else 200)
     assert not (folder / "plain").exists()
     assert str(folder / "plain" / "dispatch.toml") not in worker.registry.loaded
 

@@ -17,6 +17,7 @@ from dispatcher.rollout import outcomes as module
 from dispatcher.rollout.outcomes import Outcome, Outcomes
 from dispatcher.rollout.plan import CANARY, STABLE
 from dispatcher.telemetry.telemetry import Metrics
+from tests.conftest import PATIENCE_S
 from tests.support.rollouts import Doubles, Side, times
 
 CANARY_ALONE: Any = {"version": 2, "share": 1}
@@ -150,7 +151,7 @@ def test_a_call_that_hangs_is_known_before_it_returns(tmp_path: Path) -> None:
     free = threading.Event()
 
     def hang(inputs: Any) -> Any:
-        free.wait(10)
+        free.wait(PATIENCE_S)
         return times(2)(inputs)
 
     side = Side(tmp_path, hang)

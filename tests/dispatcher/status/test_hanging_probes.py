@@ -14,13 +14,13 @@ import pytest
 
 from clients.errors import DeadlineExceeded
 from dispatcher.status import prober
-from tests.conftest import wait_for
+from tests.conftest import PATIENCE_S, wait_for
 from tests.support.probing import Stage
 
 
 def test_a_probe_that_hangs_keeps_nobody_waiting(stage: Stage) -> None:
     release = threading.Event()
-    stage.server.models_run["echo"] = lambda inputs: (release.wait(10) and {}) or {}
+    stage.server.models_run["echo"] = lambda inputs: (release.wait(PATIENCE_S) and {}) or {}
     stage.prober.start()
     wait_for(lambda: (stage.readiness.report("other") or {}).get("ok"), "the probe of the other")
     assert list(stage.prober.due()) == [], "it is under way"
@@ -58,7 +58,7 @@ class Hanging:
 
     def run(self, inputs: Any) -> Any:
         if self.hangs:
-            self.free.wait(30)
+            self.free.wait(PATIENCE_S)
         return {}
 
     def look(self) -> None:
@@ -76,12 +76,12 @@ class Hanging:
             self.stage.prober.give_up()
             self.stage.prober.list_models()
         else:
-            look.join(10)
+            look.join(PATIENCE_S)
 
     def let_go(self) -> None:
         self.free.set()
         for look in self.looks:
-            look.join(10)
+            look.join(PATIENCE_S)
 
 
 @pytest.fixture
@@ -177,6 +177,6 @@ def test_a_stopped_process_of_a_model_without_a_class_is_ended_when_a_request_fa
         assert stopped.poll() is None
         stage.server.note_failure("plain")
         stage.round()
-        assert stopped.wait(60) == -signal.SIGKILL
+        assert stopped.wait(PATIENCE_S) == -signal.SIGKILL
         assert other.poll() is None
         other.kill()

@@ -26,7 +26,7 @@ from clients.triton.client import Triton
 from clients.triton.server import Signature, TensorSpec
 from dispatcher.status.prober import KNOCKS, SOON_S, Prober
 from dispatcher.status.status import UNTRIED, Readiness, SupervisorStatus
-from tests.conftest import wait_for
+from tests.conftest import PATIENCE_S, wait_for
 from tests.support.fake_triton import FakeTriton
 from tests.support.probing import Echo, Stage, triton
 
@@ -278,7 +278,7 @@ def test_a_disk_that_is_away_or_hangs_does_not_keep_triton_from_being_asked(
         began.append(1)
         if fault:
             raise fault
-        free.wait(10)
+        free.wait(PATIENCE_S)
 
     stage.prober.tidy, stage.time = tidy, 1000.0
     stage.prober.start()

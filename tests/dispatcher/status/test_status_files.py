@@ -11,6 +11,7 @@ import pytest
 from container.supervisor.supervisor import LONGEST_REASON
 from dispatcher.status.status import SupervisorStatus
 from dispatcher.status.status_file import SIZE, StatusReader, StatusWriter
+from tests.conftest import PATIENCE_S
 
 
 def parse(fields: dict[str, object]) -> SupervisorStatus:
@@ -34,7 +35,7 @@ def test_a_thread_waits_for_the_one_that_reads(tmp_path: Path) -> None:
 
     def parse_slowly(fields: dict[str, object]) -> SupervisorStatus:
         begun.set()
-        assert go_on.wait(10)
+        assert go_on.wait(PATIENCE_S)
         return parse(fields)
 
     path = tmp_path / "supervisor.json"
@@ -42,13 +43,13 @@ def test_a_thread_waits_for_the_one_that_reads(tmp_path: Path) -> None:
     StatusWriter(path).write({"stopping": True})
     with ThreadPoolExecutor(2) as threads:
         first = threads.submit(read)
-        assert begun.wait(10)
+        assert begun.wait(PATIENCE_S)
         second = threads.submit(read)
         with pytest.raises(TimeoutError):
             second.result(0.1)
         go_on.set()
-        assert first.result(10).stopping
-        assert second.result(10).stopping
+        assert first.result(PATIENCE_S).stopping
+        assert second.result(PATIENCE_S).stopping
 
 
 @pytest.mark.parametrize("written", [b'{"stopp', b"", b"no checksum", b"00000000{}"])

@@ -27,7 +27,7 @@ from dispatcher.errors import BadHeader
 from dispatcher.execution.model_lookup import ModelLookup
 from dispatcher.settings import read_settings
 from dispatcher.v2.binary_tensors import read_header_length
-from tests.conftest import wait_for
+from tests.conftest import PATIENCE_S, wait_for
 from tests.support.application import make_app, quiet
 from tests.support.asking import ADD, add, tensor
 from tests.support.fake_triton import FakeTriton
@@ -317,7 +317,7 @@ def test_triton_s_errors_have_the_statuses_of_the_table(
 def end(triton: TritonsPort) -> Event:
     """What a request waits for."""
     end = Event()
-    triton.answer = lambda: (200, {}, b"{}") if end.wait(30) else (500, {}, b"")
+    triton.answer = lambda: (200, {}, b"{}") if end.wait(PATIENCE_S) else (500, {}, b"")
     return end
 
 
@@ -325,13 +325,11 @@ def test_the_deadline_is_that_of_the_other_routes(
     client: FlaskClient, server: FakeTriton, end: Event
 ) -> None:
     """A model that does not answer in time is probed soon."""
-    began = time.monotonic()
     answer = client.post(f"{GENERATE}?timeout_ms=200", data=HEADER)
     end.set()
     assert server.take_failing() == {"add"}
     assert answer.status_code == 504
     assert (answer.json or {})["error"].startswith("Triton did not answer within 0.")
-    assert time.monotonic() - began < 20
 
 
 def test_slots_and_queue_are_those_of_the_other_routes(

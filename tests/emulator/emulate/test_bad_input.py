@@ -15,7 +15,7 @@ import pytest
 from botocore.exceptions import ClientError
 from sagemaker_emulator.__main__ import main
 
-from tests.conftest import descendants, wait_for
+from tests.conftest import PATIENCE_S, descendants, wait_for
 from tests.support.emulate import begin, emulated, end
 
 
@@ -60,7 +60,7 @@ def test_a_container_that_ends_in_service(container: Path, tmp_path: Path) -> No
     with emulated(tmp_path, container) as running:
         (child,) = descendants(running.process.pid)
         os.kill(child, signal.SIGKILL)
-        assert running.process.wait(20) == 2
+        assert running.process.wait(PATIENCE_S) == 2
         assert "AllTraffic: it ended with SIGKILL" in running.lines
 
 
@@ -93,11 +93,10 @@ def test_a_container_that_is_deaf_to_sigterm_is_killed(container: Path, tmp_path
 
 def test_a_second_ctrl_c_does_not_wait_for_the_container(container: Path, tmp_path: Path) -> None:
     with emulated(tmp_path, container, "--env", "FAULT=deaf") as running:
-        begun = time.monotonic()
         running.process.send_signal(signal.SIGINT)
-        time.sleep(0.5)
+        time.sleep(1)
         assert end(running) == 130
-        assert time.monotonic() - begun < 15  # not 30
+        assert "it does not end at SIGTERM" not in running.lines, "that is found out in 30 s"
 
 
 def test_a_port_that_is_taken(container: Path, failed: Fails) -> None:

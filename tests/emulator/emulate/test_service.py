@@ -77,16 +77,14 @@ def test_an_error_of_the_container_is_a_model_error(
 
 @pytest.mark.parametrize(
     ("attributes", "message"),
-    [("sleep=3", "Your invocation timed out while waiting"), ("close", "closed without an answer")],
+    [("sleep=2", "Your invocation timed out while waiting"), ("close", "closed without an answer")],
 )
 def test_no_answer_is_a_model_error_with_status_0(
     service: Emulated, attributes: str, message: str
 ) -> None:
-    begin = time.monotonic()
     with pytest.raises(ClientError, match=message) as caught:
         service.invoke(CustomAttributes=attributes)
     assert caught.value.response["OriginalStatusCode"] == 0
-    assert time.monotonic() - begin < 2.9
 
 
 REFUSED = {

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import (
+    PATIENCE_S,
     PICTURES,
     PROJECT,
     Answer,
@@ -85,7 +86,7 @@ def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
         started = descendants(process.pid)
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
-        process.wait(40)
+        process.wait(PATIENCE_S)
         wait_for(lambda: not alive(started), "the end of all processes")
 
 
@@ -173,7 +174,7 @@ def test_ctrl_c_ends_all_of_it(dev: Dev) -> None:
     started = descendants(process.pid)
     assert len(started) > 4
     process.send_signal(signal.SIGINT)
-    assert process.wait(40) == 0
+    assert process.wait(PATIENCE_S) == 0
     assert not alive(started)
     assert "dev: stopping" in dev.screen
     assert "Traceback" not in dev.screen[dev.screen.index("dev: stopping") :]
