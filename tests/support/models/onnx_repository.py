@@ -61,14 +61,8 @@ SERVED: dict[str, tuple[Writer, str | None]] = {
     "free": (made.plus_one, FREE),
     "nonzero": (made.nonzero, takes("x", "-1, 3") + gives("where", "2, -1", "INT64")),
     "shares_bare": (made.shares, None),
-    "shares_configured": (made.shares, ONE),
-    "shares_eight": (made.shares, rows(8)),
-    "plus_zero": (made.plus_one, rows(0) + ONE),
     "scalar_rows": (made.scalar_rows, rows(2) + ONE),
-    "scalar": (made.scalar, ONE),
-    "unknown_ranks": (made.unknown_ranks, takes("x", "-1, 2") + gives("y", "-1, 2") + ONE),
     "unknown_rank_rows": (made.unknown_ranks, rows(4) + takes("x", "2") + gives("y", "2") + ONE),
-    "unknown_rank_out": (made.unknown_ranks, takes("x", "-1") + ONE),
     "reshaped": (made.reshaped, ONE),
     "half_given": (made.plus_one, rows(16) + X + ONE),
     "batch_size": (
@@ -116,12 +110,6 @@ REFUSED: dict[str, tuple[Writer, str, list[str]]] = {
         rows(2) + takes("x", "4") + Y,
         ["input 'x' has dims [4] behind the batch dimension", "shape [-1, 3] in the file."],
     ),
-    "ragged": (
-        made.plus_one,
-        rows(2) + takes("x", "3", more="allow_ragged_batch: true") + Y,
-        ["input 'x' has allow_ragged_batch, but ragged batches are expected only by the native"],
-    ),
-    "unknown_rank_in": (made.unknown_ranks, ONE, ["how many dimensions the input 'x' has"]),
     "bad_threads": (
         made.plus_one,
         parameter("intra_op_thread_count", "two"),
