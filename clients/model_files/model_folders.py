@@ -1,4 +1,4 @@
-"""Finds the folders that are models, checks their names, and links to them."""
+"""Finds the folders that are models, and their versions, checks their names, and links to them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from clients.model_files.config_text import read, read_folder
+from clients.model_files.config_text import Message, parse_integer, read, read_folder
 from clients.model_files.crash_causes import crash_causes
 from clients.model_files.files import (
     exists,
@@ -18,7 +18,6 @@ from clients.model_files.files import (
     text_of,
 )
 from clients.model_files.response_cache import without_mixing_cache
-from clients.model_files.versions import folders
 
 CONFIG = "config.pbtxt"
 PLAIN_MODELS = ("model.onnx", "model.pt")
@@ -52,6 +51,8 @@ NAMED = (
     "expected a name of letters, digits, '_', '.', '+' and '-', at most 255 of them, that begins "
     "with a letter, a digit or '_'"
 )
+
+VERSION = re.compile(r"0|[1-9][0-9]*")
 
 # Triton's name for a model's folder, at the beginning of a path that leads out of it.
 BESIDE = re.compile(r"""\$\$TRITON_MODEL_DIRECTORY(?=(?:/[^"'\s]*)?/\.\.["'/])""")
@@ -205,3 +206,27 @@ def is_its_own_version(folder: Path) -> bool:
     named = config.text("default_model_filename")
     names = [named] if named else MODEL_FILES.values()
     return any(exists(folder / name) for name in names)
+
+
+def folders(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_dir() and not is_litter(path))
+
+
+def version_folders(folder: Path) -> list[Path]:
+    """Return the folders of a model that Triton takes for its versions."""
+    return [path for path in folders(folder) if VERSION.fullmatch(path.name)]
+
+
+def find_served(message: Message, versions: list[Path]) -> list[Path]:
+    """Return the versions that Triton serves: the latest, where there is no policy."""
+    versions = sorted(versions, key=lambda path: int(path.name))
+    count = 1
+    for policy in message.messages("version_policy"):
+        if policy.all("all"):
+            return versions
+        for specific in policy.messages("specific"):
+            wanted = {parse_integer(version) for version in specific.texts("versions")}
+            return [path for path in versions if int(path.name) in wanted]
+        for latest in policy.messages("latest"):
+            count = latest.readable_number("num_versions")
+    return versions[-count:] if count > 0 else []

@@ -11,9 +11,11 @@ from clients.model_files.model_folders import (
     MODEL_FILES,
     PLAIN_MODELS,
     TO_ONNX,
+    find_served,
+    folders,
     is_its_own_version,
+    version_folders,
 )
-from clients.model_files.versions import find_served, folders, version_folders
 from container.model_check.file import check_file
 from container.model_check.findings import ConfigFindings
 

@@ -10,7 +10,7 @@ from clients.base import Client
 from clients.families.base.dispatch_toml import authors
 from clients.families.base.family import Family
 from clients.model_files.config_text import read_folder
-from clients.model_files.versions import find_served, version_folders
+from clients.model_files.model_folders import find_served, version_folders
 from clients.plugins.registry import Registry
 from clients.triton.server import ModelState
 from dispatcher.errors import BadBody, BadModel

@@ -12,8 +12,7 @@ from clients.base import Client
 from clients.families.base.dispatch_toml import FILE
 from clients.model_files.config_text import read_folder
 from clients.model_files.files import is_litter
-from clients.model_files.model_folders import models_in
-from clients.model_files.versions import find_served, version_folders
+from clients.model_files.model_folders import find_served, models_in, version_folders
 from clients.plugins.discovery import sources
 from clients.plugins.registry import Loaded, Registry
 from clients.triton.server import ModelState

@@ -20,9 +20,8 @@ from clients.errors import ClientDisabled
 from clients.families.base.dispatch_toml import FILE, Keys, read_table
 from clients.model_files.config_text import Field, Message, parse_integer
 from clients.model_files.files import exists, text_of
-from clients.model_files.model_folders import CONFIG, NAME, NAMED
+from clients.model_files.model_folders import CONFIG, NAME, NAMED, version_folders
 from clients.model_files.response_cache import CACHE, FIX, WHY, mixes_shapes
-from clients.model_files.versions import version_folders
 from clients.tensors.classes import labels_at
 from clients.triton.configuration import config_dictionary
 from container.model_check.file import is_onnx

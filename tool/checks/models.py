@@ -6,9 +6,8 @@ import os
 import traceback
 from pathlib import Path
 
-from clients.model_files import versions
 from clients.model_files.files import is_litter
-from clients.model_files.model_folders import CONFIG, PLAIN_MODELS, is_model, models_in
+from clients.model_files.model_folders import CONFIG, PLAIN_MODELS, folders, is_model, models_in
 from container.model_check.findings import Findings
 from container.trouble import Trouble
 from tool.checks.model_advice import check_model
@@ -33,7 +32,8 @@ def check_models(findings: Findings, *, may_be_empty: bool) -> list[str]:
     """Check every model of a folder, which `may_be_empty`; return their names."""
     root = findings.root
     found = dict(models_in(root))
-    inside = [path for path in folders(root) if is_model(path)]
+    beside = [path for path in folders(root) if path.name != CODE]
+    inside = [path for path in beside if is_model(path)]
     if root in found.values() and (root / CONFIG).is_file() and inside:
         findings.error(
             root / CONFIG,
@@ -49,8 +49,7 @@ def check_models(findings: Findings, *, may_be_empty: bool) -> list[str]:
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             findings.error(folder, f"could not be checked: {reason}", "")
     if root not in found.values() and (found or not may_be_empty):
-        left = [one for one in folders(root) if one not in found.values()]
-        astray(left, findings)
+        astray([one for one in beside if one not in found.values()], findings)
     if not (found or may_be_empty):
         findings.error(
             root,
@@ -58,10 +57,6 @@ def check_models(findings: Findings, *, may_be_empty: bool) -> list[str]:
             "expected a folder for each model, with config.pbtxt and 1/model.onnx in it",
         )
     return sorted(found)
-
-
-def folders(root: Path) -> list[Path]:
-    return [path for path in versions.folders(root) if path.name != CODE]
 
 
 def astray(left: list[Path], findings: Findings) -> None:

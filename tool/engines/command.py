@@ -13,8 +13,7 @@ from backends.model_config import ModelConfigError
 from backends.onnxruntime.session import model_file
 from clients.model_files.config_text import read
 from clients.model_files.files import text_of
-from clients.model_files.model_folders import CONFIG
-from clients.model_files.versions import find_served, version_folders
+from clients.model_files.model_folders import CONFIG, find_served, version_folders
 from clients.triton.configuration import config_dictionary, config_fault
 from container.model_check.file import is_onnx
 from container.trouble import Trouble

@@ -20,8 +20,7 @@ from clients.base import Environment
 from clients.errors import ModelUnavailable, UnknownModel
 from clients.model_files.config_text import read_folder
 from clients.model_files.files import text_of
-from clients.model_files.model_folders import CONFIG
-from clients.model_files.versions import find_served, version_folders
+from clients.model_files.model_folders import CONFIG, find_served, version_folders
 from clients.plugins.registry import Registry, load_clients
 from clients.testing import OnnxModels
 from clients.triton.configuration import config_dictionary, config_fault, config_signature

@@ -25,8 +25,7 @@ from backends.engines.runs import (
     open_session,
 )
 from clients.base import Client, Environment
-from clients.model_files.model_folders import authors_folder, has_versions
-from clients.model_files.versions import version_folders
+from clients.model_files.model_folders import authors_folder, has_versions, version_folders
 from clients.tensors.agreement import (
     LEAST_COSINE,
     LEAST_IOU,
