@@ -18,10 +18,11 @@ from flask import Blueprint, Response, g, request
 from clients.errors import UnknownModel
 from clients.tensors.quoting import brief
 from dispatcher.codecs.content_types import decompress_body
+from dispatcher.codecs.error_responses import error_response
 from dispatcher.codecs.json_request import parse_version
 from dispatcher.codecs.openai import NAME, Task, read_embeddings, read_ranking
 from dispatcher.codecs.responses import json_response
-from dispatcher.errors import BadBody
+from dispatcher.errors import ROUTING, BadBody
 from dispatcher.execution.executor import Series
 from dispatcher.execution.prepared import PreparedRequest, client_errors
 from dispatcher.model_request import ModelRequest
@@ -57,6 +58,18 @@ def openai_routes(inference: InferenceHandler, available: Callable[[], Iterable[
                 return json_response(one)
         hint = "GET /v1/models lists those that can be asked"
         raise UnknownModel(f"there is no model {brief(model)}", hint=hint)
+
+    @routes.post("/v1/chat/completions")
+    @routes.post("/v1/completions")
+    def completions() -> Response:
+        """Say that no model here writes texts."""
+        return error_response(
+            404,
+            ROUTING[404][0],
+            "this server has no models that write or complete texts",
+            "POST /v1/embeddings and /v1/rerank ask models here; for completions ask a server of "
+            "language models, such as vLLM",
+        )
 
     def described() -> list[dict[str, Any]]:
         """Return the models, loaded or not, as OpenAI does, with the routes here that ask each."""

@@ -274,9 +274,11 @@ def test_models_are_listed_with_the_routes_that_ask_them(client: FlaskClient) ->
     assert_refused(asked, 404, "unknown_model", "served models are: ")
 
 
-def test_there_are_no_completions(client: FlaskClient) -> None:
-    answer = client.post("/v1/chat/completions", json={"model": "words", "messages": []})
-    assert_refused(answer, 404, "not_found", "there is no route '/v1/chat/completions'")
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/images"])
+def test_there_are_no_completions(client: FlaskClient, path: str) -> None:
+    answer = client.post(path, json={"model": "words", "messages": []})
+    reason = "no models that write" if "completions" in path else "there is no route '/v1/images'"
+    assert_refused(answer, 404, "not_found", reason)
 
 
 def test_keys_come_as_openai_s_clients_send_them(
