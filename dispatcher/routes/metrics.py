@@ -48,34 +48,26 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 HELP = {
     "dispatcher_build": "The version that runs, and the commit that its image was built from.",
     "dispatcher_ready": "Whether /ping is 200.",
-    "dispatcher_triton_up": "Whether Triton gave its own metrics; with TRITON_URL whether it listed"
-    " its models.",
-    "dispatcher_api_keys_ok": "Whether the file of API keys can be used; if not, the previous keys"
-    " stay valid.",
+    "dispatcher_triton_up": "Whether Triton gave its metrics, or with TRITON_URL its models.",
+    "dispatcher_api_keys_ok": "Whether the file of API keys can be used; if not, those before are.",
     "dispatcher_tls_ok": "Whether the files of TLS can be used; if not, those before are.",
     "dispatcher_tls_certificate_end_timestamp_seconds": "When the certificate in force ends.",
     "dispatcher_probe_ok": "Whether a model answered its example when it was last probed.",
     "dispatcher_probe_age_seconds": "Seconds since a model was last probed.",
     "dispatcher_canary_back": "Whether a model's canary has fallen back.",
     "dispatcher_restarts": "How often `serve` has restarted a program.",
-    "dispatcher_proxy_refusals": "Requests that NGINX has answered by itself, or given up before"
-    " their answer.",
+    "dispatcher_proxy_refusals": "Requests that NGINX answered by itself, or gave up.",
     "dispatcher_worker_resident_bytes": "Memory of each web worker.",
     "dispatcher_cpu_seconds": "CPU seconds of the processes of a program, or of one of its models.",
     "dispatcher_memory_bytes": "Memory of those processes; what they share counts once.",
-    "dispatcher_batch_size": "Items in each run of a model, by Triton's count: those of all"
-    " requests in a batch.",
+    "dispatcher_batch_size": "Items in each run of a model, of all requests in a batch.",
     "dispatcher_cache_hits": "Requests to a model that Triton's response cache has answered.",
     "dispatcher_cache_misses": "Requests to a model that were not in Triton's response cache.",
     "dispatcher_model_engine": "Which engine runs a model, and in which precision.",
-    "dispatcher_model_speedup_ratio": "Speed of a model relative to ONNX Runtime in f32, as"
-    " measured at its first load.",
-    "dispatcher_cpus": "CPUs that the container may use: those of its affinity, or its control"
-    " group's quota.",
-    "dispatcher_memory_limit_bytes": "Memory that the container may use: its control group's"
-    " limit, or the machine's memory.",
-    "dispatcher_memory_available_bytes": "Memory that the container may still use; files that the"
-    " kernel can drop count as such.",
+    "dispatcher_model_speedup_ratio": "Speed of a model relative to ONNX Runtime in f32.",
+    "dispatcher_cpus": "CPUs that the container may use.",
+    "dispatcher_memory_limit_bytes": "Memory that the container may use.",
+    "dispatcher_memory_available_bytes": "Memory that it may still use; copies of files are free.",
     "dispatcher_run_dir_size_bytes": "Size of the file system of RUN_DIR.",
     "dispatcher_run_dir_free_bytes": "Free space of the file system of RUN_DIR.",
     "dispatcher_jobs_waiting": "Jobs that wait or run.",

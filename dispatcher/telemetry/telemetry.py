@@ -87,8 +87,7 @@ class Metrics:
         )
         self._rollout = histogram(
             "dispatcher_rollout_seconds",
-            "Seconds of the calls of a model with a rollout: of its stable version, its canary and"
-            " its shadow.",
+            "Seconds of the calls of a model with a rollout: stable version, canary and shadow.",
             labelnames=("model", "of", "status"),
             buckets=REQUEST_S,
         )
