@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import time
 import uuid
@@ -11,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from clients.errors import DeadlineExceeded
 
 LOOK_S = 0.05
 FILE, FOLDER = os.O_RDWR | os.O_CREAT, os.O_RDONLY | os.O_DIRECTORY
@@ -36,6 +39,20 @@ def hold_lock(path: Path | str, kind: int, until: float = 0.0, what: int = FILE)
         yield file
     finally:
         os.close(file)
+
+
+@contextmanager
+def alone(folder: Path, busy: str, until: float = math.inf) -> Iterator[None]:
+    """Keep a folder, made where there is none, from all others that want it alone.
+
+    Raises DeadlineExceeded: another one has it until the deadline, as `busy` says.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with hold_lock(folder / "lock", fcntl.LOCK_EX, until):
+            yield
+    except Locked:
+        raise DeadlineExceeded(busy, hint="try again in a few seconds") from None
 
 
 def is_locked(path: Path, what: int = FILE) -> bool:

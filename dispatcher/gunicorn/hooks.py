@@ -86,7 +86,8 @@ def post_worker_init(worker: Any) -> None:
 
 def pre_fork(server: Any, worker: Any) -> None:
     """Choose the files in which a new worker counts."""
-    worker.seat = multiprocess.free_seat(one.seat for one in server.WORKERS.values())
+    taken = {one.seat for one in server.WORKERS.values()}
+    worker.seat = min({*range(len(taken) + 1)} - taken)
 
 
 def post_fork(server: Any, worker: Any) -> None:

@@ -8,26 +8,23 @@ take the same way. Running requests keep their objects.
 
 from __future__ import annotations
 
-import fcntl
 import logging
-import math
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from clients.errors import DeadlineExceeded, InferenceError
+from clients.errors import InferenceError
 from clients.families.base.dispatch_toml import authors
 from clients.plugins.discovery import Source, model_source, sources
 from clients.plugins.registry import Registry, load, owners, take
 from clients.triton.client import TritonEnvironment
 from clients.triton.server import ModelServer
-from dispatcher.locks import Locked, hold_lock, read_json, write_json
+from dispatcher.locks import alone, read_json, write_json
 from dispatcher.models.sandbox import Tried, in_one, try_sources
 from dispatcher.settings import Settings
 from dispatcher.status.checks import failures
@@ -35,6 +32,7 @@ from dispatcher.status.status_file import News
 
 log = logging.getLogger(__name__)
 
+BUSY = "other reloads did not finish in time; the log says which sources they test"
 STATES_S = 2.0  # for Triton to list its models
 TRIED = "tried.json"  # the code of each source that was tried, and why it is fatal, or nothing
 
@@ -48,20 +46,6 @@ def news_of(settings: Settings) -> News:
     return News((settings.run_dir or alone) / "reload" / "news")
 
 
-@contextmanager
-def alone(folder: Path, until: float = math.inf) -> Iterator[None]:
-    """Exclude all other reloads, of this worker and of others."""
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with hold_lock(folder / "lock", fcntl.LOCK_EX, until):
-            yield
-    except Locked:
-        raise DeadlineExceeded(
-            "other reloads did not finish in time",
-            hint="try again later; the container's log says which sources they test",
-        ) from None
-
-
 def find_fatal(settings: Settings, trial: Try = try_at_start) -> dict[str, str]:
     """Return why sources must not be imported by a worker that starts, by their places.
 
@@ -72,7 +56,7 @@ def find_fatal(settings: Settings, trial: Try = try_at_start) -> dict[str, str]:
     if not found:
         return {}
     folder = news_of(settings).path.parent
-    with alone(folder):
+    with alone(folder, BUSY):
         known = read_json(folder / TRIED) or {}
         untried = [one for one in found if known.get(one.where, [None])[0] != code_of(one)]
         if untried:
@@ -145,7 +129,7 @@ class Reloader:
         Raises DeadlineExceeded: another reload did not end in time.
         """
         folder = self.news.path.parent
-        with alone(folder, time.monotonic() + self.settings.managing_wait):
+        with alone(folder, BUSY, time.monotonic() + self.settings.managing_wait):
             self.follow()
             before, loaded, found = self.registry.clients, self.registry.loaded, self.sources()
             changed = {

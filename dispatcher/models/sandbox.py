@@ -70,7 +70,7 @@ def environment_of(
 def address_of(settings: Settings) -> Address:
     url, metadata = settings.triton_url or "", settings.triton_metadata
     return Address(
-        remote_triton.target(url),
+        url.removeprefix(remote_triton.TLS).removeprefix("grpc://"),
         tls=url.startswith(remote_triton.TLS),
         ca_file=settings.triton_ca_file,
         certificate_file=settings.triton_certificate_file,

@@ -7,7 +7,6 @@ goes before what dispatch.toml says, which counts again after a restart of the c
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import threading
@@ -20,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from clients.base import Client
-from clients.errors import DeadlineExceeded, UnknownModel
+from clients.errors import UnknownModel
 from clients.plugins.registry import Registry
 from clients.tensors.quoting import brief
 from clients.triton.server import ModelServer
 from dispatcher.errors import OutOfMemory
-from dispatcher.locks import Locked, hold_lock
+from dispatcher.locks import alone
 from dispatcher.rollout.in_force import UNLOADED, VersionsInForce, plans_of_files
 from dispatcher.rollout.plan import Plan, read_plan
 from dispatcher.status.status import Status
@@ -120,13 +119,9 @@ class Rollouts:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with hold_lock(self._folder / "lock", fcntl.LOCK_EX, time.monotonic() + LOCK_S):
+            busy = "another change of a rollout does not end"
+            with alone(self._folder, busy, time.monotonic() + LOCK_S):
                 yield
-        except Locked:
-            raise DeadlineExceeded(
-                "another change of a rollout does not end", hint="try again in a few seconds"
-            ) from None
         except OSError as error:
             why = f"the change of a rollout cannot be kept: {error}"
             raise OutOfMemory(why, hint="make room in RUN_DIR") from error

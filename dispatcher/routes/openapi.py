@@ -113,7 +113,8 @@ def document(settings: Settings, clients: Sequence[Client]) -> dict[str, Any]:
         other = {f"{form}{status}": {**one, "content": content} for status, one in errors.items()}
         components["responses"] |= other
     headers = {name: reference("headers", name) for name in components["headers"]}
-    for response in responses(filled):
+    of_routes = [one for route in operations(filled) for one in route["responses"].values()]
+    for response in (*components["responses"].values(), *of_routes):
         if "$ref" not in response:
             response["headers"] = headers
     return filled
@@ -241,12 +242,3 @@ def reference(kind: str, name: str) -> dict[str, Any]:
 
 def operations(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [one for methods in document["paths"].values() for one in methods.values()]
-
-
-def responses(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return all responses: those of routes, and those that routes refer to."""
-    shared = document["components"]["responses"].values()
-    return [
-        *shared,
-        *(one for route in operations(document) for one in route["responses"].values()),
-    ]

@@ -108,11 +108,6 @@ def pairs(text: str) -> Pairs:
     return tuple(found)
 
 
-def target(url: str) -> str:
-    """Return the name that gRPC resolves."""
-    return url.removeprefix(TLS).removeprefix("grpc://")
-
-
 def find_misplaced(settings: Settings) -> list[str]:
     """Return a sentence for each setting that does not fit TRITON_URL, or lacks it."""
     its = {f.name: f.metadata[ROW].variable for f in fields(settings)}

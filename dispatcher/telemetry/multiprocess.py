@@ -9,11 +9,9 @@ this module: gunicorn needs it before the fork.
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
 import struct
-from collections.abc import Iterable
 from pathlib import Path
 
 DIR_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
@@ -31,12 +29,6 @@ def clear(folder: Path) -> None:
     """Begin with an empty folder: without the counts of an earlier start."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-
-
-def free_seat(taken: Iterable[int]) -> int:
-    """Return the first seat that no living worker has."""
-    others = set(taken)
-    return next(seat for seat in itertools.count() if seat not in others)
 
 
 def allocate(folder: Path, seat: int) -> None:

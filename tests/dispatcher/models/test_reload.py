@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from clients.triton.server import Signature, TensorSpec
-from dispatcher.models.reload import alone
+from dispatcher.locks import alone
 from dispatcher.models.sandbox import Tried
 from dispatcher.settings import Settings
 from dispatcher.status.prober import Prober
@@ -29,7 +29,7 @@ def test_a_reload_waits_for_others_only_so_long(
     monkeypatch.setattr(Settings, "managing_wait", 0.2)
     worker = Worker(folder)
     write(folder / "clients", "gone", "1")
-    with alone(folder / "reload"):
+    with alone(folder / "reload", "busy"):
         assert_error(worker.reload(), 504, "deadline_exceeded", "other reloads")
     assert worker.reload().status_code == 200
     assert worker.ask("gone") == 1
