@@ -18,7 +18,7 @@ from tests.test_architecture import CODE, EMULATOR, PROJECT, circles, files
 
 # Folders of the rooms, and the most lines that the files of each may have together.
 ROOMS = {
-    "dispatcher": (("dispatcher",), 16_900),
+    "dispatcher": (("dispatcher",), 16_880),
     "clients": (("clients",), 12_800),
     "container": (("container",), 3_600),
     "backends": (("backends",), 4_800),
@@ -94,7 +94,7 @@ def counts() -> dict[str, tuple[Callable[[], int], int]]:
 
     return {
         **{f"lines of {name}": (of_room(name), most) for name, (_, most) in ROOMS.items()},
-        "lines of all rooms": (lambda: lines(production()), 50_150),
+        "lines of all rooms": (lambda: lines(production()), 50_130),
         "lines of tests": (lambda: lines(below("tests", "emulator", tests=True)), 50_450),
         "words of pages": (words_of_pages, 42_420),
         "circles of imports": (lambda: len(circles()), 0),
