@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from threading import Event
 from typing import Any
 
 import grpc
@@ -15,13 +16,17 @@ from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 
 from clients.triton.client import Triton
 from clients.triton.server import ModelState
+from tests.conftest import PATIENCE_S
 
 ARRAYS = {"x": np.zeros((1, 2), np.float32)}
 
 
 @dataclass
 class Refusing(service_pb2_grpc.GRPCInferenceServiceServicer):
-    """Refuses every request with `code`, and says what it has after `delay` seconds."""
+    """Refuses every request with `code`, and says what it has after `delay` seconds.
+
+    A run ends after `runs` seconds, once `ends` is set.
+    """
 
     code: grpc.StatusCode = grpc.StatusCode.NOT_FOUND
     said: str = ""
@@ -29,6 +34,7 @@ class Refusing(service_pb2_grpc.GRPCInferenceServiceServicer):
     backend: str = "onnxruntime"
     scores: str = "TYPE_FP32"
     runs: float = 0.0
+    ends: Event = field(default_factory=Event)
     left: list[float] = field(default_factory=list)
     no_list: list[str] = field(default_factory=list)
     index: ModelState = ModelState("here", "1", "READY")
@@ -39,6 +45,7 @@ class Refusing(service_pb2_grpc.GRPCInferenceServiceServicer):
     def ModelInfer(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         self.left.append(context.time_remaining())
         time.sleep(self.runs)
+        self.ends.wait(PATIENCE_S)
         if not self.gives:
             context.abort(self.code, self.said or f"unknown model: '{request.model_name}'")
         answer = service_pb2.ModelInferResponse()
@@ -93,8 +100,11 @@ class Refusing(service_pb2_grpc.GRPCInferenceServiceServicer):
 
 
 @pytest.fixture
-def refusing() -> Refusing:
-    return Refusing()
+def refusing() -> Iterator[Refusing]:
+    made = Refusing()
+    made.ends.set()
+    yield made
+    made.ends.set()
 
 
 @pytest.fixture
