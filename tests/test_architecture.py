@@ -393,10 +393,16 @@ def test_each_folder_keeps_to_its_own_business(folder: str, library: str) -> Non
     assert library not in libraries(folder)
 
 
+OPENING = {"open", "fdopen", "read_text", "write_text", "TextIOWrapper"}
+
+
 def opens_text_in_the_locale_s_encoding(call: ast.Call) -> bool:
     """Whether a call opens or decodes text without the encoding, which is another on Windows."""
+    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+    words = {one.arg for one in call.keywords}
+    if name not in OPENING and "text" not in words:
+        return False
     named = {one.arg: ast.unparse(one.value) for one in call.keywords}
-    name = ast.unparse(call.func).rpartition(".")[2]
     if "encoding" in named or (name == "read_text" and call.args):
         return False
     if name in {"read_text", "write_text", "TextIOWrapper"} or named.get("text") == "True":

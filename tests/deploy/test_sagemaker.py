@@ -9,6 +9,8 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,6 @@ import boto3
 import botocore.session
 import pytest
 from botocore.validate import ParamValidator
-from cfnlint.api import lint
-from cfnlint.decode.cfn_yaml import load
-from moto import mock_aws
-from moto.server import ThreadedMotoServer
 
 from dispatcher.settings import read_settings, rows
 from tests.conftest import PROJECT, free_ports
@@ -31,7 +29,6 @@ from tests.support.counts import tracked
 from tests.support.packages import python_with
 
 FILE = DEPLOY / "sagemaker" / "template.yaml"
-TEMPLATE: dict[str, Any] = load(str(FILE))
 PAGE = (PROJECT / "docs" / "sagemaker.md").read_text()
 IMAGE = "123456789012.dkr.ecr.eu-central-1.amazonaws.com/mine:1"
 NEEDED = {"Image": IMAGE, "Role": "arn:aws:iam::123456789012:role/service"}
@@ -48,8 +45,15 @@ KINDS = {
 NO_ALARMS = pytest.mark.filterwarnings("ignore:Tried to parse")  # nor autoscaling, in moto's stacks
 
 
+@cache
+def template() -> dict[str, Any]:
+    """Return it; to import its reader takes seconds."""
+    read: dict[str, Any] = import_module("cfnlint.decode.cfn_yaml").load(str(FILE))
+    return read
+
+
 def stack(**given: str) -> Stack:
-    return Stack(TEMPLATE, {**NEEDED, **given, "AWS::StackName": "mine"})
+    return Stack(template(), {**NEEDED, **given, "AWS::StackName": "mine"})
 
 
 STACKS = {
@@ -81,6 +85,7 @@ STACKS = {
 
 
 def test_it_passes_its_linter() -> None:
+    lint = import_module("cfnlint.api").lint
     assert lint(FILE.read_text(), regions=["eu-central-1", "us-gov-west-1"]) == []
 
 
@@ -91,7 +96,7 @@ def test_aws_s_api_and_the_server_take_what_it_makes(name: str) -> None:
     assert list(made.refusals()) == []
     session = botocore.session.get_session()
     for resource, properties in made.resources().items():
-        service, call = KINDS[TEMPLATE["Resources"][resource]["Type"]].split()
+        service, call = KINDS[template()["Resources"][resource]["Type"]].split()
         shape = session.get_service_model(service).operation_model(call).input_shape
         sent = dict(properties)
         if resource == "Scaling":  # CloudFormation's own short form
@@ -216,7 +221,7 @@ def test_a_mistake_in_the_parameters_is_refused_before_anything_is_made(
 
 def test_the_page_has_each_parameter() -> None:
     shown = dict(re.findall(r"^\| `(\w+)` \| (?:`([^`]*)`|[a-z]+) \|", PAGE, re.MULTILINE))
-    parameters = TEMPLATE["Parameters"]
+    parameters = template()["Parameters"]
     assert shown == {name: str(one.get("Default", "")) for name, one in parameters.items()}
 
 
@@ -225,7 +230,7 @@ def _cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "none")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
-    with mock_aws():
+    with import_module("moto").mock_aws():
         yield
 
 
@@ -339,7 +344,7 @@ def test_the_page_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.Monk
     script, skipped = session(free_ports(1)[0])
     assert [one.split()[0].partition("=")[0] for one in skipped] == ["make", "pushed"]
     clone(tmp_path)
-    server = ThreadedMotoServer(port=0)
+    server = import_module("moto.server").ThreadedMotoServer(port=0)
     server.start()
     _, port = server.get_host_and_port()
     own = {key: one for key, one in os.environ.items() if not key.startswith(("AWS_", "PYTHON"))}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -93,9 +94,14 @@ def test_numbers_are_samples_at_the_model_s_own_rate() -> None:
     assert heard(array).tolist() == [0.5, -1]
 
 
-def hours_without_a_length() -> bytes:
-    """A FLAC of an hour's silence in 180 kB, which does not say how long it is."""
-    data = bytearray(file(np.zeros(3600 * RATE, np.int16), RATE, "FLAC"))
+@cache
+def an_hour() -> bytes:
+    """A FLAC of an hour's silence in 180 kB."""
+    return file(np.zeros(3600 * RATE, np.int16), RATE, "FLAC")
+
+
+def an_hour_without_its_length() -> bytes:
+    data = bytearray(an_hour())
     data[21] &= 0xF0
     data[22:26] = bytes(4)
     return bytes(data)
@@ -112,14 +118,14 @@ def broken_mp3() -> bytes:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (file(np.zeros(3600 * RATE, np.int16), RATE, "FLAC"), ["3600.0 seconds", "at most 2"]),
-        (hours_without_a_length(), ["more than 2 seconds", "in parts"]),
+        (an_hour, ["3600.0 seconds", "at most 2"]),
+        (an_hour_without_its_length, ["more than 2 seconds", "in parts"]),
         ([0.0] * (2 * RATE + 1), ["2.0 seconds", "at most 2"]),
         (file(tone(500), 500, "WAV"), ["500 samples a second", "1000 to 192000"]),
         (file(np.zeros((9, 9)), RATE, "WAV"), ["9 channels", "at most 8"]),
         (file(tone(RATE), RATE, "AIFF"), ["AIFF", "WAV, FLAC, OGG or MP3"]),
         (file(tone(RATE), RATE, "FLAC")[:9000], ["damaged FLAC"]),
-        (broken_mp3(), ["damaged MP3", "of its 2.0"]),
+        (broken_mp3, ["damaged MP3", "of its 2.0"]),
         (file(np.full(9, np.nan), RATE, "WAV", "FLOAT"), ["no numbers"]),
         (file(np.zeros(0), RATE, "WAV"), ["no samples"]),
         (b"RIFF\0\0\0\0WAVEfmt ", ["is no sound: 16 bytes", "WAV, FLAC, OGG or MP3"]),
@@ -131,6 +137,7 @@ def broken_mp3() -> bytes:
     ],
 )
 def test_what_is_no_sound_is_refused_with_a_hint(value: Any, words: list[str]) -> None:
+    value = value() if callable(value) else value
     began = time.process_time()
     with pytest.raises(BadPayload) as caught:
         heard(value)

@@ -30,9 +30,8 @@ def test_prometheus_takes_the_configuration_and_the_rules() -> None:
 
 
 @needs_prometheus
-@pytest.mark.parametrize(
-    "name", ["alerts.test.yml", pytest.param("alerts-days.test.yml", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["alerts.test.yml", "alerts-days.test.yml"])
 def test_the_alerts_fire_when_they_should_and_at_no_other_time(name: str) -> None:
     done = promtool("test", "rules", name)
     assert done.returncode == 0, done.stdout + done.stderr
