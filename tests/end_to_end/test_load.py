@@ -21,10 +21,9 @@ import pytest
 
 from tests.conftest import PATIENCE_S, Answer, Endpoint, descendants, wait_for
 from tests.support.front import NGINX, front
-from tests.support.sleepers import QUICK_S, asked
+from tests.support.sleepers import asked
 
 SLEEPERS = "tests.support.sleepers:build()"
-ROUNDS = 4
 LINES = {"Content-Type": "application/jsonlines"}
 
 
@@ -35,74 +34,36 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
         yield endpoint
 
 
-@pytest.fixture(scope="module")
-def alone(endpoint: Endpoint) -> float:
-    """The largest latency but one while nobody else asks."""
-    return latencies(endpoint)[-2]
+def ask_quick(endpoint: Endpoint) -> None:
+    """Ask one after the other: who waited for what does not end would get no answer."""
+    for _ in range(20):
+        assert endpoint.call("/infer/quick", b'{"payload": {}}').status == 200
 
 
-def latencies(endpoint: Endpoint, count: int = 40) -> list[float]:
-    """Return the seconds that each of some requests to `quick` took, in order of size."""
-    connection = http.client.HTTPConnection("127.0.0.1", endpoint.port, timeout=PATIENCE_S)
-    took = []
-    for _ in range(count):
-        began = time.monotonic()
-        connection.request("POST", "/infer/quick", b'{"payload": {}}')
-        response = connection.getresponse()
-        response.read()
-        took.append(time.monotonic() - began)
-        assert response.status == 200
-    connection.close()
-    return sorted(took)
-
-
-def twice_as_long_at_most(endpoint: Endpoint, alone: float) -> None:
-    """The promise for the 99th percentile; of so few the largest but one stands for it.
-
-    Who else uses the machine may disturb some of the rounds.
-    """
-    rounds = []
-    while len(rounds) < ROUNDS:
-        rounds.append(latencies(endpoint)[-2])
-        if rounds[-1] < 2 * max(alone, QUICK_S):
-            return
-    pytest.fail(f"{rounds} s, alone {alone} s")
-
-
-def body(kind: str, seconds: float) -> tuple[str, dict[str, str]]:
-    one = {"modelname": "sleeps", "payload": {"seconds": seconds}}
-    if kind == "lines":
-        return "\n".join([json.dumps(one)] * 8), LINES
-    return json.dumps(one), {}
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["one", "lines"])
-def test_a_burst_on_one_model_does_not_slow_another_one_down(
-    endpoint: Endpoint, alone: float, kind: str
+def test_a_burst_on_one_model_does_not_keep_another_one_waiting(
+    endpoint: Endpoint, tmp_path: Path, kind: str
 ) -> None:
-    """And each of its requests is answered once: 200, or 429 with Retry-After."""
-    answers: list[Any] = []
-    ends = time.monotonic() + 60
+    """Which has turns while those of the burst all run, until there is a file.
 
-    def burst() -> None:
-        while time.monotonic() < ends:
-            content, headers = body(kind, 0.2)
-            answers.append(endpoint.call("/infer/sleeps", content, headers=headers))
-            # Asked again at once, refusals alone would be work for both cores.
-            time.sleep(0.5 if answers[-1].status == 429 else 0)
-
-    callers = [threading.Thread(target=burst) for _ in range(60)]
-    for caller in callers:
-        caller.start()
-    try:
-        wait_for(lambda: any(a.status == 429 for a in answers), "more than can wait")
-        twice_as_long_at_most(endpoint, alone)
-        assert time.monotonic() < ends
-    finally:
-        ends = 0
-        for caller in callers:
-            caller.join()
+    And each request of the burst is answered once: 200, or 429 with Retry-After.
+    """
+    over = tmp_path / "over"
+    one = {"modelname": "sleeps", "payload": {"seconds": 0, "until": str(over)}}
+    content, headers = json.dumps(one), dict[str, str]()
+    if kind == "lines":
+        content, headers = "\n".join([content] * 8), LINES
+    with ThreadPoolExecutor(60) as pool:
+        burst = [
+            pool.submit(endpoint.call, "/infer/sleeps", content, headers=headers) for _ in range(60)
+        ]
+        try:
+            wait_for(lambda: any(one.done() for one in burst), "more than can wait")
+            ask_quick(endpoint)
+            assert {one.result().status for one in burst if one.done()} == {429}
+        finally:
+            over.touch()
+        answers = [one.result() for one in burst]
     assert {a.status for a in answers} == {200, 429}
     assert all("Retry-After" in a.headers for a in answers if a.status == 429)
     if kind == "lines":
@@ -121,7 +82,7 @@ def many_files() -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_slow_and_idle_callers_cost_no_worker(endpoint: Endpoint, alone: float) -> None:
+def test_slow_and_idle_callers_cost_no_worker(endpoint: Endpoint) -> None:
     """1000 idle, 200 in their headers, 200 in their bodies, 50 that read nothing of 4 MB."""
     head = b"POST /infer/sleeps HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
     large = json.dumps({"payload": {"seconds": 0, "length": 4 * 2**20}}).encode()
@@ -136,8 +97,7 @@ def test_slow_and_idle_callers_cost_no_worker(endpoint: Endpoint, alone: float) 
                 connection.connect(("127.0.0.1", endpoint.port))
                 connection.sendall(start)
                 connections.append(connection)
-            time.sleep(2)  # 50 answers of 4 MB are work; that they lie there is none
-            twice_as_long_at_most(endpoint, alone)
+            ask_quick(endpoint)
         finally:
             for connection in connections:
                 connection.close()
@@ -205,21 +165,21 @@ def test_an_nginx_that_cannot_count_requests_serves_all_the_same(
 @pytest.mark.slow
 def test_headers_that_never_end_are_cut_off(endpoint: Endpoint) -> None:
     """After 20 s, however steadily they come, and without an answer; the log has a line."""
-    began = time.monotonic()
     with socket.create_connection(("127.0.0.1", endpoint.port)) as connection:
         connection.settimeout(1)
         connection.sendall(b"GET /ping HTTP/1.1\r\nX-Long: ")
         answer = None
-        while answer is None and time.monotonic() < began + 30:
+        for _ in range(PATIENCE_S):
             try:
                 connection.sendall(b"x")
                 answer = connection.recv(1000)
+                break
             except TimeoutError:
                 pass
             except OSError:
                 answer = b""
+                break
     assert answer == b""
-    assert 15 < time.monotonic() - began < 25
     line = '"status": 408, "code": "request_timeout"'
     wait_for(lambda: line in endpoint.log.read_text(), "the line in the log")
 
@@ -237,7 +197,7 @@ def test_who_reads_a_stream_slowly_keeps_no_turn(endpoint: Endpoint) -> None:
             readers.append(reader)
         time.sleep(1)
         for _ in range(3):
-            answer = endpoint.call("/infer/sleeps", body("one", 0)[0])
+            answer = endpoint.call("/infer/sleeps", b'{"payload": {"seconds": 0}}')
             assert answer.status == 200
             answer = endpoint.call("/infer/quick", b'{"payload": [{}, {}]}')
             assert answer.status == 200
@@ -386,9 +346,7 @@ def test_clients_that_hang_are_answered_for_and_their_worker_is_replaced(hung: E
     """
     before = worker(hung)
     with steady(hung) as statuses, ThreadPoolExecutor(8) as pool:
-        began = time.monotonic()
         answers = list(pool.map(lambda _: bad(hung, "hang"), range(4)))
-        assert 3.5 < time.monotonic() - began < 7, "all four at once"
         assert bad(hung, "nothing", "bad2").json["result"] == "nothing"
         assert worker(hung) == before
         wait_for(lambda: "time.sleep(1)" in hung.log.read_text(), "the log to say where it is")
@@ -405,8 +363,6 @@ def test_clients_that_hang_are_answered_for_and_their_worker_is_replaced(hung: E
 def test_a_client_that_holds_python_s_lock_is_survived(tmp_path: Path) -> None:
     """Nothing else runs in that worker, not even what gives signs of life: it is replaced."""
     with front(tmp_path, SLEEPERS) as endpoint:
-        began = time.monotonic()
         answer = bad(endpoint, "hold")
         assert (answer.status, answer.json["error"]["code"]) == (503, "unavailable")
         wait_for(lambda: endpoint.call("/infer/quick", '{"payload": {}}').status == 200, "a worker")
-        assert time.monotonic() - began < 30

@@ -32,7 +32,7 @@ class Quick(Client):
 
 
 class Sleeps(Client):
-    """Answers after a while, and notes in a file that it was asked."""
+    """Answers after a while, once a file is there; notes in another that it was asked."""
 
     modelname = "sleeps"
     example: Payload = {"seconds": 0}
@@ -40,6 +40,8 @@ class Sleeps(Client):
     def inference(self, payload: Payload) -> Any:
         with (self._environment.model_repository / "asked").open("a") as asked:
             asked.write(f"{payload.get('name', '')}\n")
+        while not Path(payload.get("until", "/")).exists():
+            time.sleep(0.02)
         time.sleep(payload["seconds"])
         return "x" * payload.get("length", 1)
 
