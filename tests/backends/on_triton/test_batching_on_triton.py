@@ -110,7 +110,7 @@ def test_requests_of_unequal_lengths_share_a_run_and_get_their_own_answers(
 
     def ask_padded(x: np.ndarray[Any, Any]) -> Any:
         padding = Padding({"x": np.int64(0)}, ["same"])
-        return client.infer("columns_beside", {"x": x}, hints=Hints(padding=padding), timeout=20)
+        return client.infer("columns_beside", {"x": x}, hints=Hints(padding=padding), timeout=60)
 
     until, widened = time.monotonic() + 20, False
     with ThreadPoolExecutor(16) as pool:
@@ -122,7 +122,7 @@ def test_requests_of_unequal_lengths_share_a_run_and_get_their_own_answers(
                 widened |= bool((answer["width"] > x.shape[1]).any())
         for x, answer in zip(
             rows,
-            pool.map(lambda x: client.infer("columns_beside", {"x": x}, timeout=20), rows),
+            pool.map(lambda x: client.infer("columns_beside", {"x": x}, timeout=60), rows),
             strict=True,
         ):
             np.testing.assert_array_equal(answer["width"], np.full((len(x), 1), x.shape[1]))
@@ -135,7 +135,7 @@ def test_short_rows_of_a_request_are_not_run_as_long_as_the_longest(client: OwnT
 
     def ask_padded(model: str) -> Any:
         padding = Padding({"x": 0}, ["same"])
-        return client.infer(model, {"x": x}, hints=Hints(padding=padding), timeout=20)
+        return client.infer(model, {"x": x}, hints=Hints(padding=padding), timeout=60)
 
     with ThreadPoolExecutor(8) as pool:
         beside = pool.map(ask_padded, ["columns_beside"] * 50)
@@ -143,7 +143,7 @@ def test_short_rows_of_a_request_are_not_run_as_long_as_the_longest(client: OwnT
             assert answer["width"].tolist() == [[4], [40], [4], [40], [40]]
             assert answer["total"].tolist() == [[10], [40], [8], [0], [117]]
             np.testing.assert_array_equal(answer["same"], x)
-    as_it_came = client.infer("columns_beside", {"x": x}, timeout=20)
+    as_it_came = client.infer("columns_beside", {"x": x}, timeout=60)
     assert as_it_came["width"].tolist() == [[40]] * 5
 
 
@@ -175,7 +175,7 @@ def test_those_of_another_model_are_no_matter(triton: Triton, parameter: str, sa
 def test_padding_with_what_is_no_whole_number_is_not_asked_for(client: OwnTriton) -> None:
     hints = Hints(padding=Padding({"x": 0.5}, []))  # type: ignore[dict-item]
     with pytest.raises(TypeError):
-        client.infer("columns_beside", {"x": ROW}, hints=hints, timeout=20)
+        client.infer("columns_beside", {"x": ROW}, hints=hints, timeout=60)
 
 
 def test_a_wrong_shape_is_the_senders_error(triton: Triton) -> None:

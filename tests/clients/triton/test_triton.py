@@ -68,7 +68,7 @@ def test_each_status_code_becomes_its_own_error(
 ) -> None:
     refusing.code, refusing.said = grpc.StatusCode[name], "the reason"
     with pytest.raises(InferenceError) as raised:
-        triton.infer("here", ARRAYS, timeout=5)
+        triton.infer("here", ARRAYS, timeout=60)
     assert type(raised.value) is kind
 
 
@@ -76,9 +76,9 @@ def test_each_status_code_becomes_its_own_error(
 def test_what_there_is_not_is_named(refusing: Refusing, triton: Triton, code: Any) -> None:
     refusing.code = code
     with pytest.raises(UnknownModel, match="no model 'gone'"):
-        triton.infer("gone", ARRAYS, timeout=5)
+        triton.infer("gone", ARRAYS, timeout=60)
     with pytest.raises(UnknownVersion, match="no version '2'") as caught:
-        triton.infer("here", ARRAYS, version="2", timeout=5)
+        triton.infer("here", ARRAYS, version="2", timeout=60)
     assert "1" in caught.value.hint
 
 
@@ -93,7 +93,7 @@ def test_no_time_to_say_what_there_is_not_is_no_outage(
 
 def test_a_triton_that_is_gone_is_an_outage() -> None:
     with pytest.raises(ModelUnavailable, match="Triton does not answer"):
-        Triton("127.0.0.1:1").infer("here", ARRAYS, timeout=5)
+        Triton("127.0.0.1:1").infer("here", ARRAYS, timeout=60)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_outputs_come_as_they_are_asked_for_else_as_they_are_configured(
     expected: list[str],
 ) -> None:
     refusing.gives = gives
-    answer = triton.infer("here", ARRAYS, outputs=wanted, timeout=5)
+    answer = triton.infer("here", ARRAYS, outputs=wanted, timeout=60)
     assert list(answer) == expected
     assert [chr(array[0]) for array in answer.values()] == [name[0] for name in expected]
 
@@ -124,30 +124,30 @@ def test_classes_of_texts_never_reach_triton(refusing: Refusing, triton: Triton)
     """It would end with SIGFPE, and every model with it."""
     refusing.code = grpc.StatusCode.INTERNAL
     with pytest.raises(TensorsRefused, match="`words`, which is BYTES"):
-        triton.infer("here", ARRAYS, classes={"scores": 1, "words": 1}, timeout=5)
+        triton.infer("here", ARRAYS, classes={"scores": 1, "words": 1}, timeout=60)
     with pytest.raises(ModelFailed):  # it was asked
-        triton.infer("here", ARRAYS, classes={"scores": 1}, timeout=5)
+        triton.infer("here", ARRAYS, classes={"scores": 1}, timeout=60)
     refusing.scores = "TYPE_STRING"  # it was loaded again
     with pytest.raises(TensorsRefused, match="`scores`, which is BYTES"):
-        triton.infer("here", ARRAYS, classes={"scores": 1}, timeout=5)
+        triton.infer("here", ARRAYS, classes={"scores": 1}, timeout=60)
 
 
 def test_a_decoupled_model_is_not_too_large(refusing: Refusing, triton: Triton) -> None:
     refusing.code = grpc.StatusCode.UNIMPLEMENTED
     with pytest.raises(TensorsRefused, match="'chatty' is decoupled"):
-        triton.infer("chatty", ARRAYS, timeout=5)
+        triton.infer("chatty", ARRAYS, timeout=60)
     with pytest.raises(TooLargeAtOnce):
-        triton.infer("here", ARRAYS, timeout=5)
+        triton.infer("here", ARRAYS, timeout=60)
 
 
 def test_requests_share_runs_of_an_ensemble_where_all_its_parts_share_theirs(
     refusing: Refusing, triton: Triton
 ) -> None:
     refusing.parts = ("gathers", "here")
-    assert not triton.signature("whole", timeout=5).shares_runs
-    assert triton.signature("gathers", timeout=5).shares_runs
+    assert not triton.signature("whole", timeout=60).shares_runs
+    assert triton.signature("gathers", timeout=60).shares_runs
     refusing.parts = ("gathers", "gathers")
-    assert triton.signature("whole", "1", timeout=5).shares_runs
+    assert triton.signature("whole", "1", timeout=60).shares_runs
 
 
 @pytest.mark.parametrize("name", ["here", "chain"])
@@ -173,24 +173,24 @@ def test_few_runs_go_on_after_their_time_limits(
             triton.infer("here", ARRAYS, timeout=0.1)
     # Busy, as far as /ping is concerned: whether it answers others tells whether it is well.
     with pytest.raises(ModelBusy, match="2 runs of the model 'here' go on after their time"):
-        triton.infer("here", ARRAYS, timeout=5)
+        triton.infer("here", ARRAYS, timeout=60)
     wait_for(lambda: len(refusing.left) == 2, "both requests")
     with pytest.raises(DeadlineExceeded):  # another model, on the same channel
         triton.infer("chain", ARRAYS, timeout=0.1)
     refusing.gives = ("words", "scores")
     refusing.ends.set()
     wait_for(lambda: not triton._common.runs._late.total(), "the end of both")
-    triton.infer("here", ARRAYS, timeout=5)
+    triton.infer("here", ARRAYS, timeout=60)
 
 
 def test_a_run_waits_by_a_clock_that_does_not_jump(
     refusing: Refusing, triton: Triton, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refusing.gives, refusing.runs = ("words", "scores"), 0.3
-    triton.signature("here", timeout=5)
+    triton.signature("here", timeout=60)
     hours = itertools.count(time.time(), 3600)
     monkeypatch.setattr(time, "time", lambda: next(hours))
-    assert set(triton.infer("here", ARRAYS, timeout=5)) == {"words", "scores"}
+    assert set(triton.infer("here", ARRAYS, timeout=60)) == {"words", "scores"}
 
 
 @pytest.mark.parametrize("asks", ["infer", "knock"])
@@ -202,7 +202,7 @@ def test_a_refused_run_leaves_no_tensors_to_the_garbage_collection(
     def refused() -> weakref.ref[Any]:
         inputs = {"x": np.zeros((1, 2), np.float32)}
         with suppress(InferenceError):
-            getattr(triton, asks)("here", inputs, timeout=5)
+            getattr(triton, asks)("here", inputs, timeout=60)
         return weakref.ref(inputs["x"])
 
     refused()
@@ -219,15 +219,15 @@ def test_a_channel_whose_thread_cannot_start_is_replaced(
     refusing: Refusing, triton: Triton, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refusing.gives = ("words", "scores")
-    assert triton.infer("here", ARRAYS, timeout=5)
+    assert triton.infer("here", ARRAYS, timeout=60)
     time.sleep(0.2)  # gRPC's thread of the channel ends with its last request
     with monkeypatch.context() as none:
         none.setattr(threading.Thread, "start", no_room)
         with pytest.raises(ModelUnavailable, match="could not be sent: can't start new thread"):
-            triton.infer("here", ARRAYS, timeout=5)
+            triton.infer("here", ARRAYS, timeout=60)
     for _ in range(3):
-        assert triton.infer("here", ARRAYS, timeout=5)
-    triton.knock("here", ARRAYS, timeout=5)
+        assert triton.infer("here", ARRAYS, timeout=60)
+    triton.knock("here", ARRAYS, timeout=60)
 
 
 def no_room(_: threading.Thread) -> None:
@@ -261,7 +261,7 @@ def test_steps_that_do_not_fit_are_not_the_caller_s_fault(
 ) -> None:
     refusing.code, refusing.said = grpc.StatusCode.INVALID_ARGUMENT, said
     with pytest.raises((ModelFailed, TensorsRefused)) as raised:
-        triton.infer("chain", dict.fromkeys(given, ARRAYS["x"]), timeout=5)
+        triton.infer("chain", dict.fromkeys(given, ARRAYS["x"]), timeout=60)
     assert type(raised.value) is kind
     assert str(raised.value) == said.replace("[request id: <id_unknown>] ", "")
 
@@ -269,7 +269,7 @@ def test_steps_that_do_not_fit_are_not_the_caller_s_fault(
 def test_a_batch_of_no_items_never_reaches_triton(refusing: Refusing, triton: Triton) -> None:
     """It would never be answered."""
     with pytest.raises(TensorsRefused, match="a batch of no items"):
-        triton.infer("here", {"x": np.zeros((0, 0), np.float32)}, timeout=5)
+        triton.infer("here", {"x": np.zeros((0, 0), np.float32)}, timeout=60)
     assert refusing.left == []
 
 
@@ -283,7 +283,7 @@ def test_what_a_model_that_is_there_says_is_not_somebody_else_s_fault(
     ):
         refusing.code = code
         with pytest.raises(kind) as raised:
-            triton.infer("here", ARRAYS, timeout=5)
+            triton.infer("here", ARRAYS, timeout=60)
         assert raised.value.message.endswith("no such language: xx")
 
 
@@ -301,7 +301,7 @@ def test_only_this_project_s_backends_say_what_is_too_large_by_unimplemented(
 ) -> None:
     refusing.code, refusing.backend = grpc.StatusCode.UNIMPLEMENTED, backend
     with pytest.raises(ModelFailed) as raised:
-        triton.infer(name, ARRAYS, timeout=5)
+        triton.infer(name, ARRAYS, timeout=60)
     assert type(raised.value) is kind
 
 
@@ -317,12 +317,12 @@ def test_a_long_message_arrives(refusing: Refusing, triton: Triton) -> None:
     """gRPC takes 16 kB of metadata by default, and calls more than that an outage."""
     refusing.code, refusing.said = grpc.StatusCode.INTERNAL, "q" * 200_000
     with pytest.raises(ModelFailed, match=r"^q{200000}$"):
-        triton.infer("here", ARRAYS, timeout=5)
+        triton.infer("here", ARRAYS, timeout=60)
 
 
 def test_a_model_with_state_wants_a_sequence(refusing: Refusing, triton: Triton) -> None:
     with pytest.raises(BadParameter, match="'stateful' keeps state") as raised:
-        triton.infer("stateful", ARRAYS, timeout=5)
+        triton.infer("stateful", ARRAYS, timeout=60)
     assert "NEW_SESSION" in raised.value.hint
     assert refusing.left == []
 
@@ -332,6 +332,6 @@ def test_a_text_that_cannot_be_sent_is_not_the_model_s_fault(
 ) -> None:
     refusing.code = grpc.StatusCode.INTERNAL
     with pytest.raises(TensorsRefused, match="input 'x' cannot be sent"):
-        triton.infer("here", {"x": np.array(["\ud800"], np.object_)}, timeout=5)
+        triton.infer("here", {"x": np.array(["\ud800"], np.object_)}, timeout=60)
     assert refusing.left == []
     assert triton.take_failing() == set()

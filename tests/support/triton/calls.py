@@ -25,7 +25,7 @@ def ask(triton: Triton, model: str, *outputs: str, **inputs: np.ndarray[Any, Any
         tensors[-1].set_data_from_numpy(array)
     wanted = [grpc_client.InferRequestedOutput(name) for name in outputs]
     try:
-        return triton.client.infer(model, tensors, outputs=wanted or None, client_timeout=20)
+        return triton.client.infer(model, tensors, outputs=wanted or None, client_timeout=60)
     except InferenceServerException as error:
         return error
 
