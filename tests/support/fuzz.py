@@ -18,7 +18,7 @@ from dispatcher.errors import ANSWERS, NOT_READY, ROUTING
 
 INPUTS = int(os.environ.get("FUZZ_INPUTS", "0"))
 fuzzed = settings(
-    max_examples=INPUTS or 100,
+    max_examples=INPUTS or 50,
     derandomize=not INPUTS,
     deadline=None,
     database=None,
