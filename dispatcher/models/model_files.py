@@ -121,8 +121,7 @@ class Explainer:
         """Look at the models that Triton lists; log in a thread, since a check takes seconds."""
         listed = list(states)
         well = {state.name for state in listed if state.state in WELL}
-        wanted = {path.name for path in self.wanted.iterdir()}
-        lost = wanted.intersection(state.name for state in listed) - well
+        lost = {one.name for one in listed if (self.wanted / one.name).exists()} - well
         self._explained -= well
         if new := sorted(lost - self._explained):
             self._explained |= lost
