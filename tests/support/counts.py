@@ -95,7 +95,7 @@ def counts() -> dict[str, tuple[Callable[[], int], int]]:
     return {
         **{f"lines of {name}": (of_room(name), most) for name, (_, most) in ROOMS.items()},
         "lines of all rooms": (lambda: lines(production()), 50_130),
-        "lines of tests": (lambda: lines(below("tests", "emulator", tests=True)), 50_420),
+        "lines of tests": (lambda: lines(below("tests", "emulator", tests=True)), 50_430),
         "words of pages": (words_of_pages, 42_430),
         "circles of imports": (lambda: len(circles()), 0),
         "settings": (lambda: len(list(rows())), 63),
