@@ -70,9 +70,10 @@ def openapi_routes(settings: Settings, registry: Registry, readiness: Readiness)
             for client in registry.clients.values()
             if client.served_by not in lacking and (only is None or client.modelname in only)
         ]
-        if kept is None or kept[0] != shown:  # to make it takes 0.5 s for 300 models
-            kept = shown, encode(document(settings, shown))
-        return text_response(*kept[1])
+        found = kept  # another thread may keep that of a key with other models meanwhile
+        if found is None or found[0] != shown:  # to make it takes 0.5 s for 300 models
+            kept = found = shown, encode(document(settings, shown))
+        return text_response(*found[1])
 
     return routes
 

@@ -130,7 +130,9 @@ class RemoteModels:
 
 def remote_models(settings: Settings, say: Callable[[str], None]) -> list[RemoteModels]:
     """Return the S3 prefixes of MODEL_REPOSITORY, in a program that `serve` starts."""
-    places = (settings.run_dir / MODELS).glob(f"*/{SOURCE}") if settings.run_dir else ()
+    places = [*(settings.run_dir / MODELS).glob(f"*/{SOURCE}")] if settings.run_dir else []
+    if not places:
+        return []
     cache = cache_of(settings, say)
     return [RemoteModels(one.parent, cache) for one in places]
 
