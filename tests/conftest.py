@@ -160,6 +160,7 @@ def start(folder: Path, **settings: str) -> Endpoint:
         "SAGEMAKER_BIND_TO_PORT": str(ports[0]),
         "SAGEMAKER_SAFE_PORT_RANGE": f"{ports[1]}-{ports[-1]}",
         "MODEL_SERVER_WORKERS": "1",  # on every machine
+        "MODEL_SERVER_TIMEOUT": "300",  # no answer fails because the machine is slow
         **settings,
     }
     # Where it is started there may be packages of the same name.

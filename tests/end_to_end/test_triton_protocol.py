@@ -116,7 +116,7 @@ def test_statistics_count_the_requests_of_every_route(endpoint: Endpoint, client
     for version in ("1", "2"):
         client.infer("plus_one", tensors()[0], version, headers=dict(ASKING))
     assert endpoint.call("/infer/plus_one", json.dumps(GOOD), headers=dict(ASKING)).status == 200
-    assert count() >= before + 3
+    wait_for(lambda: count() >= before + 3, "three more")  # it counts after it has answered
     assert count("1") == of_first + 1
     everything = client.get_inference_statistics(headers=dict(ASKING))["model_stats"]
     assert [one["version"] for one in everything] == ["1", "2"]
