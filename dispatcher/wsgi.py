@@ -122,7 +122,7 @@ def build() -> Flask:
     def tidy() -> None:
         rollouts.look()
         repair_links()
-        reloader.follow()  # a worker may have no requests, and probe
+        news.follow()  # a worker may have no requests, and probe
 
     prober = Prober(
         settings.required_models,
@@ -141,19 +141,14 @@ def build() -> Flask:
         explain=explainer(settings),
         classes=not settings.load_on_demand,  # they might load one model after the other
     )
-    kept = news.path.parents[1] / FOLDER
-    rollouts = Rollouts(kept, registry, server, prober.status)
+    kept = news.path.with_name(FOLDER)
+    rollouts = Rollouts(kept, registry, server, prober.status, news)
     outcomes = Outcomes(kept, telemetry.metrics)
     cores = max(1, usable_cpus() // settings.workers)
     shadows = Shadows(outcomes, admission, cores, settings.client_timeout)
     shadows.start()
     Guard(rollouts, outcomes, lambda: prober.status.is_own).start()
-
-    def take_up_clients() -> None:
-        prober.forgive()
-        rollouts.look()
-
-    reloader.renewed = take_up_clients
+    reloader.renewed = prober.forgive
     prober.start()
     keys = load_key_file(settings)
     readiness = Readiness(supervisor, prober.status)
@@ -246,7 +241,7 @@ def assemble(
         readiness.refuse,
         loader.is_wanted,
         control.load_on_demand,
-        news=(reloader.news, rollouts.news),
+        follow=reloader.news.follow,
         rollouts=rollouts,
         shadows=shadows,
     )

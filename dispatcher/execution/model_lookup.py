@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,6 @@ from clients.triton.client import TritonEnvironment
 from clients.triton.server import ModelState
 from dispatcher.rollout.rollouts import Rollouts
 from dispatcher.rollout.shadow import Shadows
-from dispatcher.status.status_file import News
 
 STATES_TIMEOUT_S = 2.0  # for Triton's list of models
 
@@ -35,15 +34,9 @@ class ModelLookup:
     # Loads a model that is available and has no client, until a deadline, or refuses it where there
     # is none; returns whether there is such a model.
     load: Callable[[str, float | None], bool] = lambda _name, _until: False
-    # What other web workers have changed, of the clients and of what is tried beside models.
-    news: Sequence[News] = ()
+    follow: Callable[[], None] = lambda: None  # takes up what other web workers have changed
     rollouts: Rollouts | None = None  # what is tried
     shadows: Shadows | None = None  # what notes how that goes
-
-    def follow(self) -> None:
-        """Take up what other web workers have changed."""
-        for one in self.news:
-            one.follow()
 
     def refuse(self, asked: str) -> None:
         """Fail at once for a model or alias that is known not to answer.

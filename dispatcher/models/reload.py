@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 BUSY = "other reloads did not finish in time; the log says which sources they test"
 STATES_S = 2.0  # for Triton to list its models
+FOLDER = "reload"  # in RUN_DIR
 TRIED = "tried.json"  # the code of each source that was tried, and why it is fatal, or nothing
 
 Try = Callable[[Iterable[Source], Mapping[str, str], Settings], dict[str, Tried]]
@@ -41,9 +42,9 @@ try_at_start: Try = partial(try_sources, at_start=True)
 
 
 def news_of(settings: Settings) -> News:
-    """Return what names changed sources in this container; without RUN_DIR, in this process."""
+    """Return what names changes in this container; without RUN_DIR, in this process."""
     alone = Path(tempfile.gettempdir(), f"triton-dispatcher-{os.getpid()}")
-    return News((settings.run_dir or alone) / "reload" / "news")
+    return News((settings.run_dir or alone) / "news")
 
 
 def find_fatal(settings: Settings, trial: Try = try_at_start) -> dict[str, str]:
@@ -55,7 +56,7 @@ def find_fatal(settings: Settings, trial: Try = try_at_start) -> dict[str, str]:
     found = [s for s in sources(settings.model_repository, settings.clients_path) if s.foreign]
     if not found:
         return {}
-    folder = news_of(settings).path.parent
+    folder = news_of(settings).path.with_name(FOLDER)
     with alone(folder, BUSY):
         known = read_json(folder / TRIED) or {}
         untried = [one for one in found if known.get(one.where, [None])[0] != code_of(one)]
@@ -87,13 +88,11 @@ class Reloader:
     trial: Try = try_sources  # tests classes
 
     def __post_init__(self) -> None:
-        self.news.take_up = self._take_up
-
-    def follow(self) -> None:
-        """Take up what this or another worker has changed."""
-        self.news.follow()
+        self.news.followers.append(self._take_up)
 
     def _take_up(self, changed: set[str]) -> None:
+        if not changed:
+            return
         before = self.registry.clients
         take(self.registry, self.environment, self.sources(), changed)
         if before != self.registry.clients:
@@ -128,9 +127,9 @@ class Reloader:
 
         Raises DeadlineExceeded: another reload did not end in time.
         """
-        folder = self.news.path.parent
+        folder = self.news.path.with_name(FOLDER)
         with alone(folder, BUSY, time.monotonic() + self.settings.managing_wait):
-            self.follow()
+            self.news.follow()
             before, loaded, found = self.registry.clients, self.registry.loaded, self.sources()
             changed = {
                 s.where: s for s in found if s.where not in loaded or not loaded[s.where].is_all(s)
@@ -191,4 +190,4 @@ class Reloader:
 
     def _publish(self, changed: Iterable[str]) -> None:
         self.news.add(changed)
-        self.follow()
+        self.news.follow()

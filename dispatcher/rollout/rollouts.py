@@ -41,10 +41,16 @@ class Rollouts:
     """What is tried beside models, in one web worker.
 
     `status` returns what the prober has published: requests ask nobody whether a version is ready.
+    By `news` the workers learn of changes; those of clients are taken up before.
     """
 
     def __init__(
-        self, folder: Path, registry: Registry, server: ModelServer, status: Callable[[], Status]
+        self,
+        folder: Path,
+        registry: Registry,
+        server: ModelServer,
+        status: Callable[[], Status],
+        news: News,
     ) -> None:
         self.plans: Mapping[str, Plan] = {}
         """Those in force, by model: replaced and never changed, so that any thread may read it."""
@@ -60,8 +66,8 @@ class Rollouts:
         self._logged = set[tuple[str, str, str]]()  # why parts of plans wait
         self._found: VersionsInForce | None = None  # the last ones
         self._looking = threading.RLock()
-        self.news = News(folder / "news")
-        self.news.take_up = lambda _: self.look()
+        self.news = news
+        news.followers.append(lambda _: self.look())
         self.look()
 
     def change(self, name: str, how: Callable[[Plan], Plan | None]) -> Plan:
@@ -132,7 +138,7 @@ class Rollouts:
         self._writer.write({one: asdict(each) for one, each in said.items()})
         self._said = said
         with suppress(OSError):  # of a full disk: others find it within a second, by `look`
-            self.news.add([name])
+            self.news.add()
         self.look()
 
     @cached_property

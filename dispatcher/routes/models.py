@@ -26,6 +26,7 @@ from dispatcher.rollout.plan import Plan
 from dispatcher.rollout.rollouts import Rollouts
 from dispatcher.settings import Settings
 from dispatcher.status.status import Readiness
+from dispatcher.status.status_file import News
 
 ROLLOUT_EXPECTED = 'expected {"canary": {"version": 2, "share": 0.05}, "shadow": null}'
 READ, WRITE = "look", "change"  # the two kinds of routes, as models to their slots
@@ -47,8 +48,8 @@ def management_routes(  # noqa: C901  small functions that share them
     rollouts: Rollouts,
 ) -> Blueprint:
     routes = Blueprint("management", __name__)
-    limit_concurrency(routes, slots, settings.managing_wait, control.reloader.follow)
-    add_rollout_routes(routes, rollouts, control.reloader.follow)
+    limit_concurrency(routes, slots, settings.managing_wait, control.reloader.news)
+    add_rollout_routes(routes, rollouts)
 
     @routes.route("/ping", methods=["GET", "POST"])
     def ping() -> Response:
@@ -139,11 +140,10 @@ def change_model(control: ModelControl, model: str, how: Callable[[str], None]) 
     return name
 
 
-def add_rollout_routes(routes: Blueprint, rollouts: Rollouts, follow: Callable[[], None]) -> None:
+def add_rollout_routes(routes: Blueprint, rollouts: Rollouts) -> None:
     """Add the routes that show and change what is tried beside a model."""
 
     def answer(model: str, how: Callable[[Plan], Plan | None] | None = None) -> Response:
-        follow()
         rollouts.news.follow()
         g.record.modelname = name = rollouts.name(model)
         g.record.known = True
@@ -214,9 +214,7 @@ def describe_health(
     }
 
 
-def limit_concurrency(
-    routes: Blueprint, slots: Slots, timeout: float, follow: Callable[[], None]
-) -> None:
+def limit_concurrency(routes: Blueprint, slots: Slots, timeout: float, news: News) -> None:
     """Limit the requests that wait for Triton; each meets the clients as they are now.
 
     A load takes minutes, and Triton may hang. Reading and changing share the slots as two models
@@ -227,7 +225,7 @@ def limit_concurrency(
     def wait() -> None:
         if request.endpoint in FROM_MEMORY:
             return
-        follow()
+        news.follow()
         changes = list_scopes(request.endpoint, request.method) == (MANAGEMENT,)
         kind = WRITE if changes else READ
         try:

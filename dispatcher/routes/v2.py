@@ -92,7 +92,7 @@ def models_of_v2(
 ) -> Blueprint:
     """Return the routes that describe, load and unload models by Triton's protocol."""
     routes = Blueprint("v2_models", __name__)
-    limit_concurrency(routes, admission.management, settings.managing_wait, control.reloader.follow)
+    limit_concurrency(routes, admission.management, settings.managing_wait, control.reloader.news)
 
     @routes.get("/v2")
     def server_metadata() -> Response:

@@ -90,14 +90,16 @@ def document_in(content: bytes) -> Any:
 
 
 class News:
-    """A file to which processes add names of what has changed, a line of JSON each time.
+    """A file to which processes add names of changed sources, a line of JSON each time.
 
-    What was added before it is made is known to a process that starts.
+    A line without names says that other files are to be read again. What was added before it is
+    made is known to a process that starts.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.take_up: Callable[[set[str]], None] = lambda _: None
+        self.followers: list[Callable[[set[str]], None]] = []
+        """Called in turn with the names that were added."""
         self._read = self._size()
         self._reading = threading.Lock()
 
@@ -107,7 +109,7 @@ class News:
         except FileNotFoundError:
             return 0
 
-    def add(self, changed: Iterable[str]) -> None:
+    def add(self, changed: Iterable[str] = ()) -> None:
         """Have all processes take something up."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a", encoding="utf-8") as file:
@@ -130,7 +132,7 @@ class News:
                 with suppress(ValueError):
                     changed.update(json.loads(line))
             try:
-                if changed:
-                    self.take_up(changed)
+                for take_up in self.followers if whole else ():
+                    take_up(changed)
             finally:  # not before: other threads would go on with what was there
                 self._read += sum(map(len, whole))

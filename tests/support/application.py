@@ -107,8 +107,8 @@ def make_app(
     """Return the application, with the usual parts where none are given."""
     admission = admission or make_admission(settings)
     telemetry = telemetry or Telemetry(Metrics(registry.clients))
-    news = news_of(settings)
-    kept = news.path.parents[1] / FOLDER
+    news = (reloader or rollouts).news if reloader or rollouts else news_of(settings)
+    kept = news.path.with_name(FOLDER)
     return assemble(
         settings,
         registry,
@@ -119,7 +119,7 @@ def make_app(
         telemetry=telemetry,
         keys=keys,
         jobs=job_store(settings),
-        rollouts=rollouts or Rollouts(kept, registry, environment.server, readiness.prober),
+        rollouts=rollouts or Rollouts(kept, registry, environment.server, readiness.prober, news),
         shadows=shadows or Shadows(Outcomes(kept, telemetry.metrics), admission, 1, 10),
     )
 

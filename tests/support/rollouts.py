@@ -18,6 +18,7 @@ from dispatcher.rollout.rollouts import Rollouts
 from dispatcher.rollout.shadow import Shadows
 from dispatcher.settings import read_settings
 from dispatcher.status.status import Status
+from dispatcher.status.status_file import News
 from dispatcher.telemetry.telemetry import Metrics, Telemetry
 from dispatcher.wsgi import make_admission
 from tests.support.application import make_app, quiet
@@ -53,7 +54,8 @@ class Side:
         status = lambda: Status(models=states)  # noqa: E731
         self.admission: Admission = make_admission(settings)
         kept = folder / "rollouts"
-        self.rollouts = Rollouts(kept, registry, self.server, status)
+        news = News(folder / "news")
+        self.rollouts = Rollouts(kept, registry, self.server, status, news)
         self.outcomes = Outcomes(kept, self.metrics)
         self.shadows = Shadows(self.outcomes, self.admission, 1, 10)
         self.guard = Guard(self.rollouts, self.outcomes, lambda: True)

@@ -114,7 +114,7 @@ class OnDemand(ModelControl):
                 f"the model {name!r} is not loaded", hint="its first request loads it"
             )
         with self.using(name, until):
-            self.reloader.follow()  # another worker may have loaded it
+            self.reloader.news.follow()  # another worker may have loaded it
             return True
 
     def await_load(self, model: str, until: float) -> None:

@@ -93,8 +93,7 @@ def test_every_worker_takes_up_what_one_was_asked_to_all_of_it_or_nothing(folder
 def test_a_line_that_a_full_disk_has_cut_hides_none_that_follows(folder: Path) -> None:
     first, second = Worker(folder), Worker(folder)
     write(folder / "clients", "mine", "'new'")
-    (folder / "reload").mkdir()
-    (folder / "reload" / "news").write_text('["/nowhe')
+    (folder / "news").write_text('["/nowhe')
     assert first.reload().status_code == 200
     assert second.ask("mine") == "new"
 
@@ -109,7 +108,7 @@ def test_requests_wait_while_what_has_changed_is_taken_up(tmp_path: Path) -> Non
         other.join(0.2)
         ended.append("change")
 
-    news.take_up = take_up
+    news.followers.append(take_up)
     news.add(["mine"])
     news.follow()
     other.join()

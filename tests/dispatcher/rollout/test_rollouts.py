@@ -39,6 +39,7 @@ class Side:
             self.registry,
             self.server,
             lambda: Status(models=self.states),
+            News(folder / "news"),
         )
 
     def choose(self, identity: str = "a", session: str = "") -> Choice:
