@@ -6,9 +6,9 @@ import _ssl
 import shutil
 import ssl
 import time
-from contextlib import suppress
 from pathlib import Path
 
+from clients.model_files.files import mark_files
 from container.supervisor.log import ERROR, Say
 from dispatcher.settings import SettingError, Settings
 
@@ -29,7 +29,7 @@ class Certificates:
         files = zip(EXPECTED, (*given, settings.tls_client_ca), strict=True)
         self.files = {variable: path for variable, path in files if path}
         self.ok, self.ends = True, 0.0
-        self._seen = self._taken = self._marks()
+        self._seen = self._taken = mark_files(self.files.values())
         self._take()
 
     def metrics(self) -> dict[str, float]:
@@ -39,7 +39,7 @@ class Certificates:
 
     def follow(self) -> bool:
         """Take up files that have changed, and not since the last call; return whether it did."""
-        before, self._seen = self._seen, self._marks()
+        before, self._seen = self._seen, mark_files(self.files.values())
         if self._seen == self._taken or self._seen != before:
             return False
         self._taken, self.ok = self._seen, False
@@ -51,14 +51,6 @@ class Certificates:
             self.ok = True
             self.say(f"the files of TLS have changed; the certificate ends {time.ctime(self.ends)}")
         return self.ok
-
-    def _marks(self) -> list[object]:
-        found: list[object] = []
-        for path in self.files.values():
-            with suppress(OSError):  # `_take` says why
-                status = path.stat()
-                found.append((status.st_ino, status.st_size, status.st_mtime_ns))
-        return found
 
     def _take(self) -> None:
         context, ends = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), 0.0

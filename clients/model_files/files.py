@@ -85,10 +85,11 @@ def mark_files(files: Iterable[Path]) -> Mark:
 
 def file_mark(path: Path) -> str:
     """Return a text that changes with a file; empty for Python's own cache."""
+    if "__pycache__" in path.parts:
+        return ""
     try:
-        if "__pycache__" in path.parts or path.is_dir():
-            return ""
         found = path.stat()
     except (OSError, ValueError):  # it is being replaced, or the name can be no path
         return "gone"
-    return f"{found.st_ino}.{found.st_mtime_ns}.{found.st_size}"
+    state = f"{found.st_ino}.{found.st_mtime_ns}.{found.st_ctime_ns}.{found.st_size}"
+    return "" if stat.S_ISDIR(found.st_mode) else state

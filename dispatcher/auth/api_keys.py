@@ -27,7 +27,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from clients.model_files.files import explain_denial, text_of
+from clients.model_files.files import explain_denial, file_mark, text_of
 from dispatcher.errors import KeyLimit, ModelForbidden
 from dispatcher.locks import FILE, Locked, hold_lock
 
@@ -191,7 +191,7 @@ class KeyFile:
         self.clock = clock
         self.fault = ""
         self._keys: tuple[Key, ...] = ()
-        self._seen = self._signature()
+        self._seen = file_mark(path)
         self._look_at = clock() + CHECK_S
         self._read()
         if not self._keys:
@@ -211,17 +211,9 @@ class KeyFile:
         if now < self._look_at:
             return
         self._look_at = now + CHECK_S
-        signature = self._signature()
-        if signature != self._seen:
-            self._seen = signature
+        if (mark := file_mark(self.path)) != self._seen:
+            self._seen = mark
             self._read()
-
-    def _signature(self) -> tuple[int, ...]:
-        try:
-            status = self.path.stat()
-        except OSError:
-            return ()
-        return (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
     def _read(self) -> None:
         try:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from clients.model_files.files import file_mark
 from dispatcher.settings.readers import ROW, expects, port
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class TritonMetadata:
 
     def __init__(self, text: str) -> None:
         self._file = Path(text[1:]) if text.startswith("@") else None
-        self._mark: object = None
+        self._mark = ""
         self._pairs: Pairs | None = None if self._file else pairs(text)
 
     def __call__(self) -> Pairs:
@@ -81,18 +82,14 @@ class TritonMetadata:
         """
         if self._file is None:
             return self._pairs or ()
-        mark: object = None
-        try:
-            found = self._file.stat()
-            mark = found.st_ino, found.st_mtime_ns, found.st_size
-            if mark != self._mark:
+        if (mark := file_mark(self._file)) != self._mark:
+            try:
                 self._pairs = pairs(self._file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            if self._pairs is None:
-                raise
-            if mark != self._mark:
+            except (OSError, ValueError) as error:
+                if self._pairs is None:
+                    raise
                 log.warning("the file of TRITON_METADATA cannot be used: %s", type(error).__name__)
-        self._mark = mark
+            self._mark = mark
         return self._pairs or ()
 
 
