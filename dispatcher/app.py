@@ -17,7 +17,7 @@ from werkzeug.exceptions import ClientDisconnected
 from clients.errors import TooManyRequests
 from dispatcher.auth.authorization import KEY_ALONE, Authorizer
 from dispatcher.codecs import error_responses
-from dispatcher.codecs.json_request import LARGE_BODY
+from dispatcher.codecs.json_request import CHUNK, LARGE_BODY
 from dispatcher.codecs.metadata import INFERENCE_ID
 from dispatcher.errors import too_large
 from dispatcher.execution.slots import Caller
@@ -27,7 +27,6 @@ from dispatcher.telemetry.memory import free_memory, lies_in_memory
 from dispatcher.telemetry.request_log import RequestRecord
 from dispatcher.telemetry.telemetry import Telemetry
 
-CHUNK = 2**16
 REQUEST_ID_HEADERS = (INFERENCE_ID, "X-Request-Id")
 VALID_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")  # as in nginx.conf
 START_HEADER = "X-Request-Start"  # when NGINX had the whole request, in seconds since 1970

@@ -35,7 +35,6 @@ REQUEST, BODY, RUN, RESULT, END, LOCK = (
     "request.json", "body", "run.json", "result", "end.json", "lock",
 )  # fmt: skip
 SUCCEEDED, FAILED, CANCELLED = "succeeded", "failed", "cancelled"
-CHUNK = 2**16
 ABANDONED_S = 3600.0  # after which what a killed worker had begun to write is removed
 LOCK_S = 10.0
 NS = 10**9
@@ -231,8 +230,7 @@ class JobStore:
             return
         if end["status"] == CANCELLED:
             (job.folder / RESULT).unlink(missing_ok=True)
-        with suppress(FileNotFoundError):
-            (job.folder / BODY).unlink()
+        (job.folder / BODY).unlink(missing_ok=True)
         result = job.folder / RESULT
         size = result.stat().st_size if result.exists() else 0
         until = int((end["ended"] + self.keep) * NS)

@@ -164,11 +164,14 @@ class Plan:
         return replace(self, back=self.back or why)
 
 
-def read_plan(document: Mapping[str, Any]) -> Plan:
-    """Return what `dataclasses.asdict` made of a plan."""
-    shadow, canary = document[SHADOW], document[CANARY]
-    tried = {SHADOW: shadow and Variant(**shadow), CANARY: canary and Canary(**canary)}
-    return Plan(**{**document, **tried, STABLE: Choice(**document[STABLE])})
+def read_plans(documents: Mapping[str, Mapping[str, Any]]) -> dict[str, Plan]:
+    """Return what `dataclasses.asdict` made of the plans of models."""
+    plans = {}
+    for name, one in documents.items():
+        shadow, canary = one[SHADOW], one[CANARY]
+        tried = {SHADOW: shadow and Variant(**shadow), CANARY: canary and Canary(**canary)}
+        plans[name] = Plan(**{**one, **tried, STABLE: Choice(**one[STABLE])})
+    return plans
 
 
 def read_variant(kind: type[V], given: object, before: V | None = None) -> V | None:

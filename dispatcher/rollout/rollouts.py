@@ -26,9 +26,9 @@ from clients.triton.server import ModelServer
 from dispatcher.errors import OutOfMemory
 from dispatcher.locks import alone
 from dispatcher.rollout.in_force import UNLOADED, VersionsInForce, plans_of_files
-from dispatcher.rollout.plan import Plan, read_plan
+from dispatcher.rollout.plan import Plan, read_plans
 from dispatcher.status.status import Status
-from dispatcher.status.status_file import SIZE, News, StatusWriter, document_in
+from dispatcher.status.status_file import SIZE, News, StatusReader, StatusWriter
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,8 @@ class Rollouts:
         self._status = status
         self._read: Mapping[str, Client] | None = None  # of which are
         self._filed: Mapping[str, Plan] = {}  # what their files say
-        self._said: dict[str, Plan] = {}  # what the routes said, when it was last read
+        # What the routes said.
+        self._said = StatusReader[dict[str, Plan]](folder / PLANS, read_plans, {}, fresh=0.0)
         self._logged = set[tuple[str, str, str]]()  # why parts of plans wait
         self._found: VersionsInForce | None = None  # the last ones
         self._looking = threading.RLock()
@@ -134,9 +135,8 @@ class Rollouts:
 
     def _keep(self, name: str, plan: Plan | None) -> None:
         """Keep another plan of a model, or none; the caller holds the lock."""
-        said = {one: each for one, each in {**self._kept(), name: plan}.items() if each}
+        said = {one: each for one, each in {**self._said(), name: plan}.items() if each}
         self._writer.write({one: asdict(each) for one, each in said.items()})
-        self._said = said
         with suppress(OSError):  # of a full disk: others find it within a second, by `look`
             self.news.add()
         self.look()
@@ -161,7 +161,7 @@ class Rollouts:
                 if self._filed:  # room for a fall back, before the disk may be full
                     with suppress(OSError, AttributeError):  # macOS has no such call
                         os.posix_fallocate(self._writer.file, 0, SIZE)
-            said = {**self._filed, **self._kept()}
+            said = {**self._filed, **self._said()}
             if not (said or self.plans):
                 return
             states, pinned = self._status().models, self._server.pinned
@@ -178,13 +178,6 @@ class Rollouts:
                 self._logged = waiting
             # (First what keeps requests away from a version that is tried.)
             self._server.pinned, self.plans, self._found = found.pins, found.plans, found
-
-    def _kept(self) -> dict[str, Plan]:
-        """Return what the routes have said; what was read before where it is half-written."""
-        with suppress(OSError, ValueError):  # there is none yet
-            read = document_in((self._folder / PLANS).read_bytes())
-            self._said = {name: read_plan(one) for name, one in read.items()}
-        return self._said
 
     def document(self, name: str) -> dict[str, Any]:
         """Return what is said of a model, for people."""

@@ -5,20 +5,20 @@ from __future__ import annotations
 import io
 import json
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Any
 
 from flask import Blueprint, Response, g, request
+from werkzeug.wsgi import FileWrapper
 
 from clients.errors import BadRequest
 from dispatcher.app import VALID_REQUEST_ID
 from dispatcher.codecs.content_types import read_body
-from dispatcher.codecs.json_request import LARGE_BODY
+from dispatcher.codecs.json_request import CHUNK, LARGE_BODY
 from dispatcher.codecs.metadata import INFERENCE_ID, Metadata
 from dispatcher.codecs.responses import JSON, json_response
 from dispatcher.errors import BadHeader, JobConflict, NotHere, UnknownJob
-from dispatcher.jobs.store import CANCELLED, CHUNK, RESULT, JobRequest, JobStore, StoredJob
+from dispatcher.jobs.store import CANCELLED, RESULT, JobRequest, JobStore, StoredJob
 from dispatcher.log_lines import timestamp
 from dispatcher.model_request import ModelRequest
 from dispatcher.s3.step import Output, Step
@@ -129,7 +129,8 @@ def job_routes(store: JobStore | None) -> Blueprint:
         except FileNotFoundError:  # it was removed since
             raise unknown(job) from None
         headers = [(k, v) for k, v in end["headers"] if k.lower() not in OWN_HEADERS]
-        response = Response(pieces(file), end["code"], headers)
+        response = Response(FileWrapper(file, CHUNK), end["code"], headers)
+        response.call_on_close(file.close)
         response.content_length = (one.folder / RESULT).stat().st_size
         return response
 
@@ -151,12 +152,6 @@ def unknown(identity: str) -> UnknownJob:
         f"there is no job {identity[:100]!r} of this caller",
         hint="a job is removed JOBS_KEEP seconds after its end, and seen by its own API key only",
     )
-
-
-def pieces(file: IO[bytes]) -> Iterator[bytes]:
-    with file:
-        while piece := file.read(CHUNK):
-            yield piece
 
 
 def describe_job(job: StoredJob) -> dict[str, Any]:
