@@ -16,68 +16,23 @@ from importlib import import_module
 from container.trouble import Trouble
 from dispatcher.version import describe_version
 
-COMMANDS = {  # the module of each, and what it does
-    "new-client": (
-        "tool.commands.new_client",
-        "write the smallest client class, with its model, its configuration and its test",
-    ),
-    "new-model": (
-        "tool.scaffold.new_model",
-        "write a model's folder and its test, by what the model's file shows",
-    ),
-    "check": (
-        "tool.checks.check",
-        "look for mistakes in a model repository, and say how to mend them",
-    ),
-    "dev": (
-        "tool.dev.command",
-        "serve a folder, load what its author changes, and say what does not work",
-    ),
-    "pack": (
-        "tool.pack.command",
-        "pack a model repository as a model.tar.gz",
-    ),
-    "models": (
-        "tool.commands.models",
-        "show what would be served, by which client, from which file",
-    ),
-    "serve": (
-        "tool.commands.serve",
-        "serve the models and classes of a folder, with Triton and NGINX",
-    ),
-    "engines": (
-        "tool.engines.command",
-        "say which engine runs each model on this machine, how fast and how exactly",
-    ),
-    "emulate": (
-        "tool.commands.emulator",
-        "run a container as Amazon SageMaker does, and answer boto3 in its place",
-    ),
-    "conformance": (
-        "tool.commands.emulator",
-        "check a container against what Amazon SageMaker asks of one, and report each point",
-    ),
-    "invoke": ("tool.commands.invoke", "ask a model of a running endpoint"),
-    "rollout": (
-        "tool.commands.rollout",
-        "show and change which version of a model a running endpoint tries",
-    ),
-    "quantize": (
-        "tool.engines.quantize",
-        "write an int8 version of a model, and compare its answers with the model's own",
-    ),
-    "replay": (
-        "tool.replay.command",
-        "ask a server what was captured, and compare its answers with those captured",
-    ),
-    "new-key": (
-        "tool.commands.new_key",
-        "make an API key, and its line for API_KEYS_FILE",
-    ),
-    "weights": (
-        "weights.cli",
-        "fetch and convert the weights of the built-in models",
-    ),
+COMMANDS = {  # the module of each in this package, and what it does
+    "new-client": ("commands.new_client", "write the smallest client class, its model and test"),
+    "new-model": ("scaffold.new_model", "write a model's folder and test, by what its file shows"),
+    "check": ("checks.check", "look for mistakes in a model repository, and say how to mend them"),
+    "dev": ("dev.command", "serve a folder, load what its author changes, and say what fails"),
+    "pack": ("pack.command", "pack a model repository as a model.tar.gz"),
+    "models": ("commands.models", "show what would be served, by which client, from which file"),
+    "serve": ("commands.serve", "serve the models and classes of a folder, with Triton and NGINX"),
+    "engines": ("engines.command", "say which engine runs each model, how fast and how exactly"),
+    "emulate": ("commands.emulator", "run a container as Amazon SageMaker does, and answer boto3"),
+    "conformance": ("commands.emulator", "check a container against what Amazon SageMaker asks"),
+    "invoke": ("commands.invoke", "ask a model of a running endpoint"),
+    "rollout": ("commands.rollout", "show and change what a running endpoint tries beside a model"),
+    "quantize": ("engines.quantize", "write an int8 version of a model, and compare its answers"),
+    "replay": ("replay.command", "ask a server what was captured, and compare its answers"),
+    "new-key": ("commands.new_key", "make an API key, and its line for API_KEYS_FILE"),
+    "weights": ("", "fetch and convert the weights of the built-in models"),  # another package's
 }
 OWN = {"backends", "clients", "container", "dispatcher", "tool", "weights"}
 PRIVILEGE_NOT_HELD = 1314  # an error of Windows, for links
@@ -122,10 +77,10 @@ def missing(module: str) -> str:
 
 def call(given: Sequence[str]) -> int:
     """Run the command that the arguments name; return its exit code."""
-    if given[:1] == ["weights"]:  # it has a command line of its own
-        return int(import_module(COMMANDS["weights"][0]).main(given[1:]))
-    if given[:1] in (["emulate"], ["conformance"]):  # another package's
-        return int(import_module(COMMANDS[given[0]][0]).main(given))
+    if given[:1] == ["weights"]:
+        return int(import_module("weights.cli").main(given[1:]))
+    if given[:1] in (["emulate"], ["conformance"]):
+        return int(import_module("tool.commands.emulator").main(given))
     parser = argparse.ArgumentParser(
         prog="dispatcher", description="Many models behind one endpoint: add, check and ask them."
     )
@@ -133,11 +88,10 @@ def call(given: Sequence[str]) -> int:
     commands = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
     wanted = next((one for one in given if not one.startswith("-")), "")
     for name, (module_name, meaning) in COMMANDS.items():
-        command = commands.add_parser(
-            name, help=meaning, description=f"{meaning[0].upper()}{meaning[1:]}."
-        )
+        full = f"{meaning[0].upper()}{meaning[1:]}."
+        command = commands.add_parser(name, help=meaning, description=full)
         if name == wanted:
-            module = import_module(module_name)
+            module = import_module(f"tool.{module_name}")
             module.arguments(command)
             command.set_defaults(run=module.run)
     options = parser.parse_args(given)
