@@ -35,13 +35,13 @@ class Request:
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer."""
+    """An answer; of status 0 where none came, with the reason in its place."""
 
     status: int
-    headers: Message
     body: bytes
-    first_s: float  # from the request to the first byte of the body
-    last_s: float  # from the request to the last byte
+    headers: Message = field(default_factory=Message)
+    first_s: float = 0.0  # from the request to the first byte of the body
+    last_s: float = 0.0  # from the request to the last byte
 
     @property
     def good(self) -> bool:
@@ -49,7 +49,7 @@ class Reply:
 
     def __str__(self) -> str:
         text = " ".join(self.body[:SHOWN].decode(errors="replace").split())
-        return f"{self.status} {text}".strip()
+        return f"{self.status or ''} {text}".strip()
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sagemaker_emulator.conformance.exchange import Failed, Reply
+from sagemaker_emulator.conformance.exchange import Failed
 from sagemaker_emulator.conformance.report import check
 from sagemaker_emulator.conformance.starting import must_be_started_here
 from sagemaker_emulator.conformance.subject import Subject
@@ -27,7 +27,7 @@ def ping_is_in_time(subject: Subject) -> str:
 def ping_is_true_while_loading(subject: Subject) -> str:
     must_be_started_here(subject)
     subject.good_request()
-    if isinstance(subject.first, Reply) and subject.first.good:
+    if subject.first.good:
         return f"the first request after the first 200 was answered in {subject.first.last_s:.2f} s"
     raise Failed(
         f"the first request after the first 200 got: {subject.first}; later the same one was "

@@ -22,7 +22,7 @@ SLOW_S = 1.0  # a request that is refused sooner does not show how slow ones end
 STALLED_S = 5.0  # for others, while a caller sends nothing more
 
 
-def load(subject: Subject) -> tuple[list[Reply | str], list[Reply | str]]:
+def load(subject: Subject) -> tuple[list[Reply], list[Reply]]:
     """Send requests in parallel and pings meanwhile, once for all checks; return the answers."""
     if "load" not in subject.kept:
         subject.good_request()
@@ -30,30 +30,24 @@ def load(subject: Subject) -> tuple[list[Reply | str], list[Reply | str]]:
             work = [
                 callers.submit(subject.tried) for _ in range(ROUNDS * subject.settings.parallel)
             ]
-            pings = [tried_ping(subject)]
+            patience = 5 * subject.limits.ping_s
+            pings = [subject.ping(patience)]
             while not all(one.done() for one in work):
-                pings.append(tried_ping(subject))
+                pings.append(subject.ping(patience))
                 time.sleep(AGAIN_S)
             subject.kept["load"] = [one.result() for one in work], pings
-    found: tuple[list[Reply | str], list[Reply | str]] = subject.kept["load"]
+    found: tuple[list[Reply], list[Reply]] = subject.kept["load"]
     return found
 
 
-def tried_ping(subject: Subject) -> Reply | str:
-    try:
-        return subject.ask("GET", "/ping", seconds=5 * subject.limits.ping_s)
-    except NoAnswer as error:
-        return str(error)
-
-
-def slowest(replies: list[Reply | str]) -> float:
-    return max((one.last_s for one in replies if isinstance(one, Reply)), default=0.0)
+def slowest(replies: list[Reply]) -> float:
+    return max(one.last_s for one in replies)
 
 
 @check("concurrency.parallel")
 def parallel_requests_are_answered(subject: Subject) -> str:
     replies, _ = load(subject)
-    faults = [str(one) for one in replies if not isinstance(one, Reply) or not one.good]
+    faults = [str(one) for one in replies if not one.good]
     if faults:
         raise Failed(f"{len(faults)} of {len(replies)} requests: {faults[0]}")
     return f"{subject.settings.parallel} at a time, the slowest took {slowest(replies):.2f} s"
@@ -64,7 +58,7 @@ def pings_are_quick_meanwhile(subject: Subject) -> str:
     _, pings = load(subject)
     if subject.failed("ping.time"):
         raise NotApplicable("see ping.time")
-    if fault := next((one for one in pings if not isinstance(one, Reply) or one.status != 200), ""):
+    if fault := next((one for one in pings if one.status != HTTPStatus.OK), None):
         raise Failed(f"a ping during the requests: {fault}")
     if slowest(pings) > subject.limits.ping_s:
         raise Failed(f"a ping during the requests took {slowest(pings):.2f} s")
@@ -131,27 +125,25 @@ class Flight:
     """A request that is being answered when SIGTERM comes."""
 
     thread: threading.Thread
-    outcome: list[Reply | str]  # empty until it is known
+    outcome: list[Reply]  # empty until it is known
 
     @property
     def fault(self) -> str:
-        reply = self.outcome[0] if self.outcome else "no answer"
-        return "" if isinstance(reply, Reply) and reply.good else str(reply)
+        reply = self.outcome[0] if self.outcome else Reply(0, b"no answer")
+        return "" if reply.good else str(reply)
 
 
 def begin_requests(subject: Subject) -> list[Flight]:
     """Send requests that last, few enough to end within 30 s; return those that still last."""
     request = subject.settings.slow or subject.request
-    reply = subject.tried(request) if request else ""
-    if request is None or not isinstance(reply, Reply) or not reply.good:
+    reply = subject.tried(request) if request else Reply(0, b"")
+    if not reply.good or reply.last_s <= BEGUN_S:
         return []
     most = 1 if subject.failed("concurrency.ping") else IN_FLIGHT
     count = min(most, int(subject.limits.stop_s / 2 / reply.last_s))
-    if reply.last_s <= BEGUN_S:
-        return []
     flights = []
     for _ in range(count):
-        came: list[Reply | str] = []
+        came: list[Reply] = []
         thread = threading.Thread(
             target=lambda came=came: came.append(subject.tried(request)), daemon=True
         )

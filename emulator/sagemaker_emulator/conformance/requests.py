@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from http import HTTPStatus
 
-from sagemaker_emulator.conformance.exchange import Failed, NotApplicable, Reply, Request
+from sagemaker_emulator.conformance.exchange import Failed, NotApplicable, Request
 from sagemaker_emulator.conformance.report import check
 from sagemaker_emulator.conformance.subject import Subject
 from sagemaker_emulator.emulate.contract import (
@@ -45,7 +45,7 @@ GARBAGE = (
 def answered(subject: Subject) -> str:
     if subject.request is None:
         subject.good_request()
-    if isinstance(subject.later, Reply) and subject.later.good:
+    if subject.later.good:
         return f"{subject.later.status} in {subject.later.last_s:.2f} s"
     raise Failed(f"got: {subject.later}")
 

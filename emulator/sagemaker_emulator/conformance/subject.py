@@ -41,8 +41,7 @@ class Subject:
         self.request = settings.request
         self.usual = settings.request or Request(b"{}", "application/json")
         self.usual_status = 0  # of its answer; 0 where none came
-        self.first: Reply | str = ""  # the answer after the first good ping, or why none came
-        self.later: Reply | str = ""  # when it was repeated
+        self.first = self.later = Reply(0, b"")  # after the first good ping, and when repeated
         self.models_folder = Path()  # of a multi-model endpoint, with a folder for each model
         self.lives = 0
         self.forget()
@@ -153,7 +152,7 @@ class Subject:
         except NoAnswer as error:
             raise NoAnswer(f"{method} {path}: {error}") from error
         took = time.monotonic() - begin
-        return Reply(answer.status, answer.headers, b"".join(pieces), first or took, took)
+        return Reply(answer.status, b"".join(pieces), answer.headers, first or took, took)
 
     def invoke(
         self, request: Request, headers: Mapping[str, str] | None = None, seconds: float = 0
@@ -164,21 +163,18 @@ class Subject:
 
     def ping_fault(self, seconds: float = PATIENT_S) -> str:
         """Return why the answer to a ping is not good; empty if it is."""
-        try:
-            reply = self.ask("GET", "/ping", seconds=seconds)
-        except NoAnswer as error:
-            return str(error)
-        return "" if reply.status == HTTPStatus.OK else f"GET /ping is answered with {reply}"
+        reply = self.ping(seconds)
+        if reply.status == HTTPStatus.OK:
+            return ""
+        return f"GET /ping is answered with {reply}" if reply.status else str(reply)
 
     def usual_fault(self, seconds: float = 0) -> str:
         """Return why the usual request is not answered as before; empty if it is."""
-        try:
-            reply = self.invoke(self.usual, seconds=seconds)
-        except NoAnswer as error:
-            return str(error)
+        reply = self.tried(seconds=seconds)
         if reply.status == self.usual_status:
             return ""
-        return f"POST /invocations is answered with {reply}, not {self.usual_status} as before"
+        what = f"POST /invocations is answered with {reply}, not {self.usual_status} as before"
+        return what if reply.status else str(reply)
 
     def must_be_well(self) -> None:
         """Raise Failed where it answers no more; to replace a process may take some seconds."""
@@ -207,18 +203,24 @@ class Subject:
         """Send the first request until it is answered well."""
         begin = time.monotonic()
         self.first = self.later = self.tried()
-        while self.request and not (isinstance(self.later, Reply) and self.later.good):
-            refused = isinstance(self.later, Reply) and self.later.status < 500
-            waited = REFUSED_S if refused else LOADING_S
+        while self.request and not self.later.good:
+            waited = REFUSED_S if 0 < self.later.status < 500 else LOADING_S
             if time.monotonic() - begin > min(waited, self.limits.start_s):
                 break
             time.sleep(AGAIN_S)
             self.later = self.tried()
-        self.usual_status = self.later.status if isinstance(self.later, Reply) else 0
+        self.usual_status = self.later.status
 
-    def tried(self, request: Request | None = None) -> Reply | str:
-        """Return the answer to a request, the usual one if none is given, or why none came."""
+    def tried(self, request: Request | None = None, seconds: float = 0) -> Reply:
+        """Return the answer to a request, the usual one if none is given; status 0 for none."""
         try:
-            return self.invoke(request or self.usual)
+            return self.invoke(request or self.usual, seconds=seconds)
         except NoAnswer as error:
-            return str(error)
+            return Reply(0, str(error).encode())
+
+    def ping(self, seconds: float) -> Reply:
+        """Return the answer to a ping; status 0 for none."""
+        try:
+            return self.ask("GET", "/ping", seconds=seconds)
+        except NoAnswer as error:
+            return Reply(0, str(error).encode())
