@@ -5,12 +5,24 @@ from __future__ import annotations
 import lzma
 import tarfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from sagemaker_emulator.trouble import Trouble
 
 PROGRAM_MODE, FILE_MODE = 0o755, 0o644  # so that any user of a container can read it
 OWNER_RUNS = 0o100
+
+
+@contextmanager
+def work_folder() -> Iterator[Path]:
+    """Make a temporary folder that any user of a container can read."""
+    with TemporaryDirectory(prefix="sagemaker-emulator-") as name:
+        folder = Path(name).resolve()
+        folder.chmod(PROGRAM_MODE)
+        yield folder
 
 
 def unpack_archive(archive: Path, folder: Path) -> None:

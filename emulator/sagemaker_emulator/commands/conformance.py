@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 
+from sagemaker_emulator.archive import work_folder
 from sagemaker_emulator.commands.options import (
     add_container,
     count,
     model_folder,
     refuse_wrong,
     variables,
-    work_folder,
 )
 from sagemaker_emulator.conformance.exchange import Request, Settings
 from sagemaker_emulator.conformance.report import FAIL, Result, as_json, summary
@@ -48,9 +47,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Examine a container; return 1 where a check fails."""
-    with ExitStack() as stack:
-        refuse_wrong(options)
-        settings = read(options, work_folder(stack))
+    refuse_wrong(options)
+    with work_folder() as work:
+        settings = read(options, work)
         if not options.json:
             sys.stdout.write(f"{options.what} as a container of Amazon SageMaker\n\n")
         results = Examination(

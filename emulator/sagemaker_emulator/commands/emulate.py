@@ -9,13 +9,13 @@ import sys
 import threading
 from contextlib import ExitStack
 
+from sagemaker_emulator.archive import work_folder
 from sagemaker_emulator.commands.options import (
     add_container,
     model_folder,
     refuse_wrong,
     seconds,
     variables,
-    work_folder,
 )
 from sagemaker_emulator.emulate.contract import REGION
 from sagemaker_emulator.emulate.endpoint import Endpoint, failure_reason
@@ -85,7 +85,7 @@ def begin(options: argparse.Namespace, stack: ExitStack) -> Endpoint:
         stop_s=options.stop_timeout,
         max_body=SERVERLESS_BODY if options.serverless else Limits.max_body,
     )
-    folder = work_folder(stack)
+    folder = stack.enter_context(work_folder())
     model, models = model_folder(options.model, folder), None
     environment = variables(options.env)
     if options.multi_model:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 from sagemaker_emulator.archive import unpack_archive
@@ -72,14 +70,6 @@ def refuse_wrong(options: argparse.Namespace) -> None:
         )
     if options.multi_model and not options.multi_model.is_dir():
         raise Trouble(f"--multi-model is {str(options.multi_model)!r}, no folder")
-
-
-def work_folder(stack: ExitStack) -> Path:
-    """Return a temporary folder that any user of a container can read."""
-    name = stack.enter_context(tempfile.TemporaryDirectory(prefix="sagemaker-emulator-"))
-    folder = Path(name).resolve()
-    folder.chmod(0o755)
-    return folder
 
 
 def model_folder(path: Path | None, work: Path) -> Path | None:

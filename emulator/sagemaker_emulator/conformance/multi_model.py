@@ -41,10 +41,9 @@ def ask(subject: Subject, method: str, path: str, value: Any = None) -> Reply:
     return subject.ask(method, path, body, headers, subject.limits.load_s)
 
 
-def expect(reply: Reply, what: str, *statuses: int) -> None:
-    if reply.status not in statuses:
-        wanted = " or ".join(str(int(one)) for one in statuses)
-        raise Failed(f"{what} is answered with {reply}; expected {wanted}")
+def expect(reply: Reply, what: str, status: HTTPStatus) -> None:
+    if reply.status != status:
+        raise Failed(f"{what} is answered with {reply}; expected {status:d}")
 
 
 def need_loaded(subject: Subject) -> list[str]:

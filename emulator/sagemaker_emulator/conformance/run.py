@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
+from sagemaker_emulator.archive import work_folder
 from sagemaker_emulator.conformance import health, load, multi_model, requests, starting
 from sagemaker_emulator.conformance.exchange import Failed, NotApplicable, Settings
 from sagemaker_emulator.conformance.multi_model import unpack_models
@@ -92,9 +91,7 @@ class Examination:
         if not source and not subject.labelled("multi-models"):
             self.check(STAGES["multi-model"], "no label multi-models, and no --multi-model FOLDER")
             return
-        with tempfile.TemporaryDirectory(prefix="sagemaker-emulator-") as place:
-            work = Path(place).resolve()
-            work.chmod(0o755)
+        with work_folder() as work:
             if source:
                 unpack_models(source, work)
             subject.models_folder = work

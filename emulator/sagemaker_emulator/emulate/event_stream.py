@@ -13,8 +13,9 @@ CONTENT_TYPE = "application/vnd.amazon.eventstream"
 STRING = 7
 
 
-def frame(headers: dict[str, str], payload: bytes) -> bytes:
+def frame(kind: str, name: str, content_type: str, payload: bytes) -> bytes:
     """Return a frame: lengths, their checksum, headers, payload, checksum of all."""
+    headers = {":message-type": kind, f":{kind}-type": name, ":content-type": content_type}
     packed = b"".join(
         struct.pack(f"!B{len(name)}sBH{len(value)}s", len(name), name, STRING, len(value), value)
         for name, value in ((key.encode(), text.encode()) for key, text in headers.items())
@@ -25,23 +26,10 @@ def frame(headers: dict[str, str], payload: bytes) -> bytes:
 
 
 def payload_part(piece: bytes) -> bytes:
-    return frame(
-        {
-            ":message-type": "event",
-            ":event-type": "PayloadPart",
-            ":content-type": "application/octet-stream",
-        },
-        piece,
-    )
+    return frame("event", "PayloadPart", "application/octet-stream", piece)
 
 
 def model_stream_error(code: str, message: str) -> bytes:
     """Return the frame that ends a stream: ModelInvocationTimeExceeded or StreamBroken."""
-    return frame(
-        {
-            ":message-type": "exception",
-            ":exception-type": "ModelStreamError",
-            ":content-type": "application/json",
-        },
-        json.dumps({"ErrorCode": code, "Message": message}).encode(),
-    )
+    payload = json.dumps({"ErrorCode": code, "Message": message}).encode()
+    return frame("exception", "ModelStreamError", "application/json", payload)

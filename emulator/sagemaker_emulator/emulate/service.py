@@ -160,8 +160,12 @@ def drain(limit: int) -> bytes:
 
 
 def answer_refused(error: Refused) -> Response:
-    response = Response(json.dumps(error.body()), error.status, mimetype="application/json")
-    response.headers["x-amzn-ErrorType"] = error.name
+    return answer_error(error.name, error.status, error.body())
+
+
+def answer_error(name: str, status: int, body: Mapping[str, Any]) -> Response:
+    response = Response(json.dumps(body), status, mimetype="application/json")
+    response.headers["x-amzn-ErrorType"] = name
     response.headers["x-amzn-RequestId"] = str(uuid.uuid4())
     return response
 
@@ -172,9 +176,7 @@ def answer_unknown(_: Exception | None = None) -> Response:
         f"`emulate` does not answer {asked[:100]}; it answers "
         f"{', '.join(OPERATIONS.values())} and DescribeEndpoint"
     )
-    response = Response(json.dumps({"Message": text}), 404, mimetype="application/json")
-    response.headers["x-amzn-ErrorType"] = "UnknownOperationException"
-    return response
+    return answer_error("UnknownOperationException", 404, {"Message": text})
 
 
 class Quiet(WSGIRequestHandler):

@@ -9,7 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -254,16 +254,13 @@ def docker(*arguments: str, seconds: float | None = ENGINE_S, may_fail: bool = F
 def free_ports(count: int) -> int:
     """Return the first of some neighbouring ports on which nobody listens."""
     while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            first = int(probe.getsockname()[1])
-        try:
-            for port in range(first, first + count):
-                with socket.socket() as probe:
-                    probe.bind(("", port))
-        except (OSError, OverflowError):
-            continue
-        return first
+        with ExitStack() as probes, suppress(OSError, OverflowError):
+            first = 0
+            for number in range(count):
+                probe = probes.enter_context(socket.socket())
+                probe.bind(("", first + number))
+                first = first or int(probe.getsockname()[1])
+            return first
 
 
 def container_of(what: str, how: Start) -> Container:
