@@ -182,17 +182,8 @@ def arrive(k6: Path, port: int, file: Path, rate: float, seconds: float) -> dict
         "SPREAD": str(SPREAD_S),
         "SECONDS": f"{seconds + SPREAD_S:.0f}",
     }
-    done = subprocess.run(
-        [
-            str(k6),
-            "run",
-            "--quiet",
-            "--no-usage-report",
-            str(contenders.BENCH / "load" / "open_loop.js"),
-        ],
-        env={**os.environ, **variables},
-        capture_output=True,
-        encoding="utf-8",
-        check=True,
-    )
+    script = contenders.BENCH / "load" / "open_loop.js"
+    command = [str(k6), "run", "--quiet", "--no-usage-report", str(script)]
+    environment = {**os.environ, **variables}
+    done = subprocess.run(command, env=environment, capture_output=True, check=True)
     return dict(json.loads(done.stdout))

@@ -216,23 +216,12 @@ def install_rival(name: str, cache: Path) -> Path:
     if stamp.exists() and stamp.read_bytes() == requirements.read_bytes():
         return python
     shutil.rmtree(home, ignore_errors=True)
-    uv = [sys.executable, "-m", "uv", "--quiet"]
-    for command in (
-        [*uv, "venv", "--python", sys.executable, str(home)],
-        [
-            *uv,
-            "pip",
-            "install",
-            "--require-hashes",
-            # All are pinned but what sends statistics.
-            "--no-deps",
-            "--python",
-            str(python),
-            "-r",
-            str(requirements),
-        ],
-    ):
-        run(f"{name} cannot be installed", *command)
+    uv = sys.executable, "-m", "uv", "--quiet"
+    fault = f"{name} cannot be installed"
+    run(fault, *uv, "venv", "--python", sys.executable, str(home))
+    install = *uv, "pip", "install", "--require-hashes", "--python", str(python)
+    # All are pinned but what sends statistics.
+    run(fault, *install, "--no-deps", "-r", str(requirements))
     shutil.copy(requirements, stamp)
     return python
 
