@@ -6,12 +6,11 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
-
-import numpy.typing as npt
 
 from backends.completion import complete
 from backends.model_config import ModelConfigError, needs_completion
@@ -24,7 +23,7 @@ from clients.model_files.model_folders import CONFIG, find_served, version_folde
 from clients.plugins.registry import Registry, load_clients
 from clients.testing import OnnxModels
 from clients.triton.configuration import config_dictionary, config_fault, config_signature
-from clients.triton.server import Signature, Tensors
+from clients.triton.server import Signature
 from container.model_check.file import is_onnx
 from container.repository.compose import compose
 from container.trouble import Trouble
@@ -63,23 +62,6 @@ class NotRun(ModelUnavailable):
     """The model is of a kind that only Triton runs, or has a mistake that is reported elsewhere."""
 
 
-class OfflineSession:
-    """A model's file with the two methods of a session of ONNX Runtime that are needed here."""
-
-    def __init__(self, file: OnnxFile) -> None:
-        self.file = file
-
-    def get_inputs(self) -> Sequence[Any]:
-        return tuple(self.file.signature.inputs)
-
-    def get_outputs(self) -> Sequence[Any]:
-        return tuple(self.file.signature.outputs)
-
-    def run(self, names: Sequence[str], inputs: Tensors) -> list[npt.NDArray[Any]]:
-        outputs = self.file.run(inputs, names)
-        return [outputs[name] for name in names]
-
-
 class Offline(OnnxModels):
     """A model server that knows models by their configurations, and runs files by their engines."""
 
@@ -90,7 +72,7 @@ class Offline(OnnxModels):
         self.not_run: set[str] = set()
         """Models that were asked and cannot be run here."""
         self._signatures: dict[tuple[str, str], Signature] = {}
-        self._opened: dict[tuple[str, str], OfflineSession] = {}
+        self._opened: dict[tuple[str, str], Any] = {}
 
     def signature(self, model: str, version: str = "", *, timeout: float) -> Signature:  # noqa: ARG002
         if (model, version) not in self._signatures:
@@ -113,10 +95,16 @@ class Offline(OnnxModels):
             raise self.cannot_run(model, str(error)) from error
         return config_signature(known)
 
-    def _session(self, model: str, version: str) -> OfflineSession:
+    def _session(self, model: str, version: str) -> Any:
+        """Return a model's file with what `OnnxModels` asks of a session."""
         self.look_for(model)
         if (model, version) not in self._opened:
-            self._opened[model, version] = OfflineSession(self.opened(model, version))
+            file = self.opened(model, version)
+            self._opened[model, version] = SimpleNamespace(
+                get_inputs=lambda: file.signature.inputs,
+                get_outputs=lambda: file.signature.outputs,
+                run=lambda names, inputs: [*file.run(inputs, names).values()],
+            )
         return self._opened[model, version]
 
     def look_for(self, model: str) -> None:

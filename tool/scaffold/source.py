@@ -163,14 +163,9 @@ class ModelSource:
 def labels_in(path: Path) -> tuple[str, ...]:
     try:
         return tuple(text_of(path).rstrip("\n").split("\n"))
-    except OSError as error:
-        raise Trouble(
-            f"--labels is {str(path)!r}: {error.strerror}; expected a file with a name in each line"
-        ) from error
-    except ValueError as error:
-        raise Trouble(
-            f"the labels in {path} cannot be read: {error}; write them as UTF-8"
-        ) from error
+    except (OSError, ValueError) as error:
+        what = f"--labels is {str(path)!r}: {getattr(error, 'strerror', error)}"
+        raise Trouble(f"{what}; expected a file with a name in each line") from error
 
 
 def as_spec(spec: model_config.FileTensor) -> TensorSpec:
