@@ -81,13 +81,11 @@ def decode_base64(text: str, name: str, expected: str = EXPECTED) -> bytes:
         text = text.replace("-", "+").replace("_", "/")
     if "\n" in text or "\r" in text:
         text = text.replace("\n", "").replace("\r", "")
+    if padding := "=" * (-len(text) % 4):
+        text += padding
     try:
         return pybase64.b64decode(text, validate=True)
-    except ValueError:  # binascii.Error, or characters beyond ASCII
-        padding = "=" * (-len(text) % 4)
-    try:
-        return pybase64.b64decode(text + padding, validate=True)
-    except ValueError as error:
+    except ValueError as error:  # binascii.Error, or characters beyond ASCII
         raise BadPayload(f"`{name}` is not base64, or cut off", hint=expected) from error
 
 
@@ -163,15 +161,12 @@ def check_header(data: bytes, name: str, max_pixels: int, expected: str) -> Head
         header = Header(picture.format or "", picture.mode, picture.size, picture)
     width, height = header.size
     if width * height > max_pixels:
-        raise too_large(name, f"{width}×{height}", max_pixels)
+        raise too_large(name, header, f"{max_pixels:,} pixels")
     if max(header.size) > MOST_SIDE:
-        raise BadPayload(
-            f"`{name}` is a picture of {width}×{height} pixels",
-            hint=f"expected at most {MOST_SIDE:,} on either side",
-        )
+        raise too_large(name, header, f"{MOST_SIDE:,} on either side")
     packed = header.picture and header.picture.info.get("compression") in RUN_LENGTHS
     if header.format == "BMP" and packed and width * height > Room.SMALL:
-        raise too_large(name, f"{width}×{height}", Room.SMALL)
+        raise too_large(name, header, f"{Room.SMALL:,} pixels")
     most = min(MOST_SCANS, SCANS_OF_LARGEST * max_pixels // max(1, width * height))
     if header.format in JPEG and scans(data) > most:
         raise BadPayload(
@@ -374,8 +369,8 @@ def as_rgb(picture: Image.Image) -> Image.Image:
     return picture
 
 
-def too_large(name: str, size: str, max_pixels: int) -> BadPayload:
+def too_large(name: str, header: Header, most: str) -> BadPayload:
     return BadPayload(
-        f"`{name}` is a picture of {size} pixels",
-        hint=f"expected at most {max_pixels:,} pixels: make it smaller before sending it",
+        f"`{name}` is a picture of {header.size[0]}×{header.size[1]} pixels",
+        hint=f"expected at most {most}: make it smaller before sending it",
     )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import json
+
 from clients.errors import BadPayload
-
-JSON_WORDS = {None: "null", True: "true", False: "false"}
-
 
 LONGEST = 60  # characters, or elements that are looked at
 
@@ -13,7 +12,7 @@ LONGEST = 60  # characters, or elements that are looked at
 def brief(value: object) -> str:
     """Return a value as it is quoted to the caller: only the beginning of a long one."""
     if value is None or isinstance(value, bool):
-        return JSON_WORDS[value]
+        return json.dumps(value)
     if isinstance(value, dict):
         return f"an object with {len(value)} fields"
     if isinstance(value, list) and any(isinstance(one, list | dict) for one in value[:LONGEST]):
