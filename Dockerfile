@@ -84,7 +84,7 @@ COPY weights weights
 COPY model_repository model_repository
 # Names, separated by commas; nothing means all.
 ARG MODELS=
-RUN .venv/bin/python -m weights.only "$MODELS" \
+RUN .venv/bin/python -m weights --only "$MODELS" \
  && chmod -R a+rX model_repository
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import tempfile
 import time
@@ -45,7 +46,8 @@ def main(
     sources = load(manifest)
     parser = _parser(sources)
     options = parser.parse_args(arguments)
-    wanted = dict.fromkeys(options.model or sources)
+    only = [name.strip() for name in options.only.split(",") if name.strip()]
+    wanted = dict.fromkeys(options.model or only or sources)
     if unknown := [name for name in wanted if name not in sources]:
         parser.error(f"there is no model {unknown[0]!r}; there are {', '.join(sources)}")
     tools = tools or Tools(registries.pack, _convert)
@@ -60,6 +62,8 @@ def main(
         except WeightsError as error:
             sys.stderr.write(f"{error}\n")
             failures += 1
+    for name in sources.keys() - wanted if only and not (failures or options.list) else ():
+        shutil.rmtree(options.repository / name, ignore_errors=True)
     return 1 if failures else 0
 
 
@@ -79,6 +83,12 @@ def _parser(models: Iterable[str]) -> argparse.ArgumentParser:
         default=REPOSITORY,
         metavar="PATH",
         help="the model repository (default: the one beside the container folder)",
+    )
+    parser.add_argument(
+        "--only",
+        default="",
+        metavar="NAMES",
+        help="make these, separated by commas, and remove the others; for an image",
     )
     parser.add_argument(
         "--list", action="store_true", help="show the models, their sources and states, and end"

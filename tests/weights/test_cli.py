@@ -39,6 +39,12 @@ def test_makes_what_is_missing_and_nothing_when_all_is_there(
     ]
 
 
+def test_an_image_has_only_what_is_wanted_and_ones_own(bench: Bench) -> None:
+    bench.own("mine", b"my own model")
+    assert bench.run("two") == bench.run("--only", "one, text") == 0
+    assert {path.name for path in bench.repository.iterdir()} == {"mine", "one", "text"}
+
+
 def test_a_run_that_makes_nothing_loads_neither_numpy_nor_onnx() -> None:
     """So that it takes a tenth of a second, and no more than the serving environment."""
     code = (
