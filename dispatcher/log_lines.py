@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
@@ -46,6 +47,18 @@ def text_lines(program: str, text: str) -> bytes:
     lines = text.split("\n")
     shown = "\n  ".join(HIDDEN.sub(lambda found: ascii(found[0])[1:-1], one) for one in lines)
     return f"{program}: {shown}".replace("\n", f"\n{program}: ").encode() + b"\n"
+
+
+def write_all(file: int, text: bytes) -> bool:
+    """Write a text, however long that takes; return whether the file has a reader."""
+    while text:
+        try:
+            text = text[os.write(file, text) :]
+        except BlockingIOError:  # another program has made the file non-blocking
+            select.select([], [file], [])
+        except OSError:
+            return False  # that is no reason to stop serving
+    return True
 
 
 def level_of_status(status: int) -> str:

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import os
 import re
-import select
 import threading
 import time
 from collections.abc import Callable
 from typing import Protocol, Self
 
-from dispatcher.log_lines import message_line, text_lines
+from dispatcher.log_lines import message_line, text_lines, write_all
 
 READ_BYTES = 2**16
 LONGEST_LINE = 2**16
@@ -159,20 +158,9 @@ class Log:
             if lost:
                 text = b"%d lines of the log were dropped: they were not read in time" % lost
                 lines.append(self._text("serve", text, WARNING))
-            if not self._write_out(b"".join(lines)):
+            if not write_all(self.out, b"".join(lines)):
                 with self._changed:
                     self._lost += lost + len(lines)
-
-    def _write_out(self, text: bytes) -> bool:
-        """Write a text, however long that takes; return whether the stream has a reader."""
-        while text:
-            try:
-                text = text[os.write(self.out, text) :]
-            except BlockingIOError:  # another program has made the stream non-blocking
-                select.select([], [self.out], [])
-            except OSError:
-                return False  # that is no reason to stop serving
-        return True
 
 
 def mark_calm(line: bytes) -> bytes:

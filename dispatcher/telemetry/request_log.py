@@ -27,6 +27,7 @@ from dispatcher.log_lines import (
     message_line,
     text_lines,
     timestamp,
+    write_all,
 )
 from dispatcher.rollout.plan import NO_CHOICE, Choice
 
@@ -127,17 +128,10 @@ class AccessLog:
             piece = b""
             for line in lines:
                 if len(piece) + len(line) > select.PIPE_BUF:
-                    self._write(piece)
+                    write_all(self.out, piece)
                     piece = b""
                 piece += line
-            self._write(piece)
-
-    def _write(self, piece: bytes) -> None:
-        try:
-            while piece:
-                piece = piece[os.write(self.out, piece) :]
-        except OSError:
-            pass  # the reader of the log is gone; the requests are served all the same
+            write_all(self.out, piece)
 
     def _write_next(self) -> None:
         self._some.wait()
