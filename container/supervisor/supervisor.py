@@ -5,9 +5,9 @@
        └──── group gone ── ENDING ◀─────────────────────┘
 
 A program that dies, or whose fault lasts for `patience`, is killed with all of its child processes
-and restarted, after a delay that grows each time. A program that dies before it ever worked, or
-that was restarted too often, ends the container: the others are stopped, and the exit code is not
-0.
+and restarted, after a delay that grows each time. A program that dies before it ever worked, by a
+signal for the second time, or that was restarted too often, ends the container: the others are
+stopped, and the exit code is not 0.
 
 On a stop signal the programs are stopped one after the other, and each has time to finish its work.
 What still runs at the deadline is killed. The clock starts at the signal.
@@ -57,6 +57,10 @@ STALE_S = 20.0
 DONE_S = 1.0
 
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.5, 8.0  # before a restart
+
+SIGNALLED = (
+    128  # and the signal's number: the exit code of what a signal has ended, as shells have it
+)
 
 LONGEST_REASON = 200  # characters; web workers show it to callers
 
@@ -286,10 +290,12 @@ class Supervisor:
     def _restart_or_stop(self, lifecycle: Lifecycle, what: str, exit_code: int) -> None:
         """Restart a program once its process group is gone, or stop the container.
 
-        The container stops where the program never worked or was restarted too often.
+        The container stops where the program never worked or was restarted too often. A crash at
+        the first start may be chance: Triton aborts where a machine is too busy to load a model.
         """
         now, name, policy = self.system.now(), lifecycle.program.name, self.policy
-        if not lifecycle.worked:
+        is_first_crash = exit_code > SIGNALLED and lifecycle.starts == 1
+        if not (lifecycle.worked or is_first_crash):
             self.say(f"{name} {what}: stopping the others", ERROR)
             self._begin_to_stop(exit_code)
             return
@@ -377,4 +383,4 @@ class Supervisor:
 
 def exit_code_for(code: int) -> int:
     """Return the exit code that a shell gives; signals are negative in `code`."""
-    return code if code >= 0 else 128 - code
+    return code if code >= 0 else SIGNALLED - code

@@ -75,7 +75,7 @@ def test_a_class_that_asks_others_is_tried_with_those_that_there_are(folder: Pat
 
 @pytest.mark.slow
 def test_one_that_hangs_is_stopped_and_the_others_are_tried(folder: Path) -> None:
-    worker = Worker(folder, MODEL_SERVER_TIMEOUT="12")
+    worker = Worker(folder, MODEL_SERVER_TIMEOUT="40")
     write(folder / "clients", "mine", "__import__('time').sleep(600)")
     write(folder / "clients", "zebra", "1 / 0")
     message = worker.reload().json["error"]["message"]
