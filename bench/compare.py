@@ -184,10 +184,10 @@ def with_setting(
     shutil.copytree(repository / model, own / model, symlinks=True)
     if files:
         server.command = [str(files / "serve")]
-        its = files / "model_repository" / model
-        # Not one that does not fit the weights, which are this one's.
-        if its.exists() and work.pixel_type(its) == work.pixel_type(own / model):
-            shutil.copy(its / "config.pbtxt", own / model)
+        its = files / "model_repository" / model / "config.pbtxt"
+        # Not one that does not fit the weights, which are this one's: those of pictures take bytes.
+        if its.exists() and (model == "bert_base" or "TYPE_UINT8" in its.read_text("utf-8")):
+            shutil.copy(its, own / model)
     server.environment = {**server.environment, PRECISION: precision, **variables}
     return server
 

@@ -37,7 +37,6 @@ class Work(ABC):
     def __init__(self, repository: Path) -> None:
         self.folder = repository / self.modelname
         self.file = self.folder / "1" / "model.onnx"
-        self.pixels = pixel_type(self.folder)
 
     @abstractmethod
     def prepare(self, payload: Mapping[str, Any]) -> tuple[Tensors, Any]:
@@ -67,7 +66,7 @@ class ResNet(Work):
         from clients.images.resizing import planes, resized
 
         small = resized(picture(payload["img"]), (224, 224), (224, 224))
-        return {"input": as_pixels(planes(small), self.pixels)[None]}, None
+        return {"input": planes(small)[None]}, None
 
     def finish(self, output: npt.NDArray[Any], kept: Any) -> list[Any]:  # noqa: ARG002  as in the others
         best = np.argsort(-output)[:3]
@@ -89,7 +88,7 @@ class YoloV5(Work):
 
         box = Letterbox.around(picture(payload["img"]))
         kept = [box.width, box.height, box.scale, box.left, box.top]
-        return {"images": as_pixels(box.shades, self.pixels)[None]}, kept
+        return {"images": box.shades[None]}, kept
 
     def finish(self, output: npt.NDArray[Any], kept: Any) -> list[Any]:
         from clients.images.boxes import YOLOV5, Head
@@ -170,17 +169,6 @@ class Bert(Work):
 
 
 WORKS: Mapping[str, type[Work]] = {work.modelname: work for work in (ResNet, YoloV5, Bert)}
-
-
-def pixel_type(model: Path) -> str:
-    """Return what a model's config.pbtxt says of its pixels: "UINT8", 0 to 255, or "FP32", to 1."""
-    config = (model / "config.pbtxt").read_text(encoding="utf-8")
-    return "UINT8" if "TYPE_UINT8" in config else "FP32"
-
-
-def as_pixels(pixels: Picture, kind: str) -> npt.NDArray[Any]:
-    """Return pixels, uint8, as the `kind` of `pixel_type`."""
-    return pixels if kind == "UINT8" else pixels / np.float32(255)
 
 
 def picture(text: str) -> Picture:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.load.work import PROJECT, pixel_type
+from bench.load.work import PROJECT
 from bench.servers.contenders import (
     PRECISION,
     SHM_PREFIX,
@@ -135,11 +135,10 @@ def triton(place: Place) -> Contender:
     )
 
 
-PIXELS = ""  # what `pixel_type` says
 # The tensors between the steps of the ensembles, without the batch's dimension.
 TENSORS = {
-    "resnet": ({"input": (PIXELS, "3, 224, 224")}, ("FP32", "1000")),
-    "yolov5": ({"images": (PIXELS, "3, 640, 640")}, ("FP32", "25200, 85")),
+    "resnet": ({"input": ("UINT8", "3, 224, 224")}, ("FP32", "1000")),
+    "yolov5": ({"images": ("UINT8", "3, 640, 640")}, ("FP32", "25200, 85")),
     "bert_base": (
         dict.fromkeys(("input_ids", "attention_mask", "token_type_ids"), ("INT64", "-1")),
         ("FP32", "-1, 30522"),
@@ -148,9 +147,7 @@ TENSORS = {
 
 
 def lay_out_ensemble(models: Path, repository: Path, modelname: str, cpus: int) -> None:
-    tensors, output = TENSORS[modelname]
-    pixels = pixel_type(repository / modelname)
-    inputs = {name: (kind or pixels, dims) for name, (kind, dims) in tensors.items()}
+    inputs, output = TENSORS[modelname]
     text = ("STRING", "1")
     finishes = modelname != "resnet"  # its answer is made by Triton's classification extension
     shutil.copytree(repository / modelname, models / modelname, symlinks=True)
