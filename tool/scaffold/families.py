@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 
 from clients.triton.server import TensorSpec
 from container.trouble import Trouble
@@ -62,25 +61,34 @@ def is_next(output: TensorSpec, given: TensorSpec) -> bool:
     return same and all(-1 in (one, other) or one == other for one, other in pairs)
 
 
-FAMILIES: Mapping[str, Callable[[ModelSource], Iterator[FamilyPlan]]] = {
-    "classification": pictures.classification,
-    "detection": pictures.detection,
-    "ctc": pictures.ctc,
-    "ocr": masks.ocr,
-    "picture-embedding": masks.picture_embedding,
-    "picture-to-picture": masks.picture_to_picture,
-    "segmentation": masks.segmentation,
-    "fill-mask": texts.fill_mask,
-    "embedding": texts.embedding,
-    "text-classification": partial(texts.classes, family="text-classification", axes=1),
-    "token-classification": partial(texts.classes, family="token-classification", axes=2),
-    "question-answering": texts.question_answering,
-    "zero-shot-classification": texts.zero_shot_classification,
-    SOUND: sound,
-    TABLE: tables.table,
-    TENSORS: tensors,
+# How each would serve a model, and what the outputs of one lack that it does not suit.
+FAMILIES: Mapping[str, tuple[Callable[[ModelSource], Iterator[FamilyPlan]], str]] = {
+    "classification": (pictures.classification, "score per class"),
+    "detection": (pictures.detection, "table of boxes with a score for each class"),
+    "ctc": (pictures.ctc, "scores for each step of a line"),
+    "ocr": (masks.ocr, "likelihood for each pixel"),
+    "picture-embedding": (masks.picture_embedding, "vector of a picture"),
+    "picture-to-picture": (masks.picture_to_picture, "picture of three channels, or one"),
+    "segmentation": (masks.segmentation, "numbers for each pixel"),
+    "fill-mask": (texts.fill_mask, "score per token and word"),
+    "embedding": (texts.embedding, "vector per token or text"),
+    "text-classification": (texts.text_classification, "score per class"),
+    "token-classification": (texts.token_classification, "score per token and class"),
+    "question-answering": (texts.question_answering, "scores of an answer's start and end"),
+    "zero-shot-classification": (texts.zero_shot_classification, "score per class"),
+    SOUND: (sound, "number for each window"),
+    TABLE: (tables.table, "row for each row"),
+    TENSORS: (tensors, "tensor"),
 }
 OTHERS = (*(name for name, kind in KINDS.items() if kind == PICTURE), TABLE)
+
+
+def plans_of(source: ModelSource, family: str) -> list[FamilyPlan]:
+    """Return how a family would serve a model; raise Misfit where it would not."""
+    make, lacking = FAMILIES[family]
+    if not (found := list(make(source))):
+        raise Misfit(f"{several(source.outputs)} has no {lacking}")
+    return found
 
 
 def plans(source: ModelSource, family: str) -> list[FamilyPlan]:
@@ -88,7 +96,7 @@ def plans(source: ModelSource, family: str) -> list[FamilyPlan]:
     if not family:
         return find_plans(source)
     try:
-        return list(FAMILIES[family](source))
+        return plans_of(source, family)
     except Misfit as error:
         other = find_plans(source)[0].family
         raise Trouble(
@@ -105,7 +113,7 @@ def find_plans(source: ModelSource) -> list[FamilyPlan]:
     found, possible = [], []
     for name in texts.likeliest(source) if texts.takes_tokens(source) else OTHERS:
         try:
-            its = list(FAMILIES[name](source))
+            its = plans_of(source, name)
         except AskAuthor as error:
             possible.append((name, str(error)))
             continue

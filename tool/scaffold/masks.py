@@ -18,7 +18,7 @@ from tool.scaffold.pictures import (
     describe_preparation,
     pixels,
 )
-from tool.scaffold.plan import CHECK, SCORES, FamilyPlan, Misfit, several
+from tool.scaffold.plan import CHECK, SCORES, FamilyPlan, Misfit
 from tool.scaffold.source import ModelSource
 from tool.scaffold.texts import VECTORS, name_output
 
@@ -56,8 +56,6 @@ def segmentation(source: ModelSource) -> Iterator[FamilyPlan]:
     taken = pixels(source)
     how = tuple(describe_preparation(source, taken, "size"))
     found = [one for one in per_pixel(source, taken) if one[2] <= 1]
-    if not found:
-        raise Misfit(f"{several(source.outputs)} has no numbers for each pixel")
     for spec, channels, _, numbers in found:
         why = f"{taken.spec} takes pictures, and {spec} has "
         if channels == 1 and spec.datatype in FLOATS:
@@ -85,9 +83,7 @@ def picture_to_picture(source: ModelSource) -> Iterator[FamilyPlan]:
     """
     taken = pixels(source)
     found = [one for one in per_pixel(source, taken) if one[1] in (1, 3)]
-    if not found or source.given:
-        raise Misfit(f"{several(source.outputs)} is no picture of three channels, or one")
-    for spec, channels, scale, numbers in found:
+    for spec, channels, scale, numbers in () if source.given else found:
         why = f"{taken.spec} takes pictures, and {spec} is one of {scale:g} times that"
         plan = name_output(source, FamilyPlan("picture-to-picture", f"{why} size"), spec)
         plan = plan.and_lines(*taken.layout_line())
@@ -116,9 +112,8 @@ def picture_embedding(source: ModelSource) -> Iterator[FamilyPlan]:
         if spec.datatype in FLOATS and (likely or (len(sizes) in (1, 2) and named)):
             # A pooler's output was made for another task than that of comparing.
             found.append((not named, "pool" in spec.name, len(sizes), spec))
-    if not found or source.given:
-        raise Misfit(f"{several(source.outputs)} has no vector of a picture")
-    for unnamed, _, parts, spec in sorted(found, key=lambda one: one[:3]):
+    ranked = [] if source.given else sorted(found, key=lambda one: one[:3])
+    for unnamed, _, parts, spec in ranked:
         what = "a vector" if parts == 1 else "a vector for each part"
         why = f"{taken.spec} takes pictures, and {spec} is {what}"
         plan = FamilyPlan("picture-embedding", why)
@@ -144,4 +139,3 @@ def ocr(source: ModelSource) -> Iterator[FamilyPlan]:
                 *AS_IN_PADDLE,
             )
             return
-    raise Misfit(f"{several(source.outputs)} has no likelihood for each pixel")

@@ -132,8 +132,6 @@ def classification(source: ModelSource) -> Iterator[FamilyPlan]:
     """
     taken = pixels(source)
     found = [one for one in source.outputs if is_row(one, taken)]
-    if not found:
-        raise Misfit(f"{several(source.outputs)} has no score per class")
     sides = (CLASSIFIER_SIDE, CLASSIFIER_SIDE + 64)
     shapes = dict.fromkeys(map(taken.shape, sides))
     answers, *larger = (source.run({taken.spec.name: shape}) for shape in shapes)
@@ -197,7 +195,6 @@ def ctc(source: ModelSource) -> Iterator[FamilyPlan]:
         plan = plan.and_lines(*describe_lines(taken, is_paddles=bool(noted)))
         yield replace(plan, proven=bool(noted))
         return
-    raise Misfit(f"{several(source.outputs)} has no scores for each step of a line")
 
 
 def find_steps(source: ModelSource, taken: Pixels) -> Iterator[tuple[TensorSpec, npt.NDArray[Any]]]:
@@ -244,8 +241,6 @@ def detection(source: ModelSource) -> Iterator[FamilyPlan]:
         yield faces(source, taken, name)
         return
     tables = [one for one in source.outputs if len(one.shape) == 2 + batch]
-    if not tables:
-        raise Misfit(f"{several(source.outputs)} is no table of boxes")
     masks = max((shape[0] for shape in shapes if len(shape) == 3), default=0)
     found = [
         plan
@@ -259,9 +254,9 @@ def detection(source: ModelSource) -> Iterator[FamilyPlan]:
             "widths, heights or scores below 0, scores above 1, or no box beyond the first half of "
             "the picture"
         )
-    if not plans:
-        each = f"of {len(source.labels)} labels" if source.labels else "class"
-        raise Misfit(f"{several(source.outputs)} is no table of boxes with a score for each {each}")
+    if source.labels and not plans:
+        what = f"table of boxes with a score for each of {len(source.labels)} labels"
+        raise Misfit(f"{several(source.outputs)} has no {what}")
     yield from plans
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from clients.families.base.text_input import DTYPES, PARTS
 from clients.text.tokenizer import Tokenizer
@@ -57,10 +58,9 @@ def name_output(source: ModelSource, plan: FamilyPlan, output: TensorSpec) -> Fa
 
 
 def fill_mask(source: ModelSource) -> Iterator[FamilyPlan]:
-    found = [(one, sizes) for one, sizes in answers(source) if len(sizes) == 2]
-    if not found:
-        raise Misfit(f"{several(source.outputs)} has no score per token and word")
-    for output, sizes in found:
+    for output, sizes in answers(source):
+        if len(sizes) != 2:
+            continue
         why = f"it takes tokens, and {output} has {sizes[1]} scores for each"
         plan = FamilyPlan("fill-mask", why, tokens=True, proven=sizes[1] >= WORDS)
         yield name_output(source, plan, output)
@@ -88,8 +88,6 @@ def embedding(source: ModelSource) -> Iterator[FamilyPlan]:
         yield name_output(
             source, FamilyPlan("embedding", why, lines, tokens=True, proven=sure), output
         )
-    if not found or not (usable or each):
-        raise Misfit(f"{several(source.outputs)} has no vector per token or text")
 
 
 def is_vector(output: TensorSpec) -> bool:
@@ -97,12 +95,9 @@ def is_vector(output: TensorSpec) -> bool:
     return any(word in output.name.lower() for word in VECTORS)
 
 
-def classes(source: ModelSource, family: str, axes: int) -> Iterator[FamilyPlan]:
+def classes(family: str, axes: int, source: ModelSource) -> Iterator[FamilyPlan]:
     """Yield how the model would classify: texts, by outputs of one axis, or tokens, of two."""
     found = [(one, sizes) for one, sizes in answers(source) if len(sizes) == axes]
-    if not found:
-        per = "token and class" if axes == 2 else "class"
-        raise Misfit(f"{several(source.outputs)} has no score per {per}")
     for output, (*_, count) in found:
         of = "each" if axes == 2 else "a text"
         why = f"it takes tokens, and {output} has {count} scores for {of}"
@@ -117,22 +112,25 @@ def classes(source: ModelSource, family: str, axes: int) -> Iterator[FamilyPlan]
         yield replace(plan, proven=sure or bool(names))
 
 
+text_classification = partial(classes, "text-classification", 1)
+token_classification = partial(classes, "token-classification", 2)
+
+
 def zero_shot_classification(source: ModelSource) -> Iterator[FamilyPlan]:
     """Yield how the model would classify texts by any labels."""
     if not any(name.lower().startswith("entail") for name in source.labels):
         raise Misfit("no label is entailment; labels.txt or config.json has the model's own")
-    for plan in classes(source, "zero-shot-classification", 1):
+    for plan in classes("zero-shot-classification", 1, source):
         yield plan.and_lines(f"{CHECK}to classify pairs of texts write text-classification")
 
 
 def question_answering(source: ModelSource) -> Iterator[FamilyPlan]:
     each = [one for one, sizes in answers(source) if len(sizes) == 1]
     ends = [one for end in ("start", "end") for one in each if end in one.name]
-    if len(ends) != 2:
-        raise Misfit(f"{several(source.outputs)} has no scores of an answer's start and end")
-    why = f"it takes tokens, and {several(tuple(ends))} have a score for each"
-    lines = (f"start = {quote(ends[0].name)}", f"end = {quote(ends[1].name)}")
-    yield FamilyPlan("question-answering", why, lines, tokens=True, proven=True)
+    if len(ends) == 2:
+        why = f"it takes tokens, and {several(tuple(ends))} have a score for each"
+        lines = (f"start = {quote(ends[0].name)}", f"end = {quote(ends[1].name)}")
+        yield FamilyPlan("question-answering", why, lines, tokens=True, proven=True)
 
 
 def likeliest(source: ModelSource) -> list[str]:

@@ -226,7 +226,7 @@ def test_the_arithmetic_on_bytes_is_put_into_the_graph(write: Write, tmp_path: P
 @pytest.mark.parametrize(
     ("family", "reason", "fits"),
     [
-        ("detection", "`logits` FP32 [-1, 5] is no table of boxes", "classification"),
+        ("detection", "`logits` FP32 [-1, 5] has no table of boxes", "classification"),
         ("fill-mask", "`images` FP32 [-1, 3, 24, 16] is none of input_ids", "classification"),
     ],
 )
