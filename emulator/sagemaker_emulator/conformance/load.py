@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 from sagemaker_emulator.conformance.exchange import Failed, NotApplicable, Reply, Request
+from sagemaker_emulator.conformance.health import must_be_started_here
 from sagemaker_emulator.conformance.report import check
-from sagemaker_emulator.conformance.starting import must_be_started_here
 from sagemaker_emulator.conformance.subject import AGAIN_S, Subject
 from sagemaker_emulator.host.calls import NoAnswer
 

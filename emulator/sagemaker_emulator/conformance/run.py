@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from sagemaker_emulator.archive import work_folder
-from sagemaker_emulator.conformance import health, load, multi_model, requests, starting
+from sagemaker_emulator.conformance import health, load, multi_model, requests
 from sagemaker_emulator.conformance.exchange import Failed, NotApplicable, Settings
 from sagemaker_emulator.conformance.multi_model import unpack_models
 from sagemaker_emulator.conformance.report import (
@@ -25,7 +25,7 @@ ENDING_S = 1.0
 VARIABLE = "SAGEMAKER_MULTI_MODEL"
 CHECKS = {
     one.name: one
-    for module in (starting, health, requests, load, multi_model)
+    for module in (health, requests, load, multi_model)
     for one in vars(module).values()
     if isinstance(one, Check)
 }
