@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import socket
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from http import HTTPStatus
 
 from sagemaker_emulator.conformance.exchange import Failed, NotApplicable, Reply, Request
@@ -120,20 +118,7 @@ def send_part(subject: Subject, request: Request, count: int) -> socket.socket:
     return connection
 
 
-@dataclass
-class Flight:
-    """A request that is being answered when SIGTERM comes."""
-
-    thread: threading.Thread
-    outcome: list[Reply]  # empty until it is known
-
-    @property
-    def fault(self) -> str:
-        reply = self.outcome[0] if self.outcome else Reply(0, b"no answer")
-        return "" if reply.good else str(reply)
-
-
-def begin_requests(subject: Subject) -> list[Flight]:
+def begin_requests(subject: Subject) -> list[Future[Reply]]:
     """Send requests that last, few enough to end within 30 s; return those that still last."""
     request = subject.settings.slow or subject.request
     reply = subject.tried(request) if request else Reply(0, b"")
@@ -141,16 +126,11 @@ def begin_requests(subject: Subject) -> list[Flight]:
         return []
     most = 1 if subject.failed("concurrency.ping") else IN_FLIGHT
     count = min(most, int(subject.limits.stop_s / 2 / reply.last_s))
-    flights = []
-    for _ in range(count):
-        came: list[Reply] = []
-        thread = threading.Thread(
-            target=lambda came=came: came.append(subject.tried(request)), daemon=True
-        )
-        thread.start()
-        flights.append(Flight(thread, came))
+    callers = ThreadPoolExecutor(IN_FLIGHT)
+    flights = [callers.submit(subject.tried, request) for _ in range(count)]
+    callers.shutdown(wait=False)
     time.sleep(BEGUN_S)
-    return [one for one in flights if not one.outcome]
+    return [one for one in flights if not one.done()]
 
 
 @check("stop.sigterm")
@@ -160,8 +140,7 @@ def ends_at_sigterm(subject: Subject) -> str:
     subject.kept["flights"] = flights
     begin = time.monotonic()
     subject.stop()
-    for one in flights:
-        one.thread.join(1.0)  # its connection has ended with the container
+    wait(flights, 1.0)  # their connections have ended with the container
     if subject.stopped.startswith("killed"):
         raise Failed(subject.stopped)
     if not subject.stopped:
@@ -174,12 +153,12 @@ def ends_at_sigterm(subject: Subject) -> str:
 @check("stop.drain")
 def requests_in_flight_finish(subject: Subject) -> str:
     must_be_started_here(subject)
-    flights: list[Flight] = subject.kept.get("flights", [])
+    flights: list[Future[Reply]] = subject.kept.get("flights", [])
     if not flights:
         raise NotApplicable(
             "no request was in flight at SIGTERM; give one that takes some seconds with --slow-body"
         )
-    lost = [one.fault for one in flights if one.fault]
-    if lost:
+    replies = [one.result() if one.done() else Reply(0, b"no answer") for one in flights]
+    if lost := [one for one in replies if not one.good]:
         raise Failed(f"{len(lost)} of {len(flights)} requests in flight: {lost[0]}")
     return f"{len(flights)} requests in flight were answered"
