@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import re
 import shutil
 import statistics
 import subprocess
@@ -30,7 +29,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from backends.engine_choice import EXACT
+from backends.engine_choice import EXACT, processor
 from bench.load import load, models, work
 from bench.load.limit import Limit, Sample, Way
 from bench.measure import PAUSE_S, best_ways, of_server, say
@@ -49,7 +48,6 @@ GOALS = {
 """Answers a second, by model and callers, as shares of LitServe's and of Triton HTTP's at least."""
 P99_GOAL = 1.05
 """Of a ResNet-50 with several callers, as a share of the better one's at most."""
-CPUINFO = Path("/proc/cpuinfo")
 CPUS = len(os.sched_getaffinity(0))
 Found = dict[tuple[str, int], list[Sample]]
 """The samples of each contender with so many callers, by round."""
@@ -61,7 +59,7 @@ def main(argv: list[str]) -> int:
     cache = options.cache.absolute()
     (cache / "run").mkdir(parents=True, exist_ok=True)
     repository = models.lay_out(cache)
-    sys.stdout.write(f"{CPUS} cores ({processor()}), Python {platform.python_version()}, ")
+    sys.stdout.write(f"{CPUS} cores ({describe_processor()}), Python {platform.python_version()}, ")
     sys.stdout.write(f"{options.rounds} rounds of {options.seconds:g} s, medians\n")
     try:
         for model in options.models:
@@ -211,12 +209,11 @@ def check_out(revision: str, folder: Path) -> Path:
     return files
 
 
-def processor() -> str:
+def describe_processor() -> str:
     """Return what the processor calls itself, and which wide arithmetic it has."""
-    text = CPUINFO.read_text(encoding="utf-8")
-    name = re.search(r"^model name\s*: (.+)", text, re.MULTILINE)
-    features = [one for one in ("avx512f", "avx512_vnni", "avx512_bf16") if f" {one} " in text]
-    return f"{name[1] if name else 'unknown'}, {' '.join(features) or 'no AVX-512'}"
+    name, _, flags = processor().partition(" fpu ")
+    features = {"avx512f", "avx512_vnni", "avx512_bf16"}.intersection(flags.split())
+    return f"{name or 'unknown'}, {' '.join(sorted(features)) or 'no AVX-512'}"
 
 
 def table(model: str, found: Found, first: str) -> str:

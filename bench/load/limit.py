@@ -10,12 +10,12 @@ import os
 import resource
 import subprocess
 import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, cast
 
 from bench.load import work
 from bench.servers.sessions import Engine, open_session
@@ -82,11 +82,11 @@ class Sample:
     memory_mb: float
 
 
-class Limit:
+class Limit(subprocess.Popen[str]):
     """The program, kept for many measurements; it sleeps between them."""
 
     def __init__(self, repository: Path, modelname: str) -> None:
-        self.process = subprocess.Popen(
+        super().__init__(
             [sys.executable, "-m", "bench.load.limit", str(repository), modelname],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -104,24 +104,13 @@ class Limit:
         """Return the right answer."""
         return cast("list[Any]", self._ask(answer=payload, engine=engine))
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.process.stdin:
-            self.process.stdin.close()
-        self.process.wait()
-        if self.process.stdout:
-            self.process.stdout.close()
-
     def _ask(self, **command: Any) -> Any:
-        if not self.process.stdin or not self.process.stdout:
+        if not self.stdin or not self.stdout:
             raise RuntimeError("the limit has no pipes")
-        self.process.stdin.write(json.dumps(command) + "\n")
-        self.process.stdin.flush()
-        line = self.process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"the in-process limit ended with {self.process.wait()}")
+        self.stdin.write(json.dumps(command) + "\n")
+        self.stdin.flush()
+        if not (line := self.stdout.readline()):
+            raise RuntimeError(f"the in-process limit ended with {self.wait()}")
         return json.loads(line)
 
 
@@ -161,24 +150,18 @@ def main(repository: str, modelname: str) -> None:
         sys.stdout.flush()
 
 
-class Worker(threading.Thread):
-    """One of the limit's threads: the whole work, over and over, until the time is up."""
-
-    def __init__(self, kind: work.Work, session: Any, payloads: list[Any], seconds: float) -> None:
-        super().__init__()
-        self.times: list[float] = []
-        self.took = 0.0
-        self._job = (kind, session, payloads, seconds)
-
-    def run(self) -> None:
-        kind, session, payloads, seconds = self._job
-        began = before = time.perf_counter()
-        while before < began + seconds:
-            work.answer_batch(kind, session, payloads)
-            now = time.perf_counter()
-            self.times.append(now - before)
-            before = now
-        self.took = before - began
+def work_over_and_over(
+    kind: work.Work, payloads: list[Any], seconds: float, session: Any
+) -> tuple[list[float], float]:
+    """Do the whole work until the time is up; return how long each took, and all of them."""
+    times: list[float] = []
+    began = before = time.perf_counter()
+    while before < began + seconds:
+        work.answer_batch(kind, session, payloads)
+        now = time.perf_counter()
+        times.append(now - before)
+        before = now
+    return times, before - began
 
 
 def run_work(
@@ -187,18 +170,16 @@ def run_work(
     payloads = [payload] * way.batch
     for session in {id(one): one for one in sessions}.values():
         work.answer_batch(kind, session, payloads)  # OpenVINO prepares itself for each new shape
-    workers = [Worker(kind, session, payloads, seconds) for session in sessions]
     cpu = time.process_time()
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    with ThreadPoolExecutor(len(sessions)) as threads:
+        work_of_one = partial(work_over_and_over, kind, payloads, seconds)
+        done_by = list(threads.map(work_of_one, sessions))
     cpu = time.process_time() - cpu
-    times = sorted(taken for worker in workers for taken in worker.times)
+    times = sorted(taken for its, _ in done_by for taken in its)
     done = len(times) * way.batch
     return Sample(
         # Each thread by its own time: they do not end in the same moment.
-        per_second=sum(len(one.times) * way.batch / one.took for one in workers),
+        per_second=sum(len(its) * way.batch / took for its, took in done_by),
         p50=times[len(times) // 2] * 1e3,
         p99=times[min(len(times) - 1, int(len(times) * 0.99))] * 1e3,
         cpu_ms={"limit": cpu / done * 1e3},
