@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from clients.tensors.scores import NotFinite
 from dispatcher.codecs.json_request import check_memory
 from dispatcher.errors import BadBody, NotAcceptable
 
@@ -52,22 +50,11 @@ def lines_of(text: str) -> Iterator[str]:
         yield line
 
 
-def write_rows(results: Iterable[Any]) -> tuple[str, int]:
-    """Return a row of CSV for each result, and how many numbers became empty cells."""
+def write_rows(rows: Iterable[list[Any]]) -> str:
+    """Return CSV; `None` is an empty cell."""
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    non_finite = 0
-    for result in results:
-        row = [*cells(result)]
-        lost = [isinstance(one, float) and not math.isfinite(one) for one in row]
-        if any(lost):
-            non_finite += sum(lost)
-            row = [
-                (one.text if isinstance(one, NotFinite) else "") if gone else one
-                for one, gone in zip(row, lost, strict=True)
-            ]
-        writer.writerow(row)
-    return out.getvalue(), non_finite
+    csv.writer(out, lineterminator="\n").writerows(rows)
+    return out.getvalue()
 
 
 def cells(value: Any) -> Iterator[Any]:

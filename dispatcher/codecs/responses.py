@@ -20,7 +20,7 @@ from werkzeug.http import parse_accept_header
 from clients.base import Client
 from clients.tensors.client import TensorClient
 from clients.tensors.scores import NotFinite
-from dispatcher.codecs.csv_rows import write_rows
+from dispatcher.codecs.csv_rows import cells, write_rows
 from dispatcher.errors import NotAcceptable, NotJson
 from dispatcher.model_request import ModelRequest
 
@@ -116,7 +116,9 @@ def results_by_name(items: Sequence[SentResult]) -> Response:
 
 def csv_response(results: Iterable[Any]) -> Response:
     """Return a response with a row of CSV for each result."""
-    return text_response(*write_rows(results), CSV)
+    non_finite: list[float] = []
+    text = write_rows(replace_non_finite([*cells(one)], non_finite) for one in results)
+    return text_response(text, len(non_finite), CSV)
 
 
 def text_response(text: str, non_finite: int, form: str = JSON) -> Response:
