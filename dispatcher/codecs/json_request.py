@@ -130,16 +130,17 @@ def parse_object(
     Raises TooManyRequests: it takes more memory than there is now.
     Raises DeadlineExceeded: other large bodies were parsed until then.
     """
+    several = SEVERAL_HINT if hint == BODY_HINT else hint
     try:
         document = parse_json(body, deadline)
     except (ValueError, RecursionError) as error:
         came = f"{len(body)} bytes that begin with {body[:16]!r}" if body else "empty"
-        hint = SEVERAL_HINT if "Extra data" in str(error) else hint  # one behind the other
+        hint = several if "Extra data" in str(error) else hint  # one behind the other
         raise BadBody(f"the body is not JSON ({error}); it is {came}", hint=hint) from error
     if rows and are_rows(document):
         return {"payload": document}
     if not isinstance(document, dict):
-        hint = SEVERAL_HINT if isinstance(document, list) else hint
+        hint = several if isinstance(document, list) else hint
         raise BadBody(f"the body is {brief(document)}, not a JSON object", hint=hint)
     return document
 
@@ -266,9 +267,9 @@ def read_modelname(document: dict[str, Any], metadata: Metadata) -> str:
     return chosen
 
 
-def check_type(value: Any, name: str, kind: Any, expected: str) -> Any:
+def check_type(value: Any, name: str, kind: Any, expected: str, hint: str = BODY_HINT) -> Any:
     if not isinstance(value, kind) or value == "":
-        raise BadBody(f"`{name}` is {brief(value)}; expected {expected}", hint=BODY_HINT)
+        raise BadBody(f"`{name}` is {brief(value)}; expected {expected}", hint=hint)
     return value
 
 
@@ -276,12 +277,8 @@ def read_output(document: dict[str, Any]) -> dict[str, Any] | None:
     """Return where the answer is to be stored; `None` where the body does not say."""
     if "output" not in document:
         return None
-    if not isinstance(output := document["output"], dict):
-        raise BadBody(
-            f"`output` is {brief(output)}; expected an object",
-            hint='write "output": {"s3_key": "results/1.json"}, or "output": {} for a default name',
-        )
-    return output
+    hint = 'write "output": {"s3_key": "results/1.json"}, or "output": {} for a default name'
+    return dict(check_type(document["output"], "output", dict, "an object", hint))
 
 
 def check_length(items: list[Any], name: str, most: int) -> None:

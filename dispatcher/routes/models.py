@@ -244,10 +244,7 @@ def limit_concurrency(routes: Blueprint, slots: Slots, timeout: float, news: New
 
 def read_load() -> tuple[str, str]:
     expected = 'expected {"model_name": "…", "url": "/absolute/path/of/a/folder"}'
-    try:
-        body = parse_object(request.get_data())
-    except BadBody as error:
-        raise BadBody(error.message, hint=expected) from error
+    body = parse_object(request.get_data(), hint=expected)
     for name in ("model_name", "url"):
         if name not in body:
             raise BadBody(f"`{name}` is missing", hint=expected)
