@@ -9,7 +9,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import starmap
 from pathlib import Path
@@ -264,11 +264,8 @@ def metrics_routes(
 def read(port: int, path: str) -> bytes:
     """Return what Triton answers; empty where it does not."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TRITON_TIMEOUT_S)
-    try:
+    with suppress(OSError, http.client.HTTPException), closing(connection):
         connection.request("GET", path)
         response = connection.getresponse()
         return response.read() if response.status == OK else b""
-    except (OSError, http.client.HTTPException):
-        return b""
-    finally:
-        connection.close()
+    return b""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # the import takes half a second
 
 ATTEMPTS = 3
 CONNECT_S = 5.0
+LATER = "try again; one object has a third of MODEL_SERVER_TIMEOUT"
 CHUNK = 2**16
 MIB = 2**20
 
@@ -207,10 +208,7 @@ def time_left() -> float:
     location, deadline = call.get()
     left = deadline - time.monotonic()
     if left <= 0:
-        raise DeadlineExceeded(
-            f"S3 took too long for {location}",
-            hint="try again; one object has a third of MODEL_SERVER_TIMEOUT",
-        )
+        raise DeadlineExceeded(f"S3 took too long for {location}", hint=LATER)
     return left
 
 

@@ -21,7 +21,7 @@ from clients.errors import DeadlineExceeded, InferenceError, TooManyRequests
 from dispatcher.codecs.content_types import LargeBodies
 from dispatcher.errors import ObjectTooLarge
 from dispatcher.model_request import ModelRequest
-from dispatcher.s3.client import S3, Location
+from dispatcher.s3.client import LATER, S3, Location
 from dispatcher.s3.web_pictures import PictureUrl, WebPictures
 from dispatcher.settings import S3_AT_A_TIME, Settings
 from dispatcher.telemetry.request_log import RequestRecord
@@ -103,10 +103,8 @@ class ObjectRead(Generic[T]):
             return self.future.result(max(0.0, left))
         except (TimeoutError, CancelledError):
             self.future.cancel()
-            raise DeadlineExceeded(
-                f"{self.location.server} took too long for {self.location}",
-                hint="try again; one object has a third of MODEL_SERVER_TIMEOUT",
-            ) from None
+            said = f"{self.location.server} took too long for {self.location}"
+            raise DeadlineExceeded(said, hint=LATER) from None
         except InferenceError as error:
             raise copy(error) from None  # several threads may raise it
 

@@ -28,11 +28,11 @@ from clients.errors import BadPayload, DeadlineExceeded, InferenceError, Unsuppo
 from clients.tensors.quoting import brief
 from dispatcher import errors
 from dispatcher.codecs.media import IMAGE_SIGNATURE
+from dispatcher.s3.client import LATER
 from dispatcher.settings.readers import HOST
 
 URL_FIELD: Final = "img_url"
 AGAIN: Final = "try again after Retry-After seconds; if it stays so, check the URL and the network"
-LATER: Final = "try again; one object has a third of MODEL_SERVER_TIMEOUT"
 
 PORT: Final = 443
 MAX_URL: Final = 4096  # characters; one that is signed has some 1500

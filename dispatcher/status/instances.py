@@ -97,7 +97,7 @@ class ModelProcesses:
     def end_stopped(self, model: str) -> None:
         """Kill the processes of a model that are stopped, but not by a debugger or profiler (t)."""
         for pid in self.by_model().get(model, ()):
-            if self._fields(pid)[:1] == ["T"]:
+            if read_fields(pid, self.proc)[:1] == ["T"]:
                 log.error("a process of the model %s is stopped, and fails: killing it", model)
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -108,7 +108,7 @@ class ModelProcesses:
         self._known = {pid: model for model, pids in known.items() for pid in pids}
 
     def _learn(self, pid: int) -> None:
-        fields = self._fields(pid)
+        fields = read_fields(pid, self.proc)
         if len(fields) < 2 or int(fields[1]) != self._triton:
             self._known[pid] = ""
             return
@@ -121,18 +121,19 @@ class ModelProcesses:
 
     def _end(self, pid: int, model: str) -> str:
         """Return the signal or exit code of a model's process that has ended."""
-        fields = self._fields(pid) if model else []
+        fields = read_fields(pid, self.proc) if model else []
         if not fields or fields[0] != "Z":
             return ""
         return in_words(os.waitstatus_to_exitcode(int(fields[-1])))
 
-    def _fields(self, pid: int) -> list[str]:
-        """Return the fields of /proc/PID/stat after the name: state, parent, …; see proc(5)."""
-        try:
-            text = (self.proc / str(pid) / "stat").read_text(encoding="utf-8")
-        except OSError:
-            return []
-        return text.rpartition(")")[2].split()
+
+def read_fields(pid: int, proc: Path = Path("/proc")) -> list[str]:
+    """Return the fields of /proc/PID/stat after the name: state, parent, …; see proc(5)."""
+    try:
+        text = (proc / str(pid) / "stat").read_text(encoding="utf-8")
+    except OSError:
+        return []
+    return text.rpartition(")")[2].split()
 
 
 def model_processes(triton: int, proc: Path = Path("/proc")) -> Iterator[tuple[str, int]]:
@@ -155,11 +156,8 @@ def process_memory(pid: int, proc: Path = Path("/proc")) -> int:
 
 def process_cpu(pid: int, *, children: bool = True) -> float:
     """Return the CPU seconds of a process, with those of its ended children; 0 if it has ended."""
-    with suppress(OSError):
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        used = fields[11 : 15 if children else 13]  # utime, stime, cutime, cstime
-        return sum(map(int, used)) / os.sysconf("SC_CLK_TCK")
-    return 0.0
+    used = read_fields(pid)[11 : 15 if children else 13]  # utime, stime, cutime, cstime
+    return sum(map(int, used)) / os.sysconf("SC_CLK_TCK")
 
 
 class Reloads:
