@@ -153,10 +153,12 @@ ARROWS = {
         " container/trouble.py dispatcher/settings"
     ),
     "backends/machine": "backends/model_config.py",
+    "backends/onnx_files": "backends/batching",
     "backends/onnxruntime": (
-        "clients/model_files backends backends/batching backends/machine backends/openvino"
+        "clients/model_files backends backends/batching backends/machine backends/onnx_files"
+        " backends/openvino"
     ),
-    "backends/openvino": ("backends backends/batching backends/machine"),
+    "backends/openvino": "backends backends/batching backends/machine backends/onnx_files",
     # The tool looks at what the others would do; none of them imports it.
     "tool": "container/trouble.py dispatcher/version.py",
     "tool/checks": (

@@ -11,8 +11,8 @@ import numpy as np
 
 from backends.batching.item import ByRows
 from backends.model_config import DYNAMIC, ModelConfigError, files_of, has_operator, max_batch_size
+from backends.onnx_files.proto import FLOATS, is_half, single_operator
 from backends.onnxruntime import session
-from backends.onnxruntime.onnx_proto import FLOATS, is_half, single_operator
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from backends.batching.item import ByRows
 from backends.machine import allocator
 from backends.machine.cpu_share import usable_cpus
 from backends.model_config import (
@@ -13,6 +15,7 @@ from backends.model_config import (
     ModelConfigError,
     has_operator,
 )
+from backends.onnx_files.rows import ALL, RANK, SHAPE, of_all_or_rows, take_rows, with_numbers
 from backends.onnxruntime.execution_providers import CPU, CUDA
 
 if TYPE_CHECKING:
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from backends.batching.item import Tensors
+    from backends.batching.item import RunRows, Tensors
     from backends.onnxruntime.execution_providers import Provider
     from backends.onnxruntime.session_settings import SessionSettings
 
@@ -30,6 +33,9 @@ DEFAULT_FILE = "model.onnx"
 SCALED_BY_THREAD = (b"DynamicQuantizeLSTM",)
 """The operators that quantize the rows of each thread with a scale of their own: two rows differed
 by 3 % of an output's range between one thread and two."""
+
+FOLDER_OF_WEIGHTS = "session.model_external_initializers_file_folder_path"
+"""For a model that is no file; its weights in files of their own are named from there."""
 
 ERROR, FATAL = 3, 4  # ONNX Runtime's numbers of these levels of its log
 
@@ -129,32 +135,50 @@ class OnnxSession:
     Raises ModelConfigError: ONNX Runtime cannot read the file, or a tensor's type is not served.
     """
 
-    by_rows = None
-
     def __init__(self, file: Path, settings: SessionSettings) -> None:
-        self._session = open_model(file, session_options(settings), [(CPU, {})])
+        self._session, self._of_rows = open_by_rows(file, session_options(settings))
+        self.by_rows = ByRows(self._of_rows, self.run) if self._of_rows else None
         self._shrinking = import_onnxruntime().RunOptions()
         self._shrinking.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
         self._sizes = allocator.Sizes()
-        self.signature = read_signature(self._session, file)
 
-    def run(self, inputs: Tensors, outputs: Sequence[str]) -> dict[str, NDArray[Any]]:
+    def run(
+        self, inputs: Tensors, outputs: Sequence[str], rows: Mapping[str, RunRows] = ALL
+    ) -> dict[str, NDArray[Any]]:
         """Return the named outputs.
 
         ONNX Runtime's inference builds compute the whole graph all the same; outputs that
         were not requested are not copied.
 
-        Raises Exception: what ONNX Runtime raises.
+        Raises ValueError: an output with rows has other dimensions. Raises Exception: what ONNX
+        Runtime raises.
         """
         shrinking = self._sizes.shrinks(inputs)
         options = self._shrinking if shrinking else None
-        came = self._session.run(list(outputs), dict(inputs), options)
+        fed, names = with_numbers(self._of_rows, inputs, outputs, rows)
+        came = self._session.run(names, fed, options)
         if shrinking:
             allocator.give_back()
-        return dict(zip(outputs, came, strict=True))
+        return of_all_or_rows(dict(zip(names, came, strict=True)), rows)
 
     def close(self) -> None:
         self._session = None
+
+
+def open_by_rows(file: Path, options: Any) -> tuple[Any, tuple[str, ...]]:
+    """Return a session for a file, and the outputs of which it computes single rows.
+
+    Raises ModelConfigError: ONNX Runtime cannot open it.
+    """
+    made, names = take_rows(file, inlined=False)
+    if made:
+        options.add_session_config_entry(FOLDER_OF_WEIGHTS, str(file.parent.absolute()))
+        with suppress(ModelConfigError):  # it can do without
+            opened = open_model(file, options, [(CPU, {})], made)
+            shapes = {one.name: one.shape for one in opened.get_outputs()}
+            if all(shapes[SHAPE + name] == [RANK] for name in names):
+                return opened, names
+    return open_model(file, options, [(CPU, {})]), ()
 
 
 def session_options(settings: SessionSettings) -> Any:
@@ -185,12 +209,16 @@ def import_onnxruntime() -> Any:
     return onnxruntime
 
 
-def open_model(file: Path, options: Any, providers: Sequence[Provider]) -> Any:
+def open_model(file: Path, options: Any, providers: Sequence[Provider], made: bytes = b"") -> Any:
+    """Return a session for a file, or for what was made of it.
+
+    Raises ModelConfigError: ONNX Runtime cannot open it.
+    """
     onnxruntime = import_onnxruntime()
     if any(name == CUDA for name, _ in providers):
         onnxruntime.preload_dlls()  # CUDA's libraries of pip: the linker does not find them
     try:
-        return onnxruntime.InferenceSession(str(file), options, providers=list(providers))
+        return onnxruntime.InferenceSession(made or str(file), options, providers=list(providers))
     except Exception as error:
         reason = str(error).strip().split("\n")[0]
         fix = next((fix for said, fix in _FIXES if said in reason), "")

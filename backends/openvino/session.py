@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from functools import cache
+from io import BytesIO
 from pathlib import Path
 from queue import Empty, LifoQueue
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,15 @@ from backends.machine import allocator
 from backends.machine.allocator import WORTHWHILE
 from backends.machine.shared_folder import hold_lock
 from backends.model_config import ModelConfigError, files_of
-from backends.openvino.rows import SHAPE, numbers_of, of_all_or_rows, take_rows
+from backends.onnx_files.rows import (
+    ALL,
+    NUMBERS,
+    RANK,
+    SHAPE,
+    of_all_or_rows,
+    take_rows,
+    with_numbers,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,8 +37,6 @@ if TYPE_CHECKING:
 
 WEIGHTS = ".bin"
 """The suffix of the file beside an `.xml` that has the weights."""
-
-ALL: Mapping[str, RunRows] = {}
 
 
 class OpenVinoSession:
@@ -45,21 +52,17 @@ class OpenVinoSession:
     ) -> None:
         model, self._mapped = read_mapped(file, shared)
         self._made = None if self._mapped == file else self._mapped
-        with ExitStack() as failing:
-            failing.callback(self._remove_made)
-            try:
-                self._of_rows = take_rows(model)
-            except RuntimeError as error:  # it can do without
-                sys.stderr.write(f"'{file}' is not run by rows: {error}\n")
-                self._of_rows, model = (), read(self._mapped)
-            try:
-                self._compiled = core().compile_model(model, "CPU", dict(properties))
-            except Exception as error:
-                raise unreadable(file, error) from error
-            failing.pop_all()
+        try:
+            self._compiled = core().compile_model(model, "CPU", dict(properties))
+        except Exception as error:
+            self._remove_made()
+            raise unreadable(file, error) from error
         del model
+        inputs = [port.any_name for port in self._compiled.inputs]
+        numbers = [name for name in inputs if name.startswith(NUMBERS)]
+        self._of_rows = tuple(name.removeprefix(NUMBERS) for name in numbers)
         self.by_rows = ByRows(self._of_rows, self.run) if self._of_rows else None
-        self._order = [port.any_name for port in self._compiled.inputs]
+        self._order = inputs
         self._places = {
             name: place for place, port in enumerate(self._compiled.outputs) for name in port.names
         }
@@ -80,8 +83,7 @@ class OpenVinoSession:
         Raises ValueError: one of these has other dimensions. Raises Exception: what OpenVINO
         raises.
         """
-        by_rows = [name for name in self._of_rows if name in outputs]
-        fed = {**inputs, **numbers_of(self._of_rows, rows)}
+        fed, names = with_numbers(self._of_rows, inputs, outputs, rows)
         shrinks = self._sizes.shrinks(inputs)
         request = self._free.get()
         try:
@@ -89,8 +91,7 @@ class OpenVinoSession:
                 [np.ascontiguousarray(fed[name]) for name in self._order], share_inputs=True
             )
             answer = {
-                name: request.get_output_tensor(self._places[name]).data.copy()
-                for name in (*outputs, *(SHAPE + name for name in by_rows))
+                name: request.get_output_tensor(self._places[name]).data.copy() for name in names
             }
         finally:
             self._free.put(request)
@@ -100,9 +101,7 @@ class OpenVinoSession:
             self._is_warm = True
             allocator.forget(self._mapped.with_suffix(WEIGHTS))
             self._lean = min(self._lean, allocator.resident())
-        for name in by_rows:
-            answer[name] = of_all_or_rows(answer[name], answer.pop(SHAPE + name), rows.get(name))
-        return answer
+        return of_all_or_rows(answer, rows)
 
     def _release_memory(self) -> None:
         """Give memory back, which OpenVINO refuses while the model runs."""
@@ -129,11 +128,18 @@ class OpenVinoSession:
                 file.unlink(missing_ok=True)
 
 
-def read(file: Path) -> Any:
-    """Return a file as an `openvino.Model`.
+def read(file: Path, *, by_rows: bool = False) -> Any:
+    """Return a file as an `openvino.Model`, whose outputs may be made `by_rows`.
 
     Raises ModelConfigError: OpenVINO cannot read it.
     """
+    made, names = take_rows(file, inlined=True) if by_rows else (b"", ())
+    if made:
+        with suppress(RuntimeError):  # it can do without
+            model = core().read_model(BytesIO(made))
+            shapes = [str(model.output(SHAPE + name).get_partial_shape()) for name in names]
+            if shapes == [f"[{RANK}]"] * len(names):
+                return model
     try:
         return core().read_model(file)
     except Exception as error:
@@ -148,7 +154,7 @@ def read_mapped(file: Path, shared: Path | None) -> tuple[Any, Path]:
     for the processor. So it is made once in the folder that instances share.
     """
     if shared is None:
-        return read(file), file
+        return read(file, by_rows=True), file
     known = [
         (str(f), s.st_size, s.st_mtime_ns, s.st_ino) for f in files_of(file) if (s := f.stat())
     ]
@@ -161,7 +167,7 @@ def read_mapped(file: Path, shared: Path | None) -> tuple[Any, Path]:
             return read(made), made
     except OSError as error:
         sys.stderr.write(f"the weights of '{file}' are not mapped: {error}\n")
-        return read(file), file
+        return read(file, by_rows=True), file
 
 
 def unreadable(file: Path, error: Exception) -> ModelConfigError:
@@ -174,7 +180,7 @@ def unreadable(file: Path, error: Exception) -> ModelConfigError:
 
 def _save(file: Path, made: Path) -> None:
     """Write a model in OpenVINO's own format."""
-    part, model = made.with_suffix(".part.xml"), read(file)
+    part, model = made.with_suffix(".part.xml"), read(file, by_rows=True)
     import openvino
 
     try:

@@ -21,7 +21,7 @@ ROOMS = {
     "dispatcher": (("dispatcher",), 16_880),
     "clients": (("clients",), 12_800),
     "container": (("container",), 3_600),
-    "backends": (("backends",), 4_800),
+    "backends": (("backends",), 5_020),
     "weights": (("weights", "container/image"), 1_570),
     "tool": (("tool",), 5_390),
     "emulator": (("emulator",), 2_700),
@@ -94,8 +94,8 @@ def counts() -> dict[str, tuple[Callable[[], int], int]]:
 
     return {
         **{f"lines of {name}": (of_room(name), most) for name, (_, most) in ROOMS.items()},
-        "lines of all rooms": (lambda: lines(production()), 50_130),
-        "lines of tests": (lambda: lines(below("tests", "emulator", tests=True)), 50_430),
+        "lines of all rooms": (lambda: lines(production()), 50_230),
+        "lines of tests": (lambda: lines(below("tests", "emulator", tests=True)), 50_520),
         "words of pages": (words_of_pages, 42_430),
         "circles of imports": (lambda: len(circles()), 0),
         "settings": (lambda: len(list(rows())), 63),

@@ -21,7 +21,8 @@ import pytest
 from onnx import external_data_helper
 from onnxruntime import InferenceSession
 
-from backends.onnxruntime.session import OnnxFile, OnnxSession
+from backends.onnxruntime.execution_providers import CPU
+from backends.onnxruntime.session import OnnxFile, open_model, read_signature, session_options
 from backends.onnxruntime.session_settings import session_settings
 from clients.families.base.family import names
 from clients.tensors.agreement import KINDS as COMPARED
@@ -168,8 +169,8 @@ def test_what_is_written_has_the_sizes_of_the_server_and_says_what_was_not_asked
     assert '{ name: "next" data_type: TYPE_FP32 dims: [ 1, 1, 4 ] }' in config
     assert "loaded, but not asked: it fails on zeros of the least size ('new': " in said
     file = MINE / "new" / "1" / "model.onnx"
-    served = OnnxSession(file, session_settings({}))
-    assert OnnxFile(file).signature == served.signature
+    served = open_model(file, session_options(session_settings({})), [(CPU, {})])
+    assert OnnxFile(file).signature == read_signature(served, file)
 
 
 def test_the_files_are_copies_with_the_weights_beside_them(write: Write, tmp_path: Path) -> None:

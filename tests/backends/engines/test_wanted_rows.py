@@ -12,6 +12,8 @@ import pytest
 from onnx import helper
 
 from backends.batching.item import RunRows
+from backends.onnxruntime.session import OnnxSession
+from backends.onnxruntime.session_settings import SessionSettings
 from backends.openvino.session import OpenVinoSession
 from tests.support.models import onnx_models
 from tests.support.models.onnx_models import FLOAT
@@ -70,14 +72,32 @@ ENDS: dict[str, Callable[[], onnx.ModelProto]] = {
 }
 
 
-def opened(made: onnx.ModelProto, folder: Path) -> OpenVinoSession:
-    onnx.save(made, folder / "model.onnx")
-    return OpenVinoSession(folder / "model.onnx", PROPERTIES)
+Open = Callable[[onnx.ModelProto], Any]
+
+
+def with_openvino(file: Path) -> OpenVinoSession:
+    return OpenVinoSession(file, PROPERTIES)
+
+
+def with_onnxruntime(file: Path) -> OnnxSession:
+    return OnnxSession(file, SessionSettings(intra_op_threads=1))
+
+
+@pytest.fixture(params=[with_openvino, with_onnxruntime])
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
+    """Opens a model, whose weights are in a file of their own, with each engine."""
+
+    def open_it(made: onnx.ModelProto) -> Any:
+        file = tmp_path / "model.onnx"
+        onnx.save(made, file, save_as_external_data=True, location="outside", size_threshold=100)
+        return request.param(file)
+
+    return open_it
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_rows_are_those_of_the_whole(end: str, tmp_path: Path) -> None:
-    session = opened(ENDS[end](), tmp_path)
+def test_rows_are_those_of_the_whole(end: str, opened: Open) -> None:
+    session = opened(ENDS[end]())
     assert session.by_rows.outputs == ("y",)
     expected = -X @ MATRIX + (BIAS if "bias" in end else 0)
     for _ in range(2):  # a run leaves nothing behind for the next
@@ -91,12 +111,12 @@ def test_rows_are_those_of_the_whole(end: str, tmp_path: Path) -> None:
         assert session.run({"x": nothing}, ["y"])["y"].shape == (*shape, 9)
 
 
-def test_rows_of_one_output_come_beside_all_of_another(tmp_path: Path) -> None:
+def test_rows_of_one_output_come_beside_all_of_another(opened: Open) -> None:
     wide = GENERATOR.normal(size=(4, 5)).astype(np.float32)
     made = model([PRODUCT, NODE("MatMul", ["x", "wide"], ["z"])], wide=wide)
     z = helper.make_tensor_value_info("z", FLOAT, ["n", "places", 5])
     made.graph.output.append(z)
-    session = opened(made, tmp_path)
+    session = opened(made)
     assert set(session.by_rows.outputs) == {"y", "z"}
     came = session.run({"x": X}, ["z", "y"], {"y": RunRows((2, 3), [5])})
     np.testing.assert_allclose(came["y"], [X[1, 2] @ MATRIX], atol=1e-5)
@@ -104,8 +124,8 @@ def test_rows_of_one_output_come_beside_all_of_another(tmp_path: Path) -> None:
     assert [*session.run({"x": X}, ["z"])] == ["z"]
 
 
-def test_rows_counted_in_other_dimensions_are_refused(tmp_path: Path) -> None:
-    session = opened(ENDS["a bias"](), tmp_path)
+def test_rows_counted_in_other_dimensions_are_refused(opened: Open) -> None:
+    session = opened(ENDS["a bias"]())
     with pytest.raises(ValueError, match=r"\[3, 2\], but there are \[2, 3\]"):
         session.run({"x": X}, ["y"], {"y": RunRows((3, 2), [0])})
 
@@ -116,9 +136,9 @@ def test_the_models_own_head_is_one() -> None:
     assert by_rows.outputs == ("output",)
 
 
-def test_all_is_computed_where_the_rows_are_of_no_product(tmp_path: Path) -> None:
+def test_all_is_computed_where_the_rows_are_of_no_product(opened: Open) -> None:
     """What a softmax over the places gives is not a row's own."""
-    session = opened(OTHERS["not the last"](), tmp_path)
+    session = opened(OTHERS["not the last"]())
     product = np.exp(X @ MATRIX - (X @ MATRIX).max(1, keepdims=True))
     np.testing.assert_allclose(
         session.run({"x": X}, ["y"])["y"], product / product.sum(1, keepdims=True), atol=1e-5
@@ -147,6 +167,25 @@ OTHERS: dict[str, Callable[[], onnx.ModelProto]] = {
         ],
         all=np.array([0, 1, 2]),
     ),
+    "rows of pictures": lambda: model(
+        [
+            NODE("Reshape", ["x", "flat"], ["rows"]),
+            NODE("MatMul", ["rows", "matrix"], ["p"]),
+            NODE("Reshape", ["p", "back"], ["y"]),
+        ],
+        x=("n", 2, 3, 4),
+        flat=np.array([-1, 4]),
+        back=np.array([-1, 6, 9]),
+    ),
+    "turned hidden": lambda: model(
+        [
+            *BETWEEN_RESHAPES[:3],
+            NODE("Reshape", ["h", "flat"], ["rows"]),
+            NODE("Gemm", ["rows", "matrix"], ["p"], transA=1),
+            BACK,
+        ],
+        **{**RESHAPES, "flat": np.array([4, -1])},
+    ),
     "no matrix of the file": lambda: model(
         [NODE("Transpose", ["x"], ["t"], perm=[0, 2, 1]), NODE("MatMul", ["x", "t"], ["y"])]
     ),
@@ -154,11 +193,17 @@ OTHERS: dict[str, Callable[[], onnx.ModelProto]] = {
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_what_ends_otherwise_is_left_as_it_is(other: str, tmp_path: Path) -> None:
-    assert opened(OTHERS[other](), tmp_path).by_rows is None
+def test_what_ends_otherwise_is_left_as_it_is(other: str, opened: Open) -> None:
+    assert opened(OTHERS[other]()).by_rows is None
 
 
-def test_a_product_that_is_read_twice_is_left_as_it_is(tmp_path: Path) -> None:
+def test_a_model_whose_operators_are_too_old_is_left_as_it_is(opened: Open) -> None:
+    made = model([PRODUCT])
+    made.opset_import[0].version = 9
+    assert opened(made).run({"x": X}, ["y"])["y"] == pytest.approx(X @ MATRIX, abs=1e-5)
+
+
+def test_a_product_that_is_read_twice_is_left_as_it_is(opened: Open) -> None:
     made = model(
         [
             NODE("MatMul", ["x", "matrix"], ["p"]),
@@ -167,7 +212,7 @@ def test_a_product_that_is_read_twice_is_left_as_it_is(tmp_path: Path) -> None:
         ]
     )
     made.graph.output.append(helper.make_tensor_value_info("z", FLOAT, ["n"]))
-    session = opened(made, tmp_path)
+    session = opened(made)
     assert session.by_rows is None
     came = session.run({"x": X}, ["y", "z"])
     np.testing.assert_allclose(came["y"], X @ MATRIX + BIAS, atol=1e-5)
