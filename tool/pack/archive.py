@@ -8,9 +8,8 @@ import tarfile
 from pathlib import Path
 
 from container.trouble import Trouble
-from tool.pack.contents import ArchiveMember, Contents
+from tool.pack.contents import Contents
 
-FOLDER_MODE, PROGRAM_MODE, FILE_MODE = 0o755, 0o755, 0o644
 LEVEL = 6  # more takes far longer, and weights hardly get smaller
 
 
@@ -26,26 +25,22 @@ def write_archive(contents: Contents, place: Path) -> int:
             gzip.GzipFile("", "wb", LEVEL, file, mtime=0) as packed,
             tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as tar,
         ):
-            for entry in contents.entries:
-                add(tar, entry)
+            for entry, path in contents.entries:
+                add(tar, entry, path)
         part.replace(place)
     finally:
         part.unlink(missing_ok=True)
     return place.stat().st_size
 
 
-def add(tar: tarfile.TarFile, entry: ArchiveMember) -> None:
-    """Add a file or folder that belongs to root and has no date."""
-    about = tarfile.TarInfo(entry.name)
-    if entry.is_folder:
-        about.type, about.mode = tarfile.DIRTYPE, FOLDER_MODE
-        tar.addfile(about)
+def add(tar: tarfile.TarFile, entry: tarfile.TarInfo, path: Path) -> None:
+    """Add a folder, or a file with its content."""
+    if entry.isdir():
+        tar.addfile(entry)
         return
-    about.size = entry.size
-    about.mode = PROGRAM_MODE if entry.is_program else FILE_MODE
-    with entry.path.open("rb") as file:
+    with path.open("rb") as file:
         if os.fstat(file.fileno()).st_size == entry.size:
-            tar.addfile(about, file)
+            tar.addfile(entry, file)
         if file.tell() != entry.size or file.read(1):
             raise Trouble(
                 f"{entry.name} changed while it was packed; pack again when nobody writes it"

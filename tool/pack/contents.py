@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
+from tarfile import DIRTYPE, TarInfo
 
 from clients.model_files.files import LITTER
 from container.trouble import Trouble
@@ -21,34 +22,25 @@ NEVER_READ = (
     *(".DS_Store", "._*", "*~", ".*.sw[op]", "#*#", ".#*"),
 )
 COMPILED = (".pyc", ".pyo")
-
-
-@dataclass(frozen=True)
-class ArchiveMember:
-    """A file or folder of the archive."""
-
-    name: str  # in the archive, with `/`
-    path: Path  # of its content on this machine; links are followed
-    is_folder: bool
-    is_program: bool
-    size: int  # bytes; 0 for a folder
+FOLDER_MODE, PROGRAM_MODE, FILE_MODE = 0o755, 0o755, 0o644
 
 
 @dataclass
 class Contents:
     """What is packed, sorted by name, and what is not."""
 
-    entries: list[ArchiveMember] = field(default_factory=list)
+    # Each with the path of its content on this machine, where links are followed
+    entries: list[tuple[TarInfo, Path]] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     replaced: list[str] = field(default_factory=list)
 
     @property
     def size(self) -> int:
-        return sum(one.size for one in self.entries)
+        return sum(one.size for one, _ in self.entries)
 
     @property
     def files(self) -> int:
-        return sum(not one.is_folder for one in self.entries)
+        return sum(one.isfile() for one, _ in self.entries)
 
 
 def contents_of(folder: Path, out: Path, exclude: Sequence[str] = ()) -> Contents:
@@ -63,7 +55,7 @@ def contents_of(folder: Path, out: Path, exclude: Sequence[str] = ()) -> Content
         )
 
     walk(folder.resolve(), "", (), found, is_left_out)
-    found.entries.sort(key=lambda one: one.name.split("/"))
+    found.entries.sort(key=lambda entry: entry[0].name.split("/"))
     return found
 
 
@@ -89,12 +81,14 @@ def walk(
         mode = kind_of(path, name)
         if path.is_symlink():
             found.replaced.append(name)
-        is_folder = stat.S_ISDIR(mode.st_mode)
-        size = 0 if is_folder else mode.st_size
-        is_program = bool(mode.st_mode & stat.S_IXUSR)
-        found.entries.append(ArchiveMember(name, path, is_folder, is_program, size))
-        if is_folder:
+        entry = TarInfo(name)  # which belongs to root and has no date
+        found.entries.append((entry, path))
+        if stat.S_ISDIR(mode.st_mode):
+            entry.type, entry.mode = DIRTYPE, FOLDER_MODE
             walk(path, f"{name}/", (*above, real), found, is_left_out)
+        else:
+            entry.mode = PROGRAM_MODE if mode.st_mode & stat.S_IXUSR else FILE_MODE
+            entry.size = mode.st_size
 
 
 def is_never_read(path: Path) -> bool:
