@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
-from typing import Any
 
 from sagemaker_emulator.commands import conformance, emulate
 from sagemaker_emulator.trouble import Trouble
@@ -46,15 +45,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 @contextmanager
 def interrupted_by_signals() -> Iterator[None]:
     """Let SIGTERM and SIGHUP end this program as Ctrl-C does, with all that it started."""
-
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
     numbers = [signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)]
     before = {one: signal.getsignal(one) for one in numbers}
     for one, handler in before.items():
         if handler is not signal.SIG_IGN:  # as `nohup` has it
-            signal.signal(one, interrupt)
+            signal.signal(one, signal.default_int_handler)
     try:
         yield
     finally:

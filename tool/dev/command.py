@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from container.trouble import Trouble
 from dispatcher.settings import PROJECT
@@ -59,15 +58,11 @@ def run(options: argparse.Namespace) -> int:
 @contextmanager
 def interrupted_by_signals() -> Iterator[None]:
     """Let SIGTERM and SIGHUP end this program as Ctrl-C does, with all that it started."""
-
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
     numbers = [signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)]
     before = {one: signal.getsignal(one) for one in numbers}
     for one, handler in before.items():
         if handler is not signal.SIG_IGN:  # as `nohup` has it
-            signal.signal(one, interrupt)
+            signal.signal(one, signal.default_int_handler)
     try:
         yield
     finally:

@@ -12,7 +12,7 @@ from contextlib import closing, suppress
 from typing import Any
 
 from flask import Flask, Response, request
-from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
+from werkzeug.serving import BaseWSGIServer, make_server
 
 from sagemaker_emulator.emulate.contract import (
     ACCOUNT,
@@ -179,14 +179,8 @@ def answer_unknown(_: Exception | None = None) -> Response:
     return answer_error("UnknownOperationException", 404, {"Message": text})
 
 
-class Quiet(WSGIRequestHandler):
-    """Logs nothing: the service says itself what it answers."""
-
-    def log(self, *_: Any) -> None:
-        pass
-
-
 def make_web_server(app: Flask, listening: socket.socket) -> BaseWSGIServer:
     """Return a server with a thread for each connection."""
+    logging.getLogger("werkzeug").disabled = True  # the service says itself what it answers
     host, port = listening.getsockname()[:2]
-    return make_server(host, port, app, threaded=True, request_handler=Quiet, fd=listening.fileno())
+    return make_server(host, port, app, threaded=True, fd=listening.fileno())
