@@ -175,6 +175,7 @@ def open_by_rows(file: Path, options: Any) -> tuple[Any, tuple[str, ...]]:
         options.add_session_config_entry(FOLDER_OF_WEIGHTS, str(file.parent.absolute()))
         with suppress(ModelConfigError):  # it can do without
             opened = open_model(file, options, [(CPU, {})], made)
+            vars(opened).pop("_model_bytes", None)  # kept for other providers: twice the weights
             shapes = {one.name: one.shape for one in opened.get_outputs()}
             if all(shapes[SHAPE + name] == [RANK] for name in names):
                 return opened, names

@@ -197,6 +197,13 @@ def test_what_ends_otherwise_is_left_as_it_is(other: str, opened: Open) -> None:
     assert opened(OTHERS[other]()).by_rows is None
 
 
+def test_the_weights_are_there_once(tmp_path: Path) -> None:
+    onnx.save(model([PRODUCT]), tmp_path / "model.onnx")
+    session = with_onnxruntime(tmp_path / "model.onnx")
+    assert session.by_rows
+    assert not any(isinstance(one, bytes) for one in vars(session._session).values())
+
+
 def test_a_model_whose_operators_are_too_old_is_left_as_it_is(opened: Open) -> None:
     made = model([PRODUCT])
     made.opset_import[0].version = 9
