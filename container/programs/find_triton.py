@@ -37,17 +37,18 @@ STUB = "triton_python_backend_stub"
 
 @dataclass(frozen=True)
 class TritonProgram:
-    """A Triton that can be started, with the options and variables that it needs besides.
+    """A Triton that can be started, with the options and variables that it needs besides."""
 
-    `kind` says where it is from; `caches` is the folder of the libraries for response caches.
-    """
-
-    kind: str
+    kind: str  # where it is from
     executable: Path
     options: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     has_our_backends: bool = False
-    caches: Path | None = None
+
+    @property
+    def caches(self) -> Path:
+        """The folder of the libraries for response caches."""
+        return self.executable.resolve().parents[1] / "caches"
 
 
 def find_triton(home: Path, search_path: str, run_dir: Path) -> TritonProgram:
@@ -61,10 +62,9 @@ def find_triton(home: Path, search_path: str, run_dir: Path) -> TritonProgram:
         backends = home / "backends"
         options = (f"--backend-directory={backends}",) if backends.is_dir() else ()
         executable = home / "bin" / "tritonserver"
-        return TritonProgram(f"NVIDIA's, in {home}", executable, options, caches=home / "caches")
+        return TritonProgram(f"NVIDIA's, in {home}", executable, options)
     if found := shutil.which("tritonserver", path=search_path):
-        beside = Path(found).resolve().parents[1]
-        return TritonProgram(f"on PATH, {found}", Path(found), caches=beside / "caches")
+        return TritonProgram(f"on PATH, {found}", Path(found))
     return find_embedded(run_dir)
 
 
@@ -100,14 +100,7 @@ def find_embedded(run_dir: Path) -> TritonProgram:
     if not NVIDIA_DRIVER.exists():
         options += WITHOUT_GPU
     executable = server / "bin" / "tritonserver"
-    return TritonProgram(
-        "embedded",
-        executable,
-        tuple(options),
-        environment,
-        has_our_backends=True,
-        caches=server / "caches",
-    )
+    return TritonProgram("embedded", executable, tuple(options), environment, has_our_backends=True)
 
 
 def find_server() -> Path | None:

@@ -168,4 +168,4 @@ def cache_options(triton: TritonProgram, settings: Settings) -> list[str]:
 
 def has_cache(triton: TritonProgram) -> bool:
     """Whether Triton brings the library of the cache."""
-    return triton.caches is not None and (triton.caches / CACHE).is_dir()
+    return (triton.caches / CACHE).is_dir()

@@ -121,8 +121,8 @@ def test_there_is_one_cache_where_triton_brings_its_library(
     given: str, library: bool, expected: list[str], tmp_path: Path
 ) -> None:
     if library:
-        (tmp_path / "local").mkdir()
-    triton = TritonProgram("a", tmp_path / "tritonserver", caches=tmp_path)
+        (tmp_path / "caches" / "local").mkdir(parents=True)
+    triton = TritonProgram("a", tmp_path / "bin" / "tritonserver")
     assert cache_options(triton, read_settings({"TRITON_OPTIONS": given})) == expected
 
 
