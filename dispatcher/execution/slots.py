@@ -238,7 +238,9 @@ class Slots:
         with self._lock:
             self.running.discard(slot)
             self.free += 1
-            decrement(self.taken, slot.model)
+            self.taken[slot.model] -= 1
+            if not self.taken[slot.model]:  # no zero is kept, as callers choose the names
+                del self.taken[slot.model]
             while self.free and (model := self._next()) is not None:
                 # Moved behind the other models, if it has more waiting requests.
                 queue = self.queues.pop(model)
@@ -321,13 +323,6 @@ class Slots:
         slot.since = time.monotonic()
         slot.thread = threading.get_ident()
         self.running.add(slot)
-
-
-def decrement(counter: Counter[str], name: str) -> None:
-    """Subtract one; delete a zero, as callers choose the names."""
-    counter[name] -= 1
-    if counter[name] <= 0:
-        del counter[name]
 
 
 def queue_full() -> TooManyRequests:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from werkzeug.test import create_environ
+from werkzeug.wsgi import ClosingIterator
 
 from dispatcher.auth.api_keys import INFERENCE, Key
 from dispatcher.auth.authorization import OF_JOB
@@ -174,11 +175,8 @@ def answer(app: Wsgi, job: StoredJob, connection: socket.socket, future: Future[
         with (job.folder / BODY).open("rb") as body, file.open("wb") as out:
             environ = environ_of(job, connection)
             pieces = app({**environ, "wsgi.input": body}, start_response)
-            try:
-                out.writelines(pieces)
-            finally:
-                if hasattr(pieces, "close"):
-                    pieces.close()
+            with closing(ClosingIterator(pieces)) as answered:
+                out.writelines(answered)
     except BaseException as error:
         future.set_exception(error)
     else:

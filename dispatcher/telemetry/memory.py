@@ -50,10 +50,7 @@ def trim_heap() -> None:
 
 
 def read_meminfo(name: str, machine: Path) -> int:
-    for line in machine.read_text(encoding="utf-8").splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) * 1024
-    return 2**63
+    return read_stat(machine, (f"{name}:",)) * 1024 or 2**63
 
 
 def read_cgroup(group: Path) -> Iterator[tuple[int, int]]:
