@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from clients.model_files.files import explain_denial
 from clients.model_files.model_folders import can_be_read
@@ -21,6 +21,7 @@ from clients.parameters import NUMBER, WHOLE
 AUTO = "auto"
 ROW = "row"  # of a field of the settings
 Reader = Callable[[str], Any]
+T = TypeVar("T")
 PORT = "TCP port, 1 to 65535"
 
 
@@ -32,6 +33,13 @@ def expects(expected: str) -> Callable[[Callable[[str], Any]], Callable[[str], A
         return read
 
     return mark
+
+
+def accept(value: T, fits: object) -> T:
+    """Return a value that fits; raise ValueError for any other."""
+    if not fits:
+        raise ValueError
+    return value
 
 
 def or_nothing(read: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -50,9 +58,7 @@ def port_range(text: str) -> range:
     """Read `LOW-HIGH`, both inclusive."""
     low, dash, high = map(str.strip, text.partition("-"))
     ports = range(port(low), port(high) + 1)
-    if not dash or not ports:
-        raise ValueError(text)
-    return ports
+    return accept(ports, dash and ports)
 
 
 def read_integer(low: int, high: int) -> Callable[[str], int]:
@@ -61,9 +67,8 @@ def read_integer(low: int, high: int) -> Callable[[str], int]:
 
 def within(low: int, high: int) -> Callable[[str], int]:
     def read(text: str) -> int:
-        if not WHOLE.fullmatch(text) or not low <= (number := int(text)) <= high:
-            raise ValueError(text)
-        return number
+        number = int(accept(text, WHOLE.fullmatch(text)))
+        return accept(number, low <= number <= high)
 
     return read
 
@@ -77,9 +82,8 @@ def workers(text: str) -> int:
 def seconds(low: float, high: float) -> Callable[[str], float]:
     @expects(f"seconds, {low:g} to {high:g}")
     def read(text: str) -> float:
-        if not NUMBER.fullmatch(text) or not low <= (number := float(text)) <= high:
-            raise ValueError(text)
-        return number
+        number = float(accept(text, NUMBER.fullmatch(text)))
+        return accept(number, low <= number <= high)
 
     return read
 
@@ -87,33 +91,26 @@ def seconds(low: float, high: float) -> Callable[[str], float]:
 @expects("path of a folder that can be read")
 def folder(text: str) -> Path:
     found: Path = path(text)
-    if not can_be_read(found):
-        raise ValueError(text)
-    return found
+    return accept(found, can_be_read(found))
 
 
 @expects("path of a file that can be read")
 def file(text: str) -> Path:
     found: Path = path(text)
     effective = os.access in os.supports_effective_ids  # not on Windows
-    if not (found.is_file() and os.access(found, os.R_OK, effective_ids=effective)):
-        raise ValueError(text)
-    return found
+    readable = found.is_file() and os.access(found, os.R_OK, effective_ids=effective)
+    return accept(found, readable)
 
 
 @expects("path")
 def path(text: str) -> Path:
-    if not text:
-        raise ValueError(text)
-    return Path(text).absolute()
+    return Path(accept(text, text)).absolute()
 
 
 @expects("path; if a folder is there, one that can be read")
 def place(text: str) -> Path:
     found: Path = path(text)
-    if found.exists() and not can_be_read(found):
-        raise ValueError(text)
-    return found
+    return accept(found, can_be_read(found) or not found.exists())
 
 
 # NGINX's configuration and Triton's shell command contain the path of the container's own folder,
@@ -127,9 +124,8 @@ RUN_PATH = "absolute path of at most 80 letters, digits and ._/+-"
 def read_run_dir(text: str) -> Path:
     """Read the path of the container's own folder."""
     found: Path = path(text)
-    if not WORKABLE.fullmatch(str(found)) or (found.exists() and not found.is_dir()):
-        raise ValueError(text)
-    return found
+    accept(text, WORKABLE.fullmatch(str(found)))
+    return accept(found, found.is_dir() or not found.exists())
 
 
 @expects("paths of folders that can be read, separated by colons, or nothing")
@@ -151,24 +147,23 @@ BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")  # as AWS has it, for o
 S3_URI = re.compile(rf"s3://({BUCKET.pattern})(?:/(.*))?", re.DOTALL)
 
 
+def s3_or(read: Reader, text: str) -> Any:
+    """Return the address of objects in S3 as it is, and what `read` makes of any other text."""
+    return accept(text, S3_URI.fullmatch(text)) if text.startswith("s3:") else read(text)
+
+
 @expects("path of a folder that can be read, or s3://BUCKET/PREFIX; several with commas or colons")
 def repositories(text: str) -> tuple[Path | str, ...]:
     if Path(text).is_dir():  # its name may have a comma or a colon
         return (folder(text),)
     parts = [part.strip() for part in re.split(r",|:(?!//)", text)]
-    if not all(S3_URI.fullmatch(part) for part in parts if part.startswith("s3:")):
-        raise ValueError(text)
-    found = tuple(part if part.startswith("s3:") else folder(part) for part in parts if part)
-    if not found:
-        raise ValueError(text)
-    return found
+    found = tuple(s3_or(folder, part) for part in parts if part)
+    return accept(found, found)
 
 
 @expects("path of a folder, or s3://BUCKET/PREFIX; or nothing")
 def capture_place(text: str) -> Path | str:
-    if text.startswith("s3:") and not S3_URI.fullmatch(text):
-        raise ValueError(text)
-    return text if not text or text.startswith("s3:") else Path(text).absolute()
+    return s3_or(path, text) if text else text
 
 
 @expects("share from 0 to 1, MODEL=SHARE for some models, or both, such as 0.01, resnet=1")
@@ -188,17 +183,14 @@ def hidden_fields(text: str) -> dict[str, str]:
     """Read how fields are hidden: `hash`, or nothing where they are left out."""
     parts = [part.partition("=") for part in text.split(",") if part.strip()]
     found = {name.strip(): how.strip() for name, _, how in parts}
-    if "" in found or any(how.strip() != "hash" for _, equals, how in parts if equals):
-        raise ValueError(text)
-    return found
+    hashed = all(how.strip() == "hash" for _, equals, how in parts if equals)
+    return accept(found, hashed and "" not in found)
 
 
 @expects("names, separated by commas, or nothing")
 def names(text: str) -> tuple[str, ...]:
     found = tuple(part.strip() for part in text.split(",") if part.strip())
-    if re.search(r"[\s;:]", "".join(found)):  # separated otherwise
-        raise ValueError(text)
-    return found
+    return accept(found, not re.search(r"[\s;:]", "".join(found)))  # separated otherwise
 
 
 @expects("words as in a shell, separated by spaces, or nothing")
@@ -211,25 +203,20 @@ def words(text: str) -> str:
 def one_of(*words: str) -> Callable[[str], str]:
     @expects(f"one of {', '.join(words)}")
     def read(text: str) -> str:
-        if text.lower() not in words:
-            raise ValueError(text)
-        return text.lower()
+        return accept(text.lower(), text.lower() in words)
 
     return read
 
 
 @expects("media type, such as text/csv, or nothing")
 def media_type(text: str) -> str:
-    if text and not re.fullmatch(r"[\w.+-]+/[\w.+-]+ *(;[\x20-\x7e]*)?", text, re.ASCII):
-        raise ValueError(text)
-    return text
+    written = re.fullmatch(r"[\w.+-]+/[\w.+-]+ *(;[\x20-\x7e]*)?", text, re.ASCII)
+    return accept(text, written or not text)
 
 
 @expects("true or false")
 def truth(text: str) -> bool:
-    if text.lower() not in {"true", "false"}:
-        raise ValueError(text)
-    return text.lower() == "true"
+    return accept(text.lower(), text.lower() in {"true", "false"}) == "true"
 
 
 @dataclass(frozen=True)
@@ -257,9 +244,7 @@ def setting(
 
 @expects("name of a bucket: 3 to 63 lower-case letters, digits, dots and hyphens")
 def bucket(text: str) -> str:
-    if not BUCKET.fullmatch(text):
-        raise ValueError(text)
-    return text
+    return accept(text, BUCKET.fullmatch(text))
 
 
 ANY_ORIGIN = "*"
@@ -276,9 +261,7 @@ ORIGIN = re.compile(
 )
 def origins(text: str) -> tuple[str, ...]:
     found = tuple(part.strip() for part in text.split(",") if part.strip())
-    if found != (ANY_ORIGIN,) and not all(map(ORIGIN.fullmatch, found)):
-        raise ValueError(text)
-    return found
+    return accept(found, found == (ANY_ORIGIN,) or all(map(ORIGIN.fullmatch, found)))
 
 
 @expects("BUCKET or BUCKET/PREFIX, separated by commas, or nothing")
@@ -300,16 +283,13 @@ HOSTS = re.compile(rf"(\*\.)?{HOST}(:[1-9][0-9]{{0,4}})?")
 )
 def hosts(text: str) -> tuple[str, ...]:
     found = tuple(part.strip().lower() for part in text.split(",") if part.strip())
-    if not all(map(HOSTS.fullmatch, found)):
-        raise ValueError(text)
-    return found
+    return accept(found, all(map(HOSTS.fullmatch, found)))
 
 
 @expects("prefix of keys such as results/, or nothing")
 def s3_prefix(text: str) -> str:
     """Read a prefix of keys; it ends with a slash."""
-    if text.startswith("/"):
-        raise ValueError(text)
+    accept(text, not text.startswith("/"))
     return text if not text or text.endswith("/") else f"{text}/"
 
 

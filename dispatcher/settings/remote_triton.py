@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from clients.model_files.files import file_mark
-from dispatcher.settings.readers import ROW, expects, port
+from dispatcher.settings.readers import ROW, accept, expects, port
 
 if TYPE_CHECKING:
     from dispatcher.settings import Settings
@@ -41,8 +41,7 @@ ITS_OWN = (
 
 @expects("HOST:PORT, dns:///NAME:PORT or ipv4:A:PORT,B:PORT, behind grpcs:// for TLS")
 def grpc_url(text: str) -> str:
-    if not GRPC.fullmatch(text):
-        raise ValueError(text)
+    accept(text, GRPC.fullmatch(text))
     for number in re.findall(r":(\d+)(?:,|$)", text):
         port(number)
     return text
@@ -50,8 +49,7 @@ def grpc_url(text: str) -> str:
 
 @expects("http://HOST:PORT or https://HOST:PORT")
 def http_url(text: str) -> str:
-    if not re.fullmatch(rf"https?://{HOST}(:\d+)?/?", text):
-        raise ValueError(text)
+    accept(text, re.fullmatch(rf"https?://{HOST}(:\d+)?/?", text))
     if (number := urlsplit(text).port) is not None:
         port(str(number))
     return text.rstrip("/")
