@@ -10,7 +10,6 @@ starts, where the virtual environment can be written to.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -162,8 +161,6 @@ def load_tokenizer(folder: Path) -> Tokenizer:
         TokenizerNotReadable: `AutoTokenizer` cannot read it, or `tokenizers` would give other ids.
 
     """
-    if not folder.is_dir():
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
     key = digest(folder)
     if (found := in_use.get(key)) is None:
         fields = fields_from(folder, KEPT / f"{key}.json")

@@ -15,8 +15,7 @@ from clients.errors import ClientDisabled, InferenceError
 from clients.families.base.dispatch_toml import FILE
 from clients.model_files.model_folders import NAME, NAMED
 from clients.tensors import signature
-from clients.tensors.elements import json_data
-from clients.tensors.signature import DATATYPES
+from clients.tensors.client import TensorResult
 from clients.testing import answer, clients_in
 from clients.text.tokenizer import Tokenizer, TokenizerNotReadable, load_tokenizer
 from clients.triton.server import Signature
@@ -156,17 +155,11 @@ def refusal(place: Path, name: str) -> str:
 
 def zeros(source: ModelSource) -> Mapping[str, Any]:
     """Return a body of tensors that hold nothing, of the least size."""
-    inputs = [
-        {
-            "name": name,
-            "datatype": DATATYPES[array.dtype],
-            # Triton has a dimension for what has none.
-            "shape": [*array.shape, *[1] * (array.ndim == source.batched)],
-            "data": json_data(array),
-        }
-        for name, array in signature.zeros(Signature(0, source.inputs)).items()
-    ]
-    return {"inputs": inputs}
+    inputs = signature.zeros(Signature(0, source.inputs))
+    for name, array in inputs.items():
+        if array.ndim == source.batched:  # Triton has a dimension for what has none
+            inputs[name] = array[..., None]
+    return {"inputs": TensorResult("", "", inputs).body()["outputs"]}
 
 
 def fault(place: Path, name: str, payload: Mapping[str, Any] | None) -> str:
