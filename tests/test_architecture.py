@@ -211,7 +211,7 @@ ARROWS = {
     "bench": "bench/load bench/servers backends",
     "bench/load": (
         "bench/servers clients/families/base clients/images clients/tensors clients/text"
-        " container/programs"
+        " container/programs backends/onnx_files"
     ),
     "bench/rivals": "bench/load clients/triton dispatcher/telemetry",
     "bench/servers": (

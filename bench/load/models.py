@@ -10,7 +10,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from bench.load.work import FEW, PROJECT, WANTED
+from backends.onnx_files.rows import take_rows
+from bench.load.work import FEW, PROJECT
 
 LAYERS = 12
 WIDTH = 768
@@ -25,7 +26,7 @@ def lay_out(folder: Path) -> Path:
     """Make a model repository: the served models, and full BERT.
 
     The configurations are the project's own. The random BERT (450 MB) is made once, and once more
-    for the in-process limit, with the scores of some places alone.
+    for the in-process limit, with the scores of some places alone, as the server makes it.
     """
     repository = folder / "repository"
     shutil.rmtree(repository, ignore_errors=True)
@@ -33,11 +34,12 @@ def lay_out(folder: Path) -> Path:
         if model.is_dir():
             shutil.copytree(model, repository / model.name, copy_function=link)
     bert = folder / f"bert_{LAYERS}x{WIDTH}.onnx"
-    for file, few in ((bert, False), (bert.with_suffix(FEW), True)):
-        if not file.exists():
-            part = file.with_suffix(".part")
-            onnx.save(bert_base(few=few), part)
-            part.rename(file)
+    if not bert.with_suffix(FEW).exists():
+        onnx.save(bert_base(), bert)
+        made, _ = take_rows(bert, inlined=True)
+        part = bert.with_suffix(".part")
+        part.write_bytes(made)
+        part.rename(bert.with_suffix(FEW))
     served = repository / "bert_base" / "1" / "model.onnx"
     served.unlink()
     served.symlink_to(bert)
@@ -61,12 +63,8 @@ def model_of(
     )
 
 
-def bert_base(*, few: bool = False) -> onnx.ModelProto:
-    """Return BERT-base with a fill-mask head and random weights.
-
-    With `few` it gives the scores of some places alone, [places, words]; their numbers are one more
-    input, int64 [places], counted through all texts of the batch.
-    """
+def bert_base() -> onnx.ModelProto:
+    """Return BERT-base with a fill-mask head and random weights."""
     graph = Bert()
     node, weight, constant = graph.node, graph.weight, graph.constant
     ids, attention, kinds = "input_ids", "attention_mask", "token_type_ids"
@@ -85,17 +83,11 @@ def bert_base(*, few: bool = False) -> onnx.ModelProto:
         hidden = graph.layer(hidden, mask)
     head = graph.normalized(graph.gelu(graph.dense(hidden, WIDTH, WIDTH)))
     # The word embeddings once more, as the real head has them.
-    rows, bias = node("Reshape", head, constant([-1, WIDTH])), weight(VOCABULARY)
+    rows = node("Reshape", head, constant([-1, WIDTH]))
+    logits = node("Gemm", rows, words, weight(VOCABULARY), transB=1)
+    node("Reshape", logits, node("Concat", shape, constant([VOCABULARY]), axis=0), name="output")
     inputs = [graph.integers(name, "batch", "tokens") for name in (ids, attention, kinds)]
     sizes: list[str | int | None] = ["batch", "tokens", VOCABULARY]
-    if few:
-        inputs.append(graph.integers(WANTED, "places"))
-        sizes = ["places", VOCABULARY]
-        node("Gemm", node("Gather", rows, WANTED, axis=0), words, bias, name="output", transB=1)
-    else:
-        logits = node("Gemm", rows, words, bias, transB=1)
-        whole = node("Concat", shape, constant([VOCABULARY]), axis=0)
-        node("Reshape", logits, whole, name="output")
     output = helper.make_tensor_value_info("output", TensorProto.FLOAT, sizes)
     return model_of(graph.made, inputs, output, graph.weights)
 

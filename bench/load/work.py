@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from backends.onnx_files.rows import NUMBERS
 from bench.servers.sessions import Engine, open_session
 from clients.images.pictures import Picture, decode_base64, decode_picture
 
@@ -113,9 +114,9 @@ class YoloV5(Work):
 NO_PIXELS = np.zeros((0,), np.uint8)
 
 
-FEW = ".few.onnx"
+FEW = ".rows.onnx"
 """The suffix of the limit's BERT, which scores the words of some places alone."""
-WANTED = "wanted"
+WANTED = f"{NUMBERS}output"
 """Its input: the numbers of these places, int64, counted through all texts of the batch."""
 
 
@@ -186,7 +187,7 @@ class FewRows:
         """Return for each text its logits by place."""
         texts, places = np.nonzero(inputs["input_ids"] == self._mask)
         numbers = texts * inputs["input_ids"].shape[1] + places
-        (logits,) = self._session.run(outputs, {**inputs, WANTED: numbers})
+        ((logits,),) = self._session.run(outputs, {**inputs, WANTED: numbers})
         answers: list[dict[int, Any]] = [{} for _ in inputs["input_ids"]]
         for text, place, row in zip(texts, places, logits, strict=True):
             answers[text][place] = row

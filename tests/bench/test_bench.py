@@ -95,19 +95,18 @@ def test_a_process_is_counted_with_its_children() -> None:
 
 
 def test_the_random_bert_heeds_padding_and_scores_the_wanted_places_as_the_whole_one(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(models, "LAYERS", 2)
-    monkeypatch.setattr(models, "VOCABULARY", 100)
-    whole, few = (
-        onnxruntime.InferenceSession(models.bert_base(few=some).SerializeToString())
-        for some in (False, True)
-    )
+    monkeypatch.setattr(models, "VOCABULARY", 1000)
+    models.lay_out(tmp_path)
+    (bert,) = tmp_path.glob("bert*768.onnx")
+    whole, few = map(onnxruntime.InferenceSession, (bert, bert.with_suffix(work.FEW)))
     ids = np.array([[2, 5, 7], [2, 5, 9]], np.int64)
     seen = np.array([[1, 1, 0], [1, 1, 0]], np.int64)
     inputs = {"input_ids": ids, "attention_mask": seen, "token_type_ids": np.zeros_like(ids)}
     (output,) = whole.run(["output"], inputs)
-    assert output.shape == (2, 3, 100)
+    assert output.shape == (2, 3, 1000)
     assert np.allclose(output[0, :2], output[1, :2], atol=1e-5)
     assert not np.allclose(output[0, 2], output[1, 2], atol=1e-2)
     ids = np.array([[2, 5, 7], [2, 3, 3]], np.int64)
