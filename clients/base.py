@@ -403,7 +403,13 @@ class Client(ABC):
         return ask(self, others, name, payload, parameters or {}, version=version)
 
     def stream(
-        self, inputs: Tensors, *, outputs: Sequence[str] = (), model: str = "", version: str = ""
+        self,
+        inputs: Tensors,
+        *,
+        outputs: Sequence[str] = (),
+        model: str = "",
+        version: str = "",
+        parameters: Mapping[str, Scalar] | None = None,
     ) -> Iterator[dict[str, npt.NDArray[Any]]]:
         """Yield the answers of a decoupled model; arguments and errors as for `infer`."""
         asked, request = model or self.triton_model(), self.request
@@ -415,6 +421,7 @@ class Client(ABC):
                 outputs=outputs,
                 version=version or ("" if model else request.version),
                 sequence=request.sequence,
+                parameters=parameters,
                 timeout=request.time_left(),
             )
             with request.cancelling(answers):

@@ -28,6 +28,7 @@ class ModelRequest:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     modelversion: str = ""  # the requested version; empty means the latest
     tensors: bool = False  # whether the payload is a V2 body or a NumPy file, for the model itself
+    fields: bool = False  # whether these are the fields of Triton's `generate`
     shared: bool = False  # whether other models get the same payload
     # Where the answer is stored: the object of the body, until `Step` has made an `Output` of it;
     # `None` for nowhere.

@@ -84,7 +84,6 @@ from dispatcher.telemetry.memory import (
 )
 from dispatcher.telemetry.request_log import AccessLog, Lines, log_handler
 from dispatcher.telemetry.telemetry import Metrics, Telemetry
-from dispatcher.v2.proxy import TritonProxy
 
 log = logging.getLogger(__name__)
 
@@ -252,7 +251,6 @@ def assemble(
     inference = InferenceHandler(settings, executor, admission, telemetry, s3=s3, later=later)
     limits = KeyLimits((run_dir or Path(tempfile.gettempdir())) / KEY_LIMITS)
     origins, management = settings.cors_origins, settings.management_routes
-    triton = TritonProxy(settings, lookup, admission, control.using, inference.enter)
     return create_app(
         settings,
         telemetry,
@@ -260,8 +258,8 @@ def assemble(
         (
             inference_routes(inference),
             job_routes(jobs),
-            inference_of_v2(settings, inference, triton, readiness),
-            models_of_v2(settings, triton, control, admission),
+            inference_of_v2(settings, inference, readiness),
+            models_of_v2(settings, lookup, control, admission),
             openai_routes(inference, control.available if settings.load_on_demand else dict),
             management_routes(
                 settings, listing, control, readiness, admission.management, rollouts=rollouts

@@ -186,9 +186,6 @@ class Triton(TritonInference, ModelServer):
         elif channel:
             channel.abandon(reason)
 
-    def note_failure(self, model: str) -> None:
-        self._failing.add(model)
-
     def take_failing(self) -> set[str]:
         failing = set(self._failing)
         self._failing -= failing

@@ -14,7 +14,6 @@ from typing import Any
 import grpc
 
 from clients.errors import (
-    BadRequest,
     DeadlineExceeded,
     InferenceError,
     ModelBusy,
@@ -46,7 +45,6 @@ TRANSLATION: Mapping[grpc.StatusCode, type[InferenceError]] = {
 HTTP_TRANSLATION: Mapping[int, type[InferenceError]] = {
     400: TensorsRefused,
     404: UnknownModel,
-    501: BadRequest,  # of decoupled models, and of what does not fit into shared memory
     503: ModelUnavailable,
 }
 """The same for Triton's HTTP port; any other status is ModelFailed."""
@@ -68,8 +66,6 @@ MISFIT = re.compile(
     r"in ensemble '.*(inference input '.*' data-type is '\w+', but model '.*' expects '\w+'"
     r"|(expected \d+ inputs but got \d+ inputs for model '))"
 )
-# Over HTTP a field of the request that is missing or of the wrong type has the status of a failure.
-UNREADABLE = re.compile("Unable to (parse|set) |failed to get request params")
 # Triton has one status (INTERNAL) for all reasons why a model is not loaded.
 NO_ROOM = "No space left on device"  # for the model's region in /dev/shm
 # Triton's reason for a model that a caller has unloaded; it has the same state as one that failed.
@@ -77,8 +73,6 @@ UNLOADED = "unloaded"
 
 # The same status as for tensors that do not fit.
 NOT_BEGUN = "must specify the START flag on the first request of the sequence"
-
-DECOUPLED = "doesn't support models with decoupled transaction policy"
 
 STUB_DIED = re.compile(r"Stub process '[^']*' is not healthy\.?")
 DIED = "the process of the model died before it answered"
@@ -100,6 +94,16 @@ def translate_error(error: Any) -> InferenceError:
     )
 
 
+def stream_error(text: str) -> InferenceError:
+    """Return the error for an answer of a stream, which has no status: the model may be unknown.
+
+    With the header `triton_grpc_error` it had one. But Triton 2.51 then ends with SIGSEGV where a
+    model gives an error and ends its answers after that.
+    """
+    text = first_line(text)
+    return unknown_sequence() if NOT_BEGUN in text else UnknownModel(text)
+
+
 def unknown_sequence() -> UnknownSequence:
     """Return the error for a sequence that Triton does not keep: its own text has Triton's id."""
     return UnknownSequence(
@@ -113,25 +117,15 @@ def unknown_sequence() -> UnknownSequence:
 def http_error(status: int, body: bytes, version: str) -> InferenceError:
     """Return the contract's error for a response of Triton's HTTP port."""
     try:
-        text = first_line(json.loads(body.removeprefix(b"data: "))["error"])
+        text = first_line(json.loads(body)["error"])
     except (ValueError, KeyError, TypeError):
         text = first_line(body.decode(errors="replace")) or f"Triton answered {status}"
-    if DECOUPLED in text:
-        return BadRequest(text, hint="POST its /generate_stream, or ask it by /invocations")
     kind = HTTP_TRANSLATION.get(status, ModelFailed)
-    if kind is UnknownModel and version:
-        kind = UnknownVersion
-    if NOT_BEGUN in text:
-        return unknown_sequence()
-    if UNREADABLE.match(text):
-        kind = TensorsRefused
-    if DIED in text:  # which `generate` answers with status 400
-        kind = ModelFailed
-    return kind(text)
+    return (UnknownVersion if kind is UnknownModel and version else kind)(text)
 
 
 def inference_error(
-    error: grpc.RpcError | ValueError | DeadlineExceeded,
+    error: grpc.RpcError | ValueError | InferenceError,
     signature: Signature,
     inputs: Collection[str],
     abandoned: str,
@@ -141,7 +135,7 @@ def inference_error(
         return ModelFailed(abandoned)
     if isinstance(error, ValueError):
         return ModelFailed(f"the model's answer cannot be read: {error}")
-    known = error if isinstance(error, DeadlineExceeded) else translate_error(error)
+    known = error if isinstance(error, InferenceError) else translate_error(error)
     own_backend = signature.ensemble or signature.backend in BACKENDS
     if isinstance(known, TooLargeAtOnce) and not own_backend:
         return ModelFailed(known.message)

@@ -38,9 +38,10 @@ from clients.triton.errors import (
     translate_error,
 )
 from clients.triton.requests import (
-    OWN,
     TritonStream,
     array_of,
+    as_answer,
+    callers_own,
     hint_parameters,
     in_order,
     infer_request,
@@ -50,7 +51,6 @@ from clients.triton.requests import (
 )
 from clients.triton.server import (
     NO_HINTS,
-    Answer,
     Hints,
     Inference,
     ModelState,
@@ -67,9 +67,6 @@ CACHED = (
     "Triton's response cache keeps errors, and answers with fewer outputs, for requests with equal "
     "inputs: a restart empties it; see docs/triton-options.md"
 )
-
-# Triton ends a stream with a status where an error has one, as of a single answer.
-WITH_STATUS = (("triton_grpc_error", "true"),)
 
 LISTING_TRIES = 5
 
@@ -185,7 +182,7 @@ class TritonInference(Inference):
         names = () if signature.cached else tuple(outputs or classes)
         every = tuple(spec.name for spec in signature.outputs)
         sequenced = sequence_parameters(sequence, model, signature)
-        own = {k: v for k, v in (parameters or {}).items() if k not in OWN}
+        own = callers_own(parameters)
         hinted = hint_parameters(model, hints)
         channel = self._channel(model)
         channel.runs.refuse_if_many_are_late(model)
@@ -197,11 +194,10 @@ class TritonInference(Inference):
             sent = {} if signature.cached else sent
             request = infer_request(model, version, inputs, wanted, sent, layout=layout)
             answer = channel.runs.infer(request, left)
-            arrays = Answer(
-                (one.name, output_of(answer, at, layout)) for at, one in enumerate(answer.outputs)
+            each = enumerate(answer.outputs)
+            return as_answer(
+                ((one.name, output_of(answer, at, layout)) for at, one in each), answer
             )
-            arrays.version = answer.model_version
-            return arrays
 
         shapes = tuple((name, array.shape) for name, array in inputs.items())
         rows = tuple(map(len, hints.rows.values()))
@@ -249,24 +245,20 @@ class TritonInference(Inference):
         outputs: Sequence[str] = (),
         version: str = "",
         sequence: SequencePart | None = None,
+        parameters: Mapping[str, Scalar] | None = None,
         timeout: float,
     ) -> Stream[Arrays]:
         version = version or self.pinned.get(model, "")
         signature = self.signature(model, version, timeout=timeout)
         refuse_what_harms(model, inputs, {}, signature, stream=True)
-        if signature.ensemble:
-            raise TensorsRefused(
-                f"the model {model!r} is an ensemble, whose answers cannot be streamed: to cancel "
-                "it would end Triton",
-                hint=f"POST /v2/models/{model}/generate_stream, or ask its decoupled step",
-            )
-        parameters = time_parameters(timeout) | sequence_parameters(sequence, model, signature)
-        request = infer_request(model, version, inputs, outputs, parameters)
+        sent: dict[str, Scalar] = {**callers_own(parameters), **time_parameters(timeout)}
+        sent |= sequence_parameters(sequence, model, signature)
+        request = infer_request(model, version, inputs, outputs, sent)
         channel = self._channel(model)
-        metadata = (*WITH_STATUS, *self._address.metadata(), *trace_headers())
+        metadata = (*self._address.metadata(), *trace_headers())
         call = channel.stub.ModelStreamInfer(iter([request]), timeout=timeout, metadata=metadata)
 
-        def explained(error: grpc.RpcError | ValueError) -> InferenceError:
+        def explained(error: grpc.RpcError | ValueError | InferenceError) -> InferenceError:
             return self._failure(
                 inference_error(error, signature, inputs, channel.abandoned),
                 model,

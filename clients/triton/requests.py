@@ -7,7 +7,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from operator import index
 from typing import Any
@@ -23,13 +23,12 @@ from clients.errors import (
     DeadlineExceeded,
     InferenceError,
     ModelBusy,
-    ModelFailed,
     ModelUnavailable,
     TensorsRefused,
 )
 from clients.request import SequencePart, Stream, trace_headers
 from clients.tensors.elements import binary_data
-from clients.triton.errors import first_line
+from clients.triton.errors import stream_error
 from clients.triton.server import Answer, Hints, Scalar, Signature, Tensors
 from clients.triton.shared_memory import Arrays, Layout, Region
 
@@ -78,6 +77,11 @@ def time_parameters(timeout: float) -> dict[str, int | str | bool]:
         DEADLINE: round((time.time() + timeout) * 1e6),
         "timeout": max(1, round(timeout * 1e6)),
     }
+
+
+def callers_own(parameters: Mapping[str, Scalar] | None) -> dict[str, Scalar]:
+    """Return what a caller may set of the parameters that it gave."""
+    return {name: value for name, value in (parameters or {}).items() if name not in OWN}
 
 
 def triton_identity(part: SequencePart, model: str, signature: Signature) -> int | str:
@@ -227,6 +231,18 @@ def refuse_what_harms(
             )
 
 
+def as_answer(arrays: Iterable[tuple[str, npt.NDArray[Any]]], response: Any) -> Answer:
+    """Return the arrays of a `ModelInferResponse` with what else it says."""
+    answer = Answer(arrays)
+    answer.version = response.model_version
+    answer.parameters = {
+        name: getattr(value, value.WhichOneof("parameter_choice"))
+        for name, value in response.parameters.items()
+        if name != "triton_final_response"  # Triton's own, of a stream
+    }
+    return answer
+
+
 def in_order(arrays: Arrays, wanted: Sequence[str], signature: Signature) -> Arrays:
     """Return outputs in the order of the request, else of the configuration.
 
@@ -236,6 +252,7 @@ def in_order(arrays: Arrays, wanted: Sequence[str], signature: Signature) -> Arr
     known = wanted or [*(spec.name for spec in signature.outputs), *sorted(arrays)]
     ordered = Answer((name, arrays[name]) for name in known if name in arrays)
     ordered.version = getattr(arrays, "version", "")
+    ordered.parameters = getattr(arrays, "parameters", {})
     return ordered
 
 
@@ -309,7 +326,7 @@ class TritonStream(Stream[Arrays]):
         self,
         call: Any,
         signature: Signature,
-        explained: Callable[[grpc.RpcError | ValueError], InferenceError],
+        explained: Callable[[grpc.RpcError | ValueError | InferenceError], InferenceError],
         answered: Callable[[], None],
     ) -> None:
         self._call, self._signature = call, signature
@@ -319,14 +336,13 @@ class TritonStream(Stream[Arrays]):
     def __next__(self) -> Arrays:
         try:
             came = next(self._call)
-            if came.error_message:  # of a Triton that does not know `WITH_STATUS`
-                raise ModelFailed(first_line(came.error_message))
+            if came.error_message:
+                raise stream_error(came.error_message)
             answer = came.infer_response
-            arrays = {
-                output.name: array_of(answer, number)
-                for number, output in enumerate(answer.outputs)
-            }
-        except (grpc.RpcError, ValueError) as error:
+            arrays = as_answer(
+                ((one.name, array_of(answer, at)) for at, one in enumerate(answer.outputs)), answer
+            )
+        except (grpc.RpcError, ValueError, InferenceError) as error:
             if self._cancelled:
                 raise DeadlineExceeded(
                     "the model's next answer did not come in time", hint="ask for less at once"

@@ -72,6 +72,8 @@ class Answer(dict[str, npt.NDArray[Any]]):
     """The outputs of a run by name, and the version of the model that gave them, if known."""
 
     version = ""
+    parameters: Mapping[str, Scalar] = MappingProxyType({})
+    """What the model gave besides."""
 
 
 def is_filtered(array: npt.NDArray[Any], above: tuple[int, float] | None) -> bool:
@@ -207,6 +209,7 @@ class Inference(ABC):
         outputs: Sequence[str] = (),
         version: str = "",
         sequence: SequencePart | None = None,
+        parameters: Mapping[str, Scalar] | None = None,
         timeout: float,
     ) -> Iterator[dict[str, npt.NDArray[np.generic]]]:
         """Yield the answers of a model that gives any number of them; arguments as for `infer`.
@@ -216,7 +219,13 @@ class Inference(ABC):
         Raises InferenceError: as `infer`, at any answer.
         """
         yield self.infer(
-            model, inputs, outputs=outputs, version=version, sequence=sequence, timeout=timeout
+            model,
+            inputs,
+            outputs=outputs,
+            version=version,
+            sequence=sequence,
+            parameters=parameters,
+            timeout=timeout,
         )
 
     @abstractmethod
@@ -280,10 +289,6 @@ class ModelServer(Inference):
 
         They fail in `within` seconds; those that begin meanwhile do not.
         """
-
-    @abstractmethod
-    def note_failure(self, model: str) -> None:
-        """Have `take_failing` return a model: a run that was asked for in another way failed."""
 
     @abstractmethod
     def take_failing(self) -> set[str]:

@@ -169,7 +169,11 @@ def encode_results(
     except CallerGone:
         raise
     except Exception as error:
-        yield encode_item(error_item(error, modelname), modelname)
+        item, record = error_item(error, modelname), current_record()
+        last = encode_item(item, modelname)
+        if record and record.path.startswith(TRITON_PATHS):
+            last = last._replace(text=error_text(record, last.status, item["error"]))
+        yield last
 
 
 def answer_error(error: Exception) -> Response:

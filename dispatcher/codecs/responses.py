@@ -137,11 +137,7 @@ def lines_response(texts: Iterable[str], form: str = LINES) -> Response:
         made = (f"{before}{text}{after}" for text in texts)
     # Flask leaves the request's context before the first line; errors and the log need it.
     run = copy_context().run
-    return stream_response(iter(partial(run, next, made, None), None), form)
-
-
-def stream_response(pieces: Iterable[str] | Iterable[bytes], form: str) -> Response:
-    response = Response(pieces, mimetype=form)
+    response = Response(iter(partial(run, next, made, None), None), mimetype=form)
     response.headers["X-Accel-Buffering"] = "no"  # NGINX forwards each piece at once
     return response
 

@@ -37,6 +37,7 @@ from clients.request import (
     join_results,
 )
 from clients.tensors.client import TensorClient, TensorResult
+from clients.tensors.generate import GenerateClient, only_result
 from clients.tensors.nested import copy_deeply
 from dispatcher.codecs.media import UNSPECIFIED_MEDIA, detect_media
 from dispatcher.codecs.metadata import MAX_SEQUENCE_ID, Metadata, names_sequence, read_sequence
@@ -133,7 +134,8 @@ class PreparedRequest:
             return False
         client = self.client
         with self.request.active(), client_errors, suppress(UnknownModel):
-            return inspect.isgeneratorfunction(client.inference) or client.signature().decoupled
+            several = inspect.isgeneratorfunction(client.inference) or self.model_request.fields
+            return several or client.signature().decoupled
         return False  # it has no model of its own
 
     def result(self, *, stream: bool = False) -> Any:
@@ -294,6 +296,8 @@ class PreparedRequest:
 
     def body(self, result: Any) -> dict[str, Any]:
         model_request = self.model_request
+        if isinstance(result, list) and model_request.fields:  # of a decoupled model
+            result = only_result(result)
         if isinstance(result, TensorResult):
             result = result.body()
             if model_request.tensors:
@@ -488,7 +492,8 @@ def find_client(
     """
     client = lookup.client(asked, deadline)
     if model_request.tensors:
-        return TensorClient(lookup.environment, client.served_by, client.check_tensors)
+        kind = GenerateClient if model_request.fields else TensorClient
+        return kind(lookup.environment, client.served_by, client.check_tensors)
     table = model_request.payloads[0] if model_request.is_list else None
     if isinstance(table, SentRows) and isinstance(client, TensorClient):
         return RowClient(lookup.environment, client.served_by)

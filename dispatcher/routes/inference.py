@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from flask import Blueprint, Response, g, request
+from flask import Blueprint, Request, Response, g, request
 
 from clients.errors import (
     BadRequest,
@@ -160,14 +160,21 @@ class InferenceHandler:
         """Read what the current request says outside of its body."""
         return read_metadata(path_model, self.settings)
 
-    def tensors(self, metadata: Metadata) -> Response:
+    def tensors(
+        self,
+        metadata: Metadata,
+        read: Callable[[Request, Metadata], ModelRequest] = read_tensors,
+        *,
+        stream: bool = False,
+    ) -> Response:
         """Answer a body of Triton's own protocol, whatever the caller accepts."""
         g.record.modelname, g.record.version = metadata.require_modelname(), metadata.modelversion
-        limit = self.time_limit(metadata, stream=False)
-        metadata = replace(metadata, time_limit=limit, accept="")
+        limit = self.time_limit(metadata, stream=stream)
+        metadata = replace(metadata, time_limit=limit, accept=EVENTS if stream else "")
+        answer = self.streamed if stream else self.one
         with ExitStack() as until_answered:
             until_answered.callback(self.admission.bodies.take_body(request))
-            return self.one(read_tensors(request, metadata), metadata)
+            return answer(read(request, metadata), metadata)
 
     def respond(self, asked: InferenceRequest, metadata: Metadata, lines: str) -> Response:
         """Answer a request as it was read; one of lines in the form that `lines` names."""

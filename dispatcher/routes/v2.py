@@ -1,6 +1,6 @@
 """Triton's own protocol over HTTP (V2).
 
-Tensors are checked as on the other routes, and go the same way; other requests go to Triton's port.
+Tensors are checked as on the other routes, and go the same way; documents come from Triton's HTTP.
 What goes through here has the keys, limits, deadlines, log and metrics of the other routes. Models
 are loaded and unloaded as by `POST /load_model` and `DELETE /models`. Shared memory, traces and
 Triton's log settings cannot be reached.
@@ -20,16 +20,17 @@ from clients.tensors.quoting import brief
 from dispatcher.codecs.content_types import decompress_body
 from dispatcher.codecs.json_request import parse_object, parse_version
 from dispatcher.codecs.metadata import Metadata
-from dispatcher.codecs.responses import EVENTS, JSON, json_response, stream_response
+from dispatcher.codecs.responses import JSON, json_response
 from dispatcher.errors import BadBody
 from dispatcher.execution.admission import Admission
+from dispatcher.execution.model_lookup import ModelLookup
 from dispatcher.models.control import ModelControl
 from dispatcher.routes.inference import InferenceHandler
 from dispatcher.routes.models import change_model, limit_concurrency, ready_or_not
 from dispatcher.settings import Settings
 from dispatcher.status.status import Readiness
-from dispatcher.v2.connection import path_of
-from dispatcher.v2.proxy import TritonProxy
+from dispatcher.v2.binary_tensors import read_fields
+from dispatcher.v2.connection import TritonHttp, path_of
 
 # Triton's names for those of its extensions that are not passed on.
 CLOSED: Final = frozenset(
@@ -44,7 +45,7 @@ CLOSED: Final = frozenset(
 
 
 def inference_of_v2(
-    settings: Settings, inference: InferenceHandler, proxy: TritonProxy, readiness: Readiness
+    settings: Settings, inference: InferenceHandler, readiness: Readiness
 ) -> Blueprint:
     """Return the routes that run models by Triton's protocol, and those of health."""
     routes = Blueprint("v2", __name__)
@@ -69,41 +70,38 @@ def inference_of_v2(
     @routes.post("/v2/models/<model>/versions/<version>/generate")
     def generate(model: str, version: str = "") -> Response:
         """Run a model on the fields of a JSON object, each an input; it gives one answer."""
-        return json_response(proxy.generate(read(model, version)))
+        return inference.tensors(read(model, version), read_fields)
 
     @routes.post("/v2/models/<model>/generate_stream")
     @routes.post("/v2/models/<model>/versions/<version>/generate_stream")
     def generate_stream(model: str, version: str = "") -> Response:
         """Run a model as `generate`; it gives any number of answers, each an event."""
-        pieces, end = proxy.generate_stream(read(model, version))
-        response = stream_response(pieces, EVENTS)
-        response.call_on_close(end)
-        return response
+        return inference.tensors(read(model, version), read_fields, stream=True)
 
     def read(model: str, version: str) -> Metadata:
-        decompress_body(request, settings.max_body, proxy.admission.bodies)
+        decompress_body(request, settings.max_body, inference.admission.bodies)
         return replace(inference.read_metadata(model), modelversion=version)
 
     return routes
 
 
 def models_of_v2(
-    settings: Settings, proxy: TritonProxy, control: ModelControl, admission: Admission
+    settings: Settings, lookup: ModelLookup, control: ModelControl, admission: Admission
 ) -> Blueprint:
     """Return the routes that describe, load and unload models by Triton's protocol."""
-    routes = Blueprint("v2_models", __name__)
+    routes, triton = Blueprint("v2_models", __name__), TritonHttp(settings)
     limit_concurrency(routes, admission.management, settings.managing_wait, control.reloader.news)
 
     @routes.get("/v2")
     def server_metadata() -> Response:
         """Describe the server; of its extensions those that are passed on."""
-        described = json.loads(proxy.http.read("/v2"))
+        described = json.loads(triton.call("GET", "/v2"))
         described["extensions"] = [e for e in described["extensions"] if e not in CLOSED]
         return json_response(described)
 
     @routes.get("/v2/models/stats")
     def all_statistics() -> Response:
-        return Response(proxy.http.read("/v2/models/stats"), mimetype=JSON)
+        return Response(triton.call("GET", "/v2/models/stats"), mimetype=JSON)
 
     @routes.get("/v2/models/<model>/ready")
     @routes.get("/v2/models/<model>/versions/<version>/ready")
@@ -111,7 +109,10 @@ def models_of_v2(
         g.record.modelname = model
         g.record.version = parse_version(version or None)
         # `infer` asks for these first, by gRPC, which may come up later than HTTP.
-        proxy.signature(proxy.model(model), g.record.since + settings.client_timeout)
+        found = lookup.client(model).served_by
+        g.record.known = True
+        timeout = settings.client_timeout
+        lookup.environment.server.signature(found, g.record.version, timeout=timeout)
         try:
             return described(model, version, what="/ready")
         except TensorsRefused as error:  # Triton says 400 and no more
@@ -123,9 +124,7 @@ def models_of_v2(
     def index() -> Response:
         only_ready = request_document().get("ready") is True
         body = json.dumps({"ready": only_ready}).encode()
-        deadline = g.record.since + settings.client_timeout
-        came = proxy.http.call("POST", "/v2/repository/index", body, deadline=deadline)
-        return Response(came, mimetype=JSON)
+        return Response(triton.call("POST", "/v2/repository/index", body), mimetype=JSON)
 
     @routes.post("/v2/repository/models/<model>/load")
     def load(model: str) -> Response:
@@ -145,10 +144,10 @@ def models_of_v2(
         g.record.modelname = model
         g.record.version = parse_version(version or None)
         until = None if what == "/ready" else g.record.since + settings.client_timeout
-        found = proxy.lookup.find(model, until).served_by
+        found = lookup.find(model, until).served_by
         g.record.known = True
         path = path_of(found, g.record.version)
-        return Response(proxy.http.read(path + what), mimetype=JSON)
+        return Response(triton.call("GET", path + what), mimetype=JSON)
 
     for what in ("", "/config", "/stats"):  # a model's tensors; its configuration; how it went
         view = partial(described, what=what)

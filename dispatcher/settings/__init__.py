@@ -92,7 +92,7 @@ class Settings:
     triton_url: str | None = setting("TRITON_URL", "", read.or_nothing(remote.grpc_url),
         "gRPC address of a Triton elsewhere, in place of this container's")
     triton_http_url: str | None = setting("TRITON_HTTP_URL", "", read.or_nothing(remote.http_url),
-        "its HTTP address, for /v2 but infer, which otherwise answers 501")
+        "its HTTP address, for the documents below /v2, otherwise 501")
     triton_ca_file: Path | None = setting("TRITON_CA_FILE", "", read.or_nothing(read.file),
         "certificates (PEM) of its authorities, if not the usual ones")
     triton_certificate_file: Path | None = setting("TRITON_CERTIFICATE_FILE", "",

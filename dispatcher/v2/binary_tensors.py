@@ -24,6 +24,9 @@ SAGEMAKER_LENGTH: Final = "json-header-size"  # a parameter of the type
 MAX_DIGITS: Final = 12
 
 EXPECTED: Final = 'expected {"inputs": [{"name": "…", "shape": […], "datatype": "FP32", …}]}'
+FIELDS_EXPECTED: Final = (
+    'expected an object with a field for each input: {"text": "…", "number": 1}'
+)
 
 
 def read_header_length(stated: str | None, body: bytes, where: str) -> int | None:
@@ -65,6 +68,21 @@ def read_tensors(request: Request, metadata: Metadata) -> ModelRequest:
         parameters=of_sequence(document.get("parameters")),
         modelversion=parse_version(metadata.modelversion or None),
         tensors=True,
+    )
+
+
+def read_fields(request: Request, metadata: Metadata) -> ModelRequest:
+    """Read a request to Triton's `generate`.
+
+    Raises BadBody, DeadlineExceeded: as `read_tensors`.
+    """
+    deadline = metadata.time_limit.deadline()
+    return ModelRequest(
+        metadata.require_modelname(),
+        [parse_object(request.get_data(), deadline, hint=FIELDS_EXPECTED)],
+        modelversion=parse_version(metadata.modelversion or None),
+        tensors=True,
+        fields=True,
     )
 
 

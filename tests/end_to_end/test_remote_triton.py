@@ -6,6 +6,7 @@ import base64
 import json
 import shutil
 import subprocess
+import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -193,13 +194,21 @@ def test_models_are_loaded_and_unloaded(house: Endpoint, two: tuple[Triton, Trit
     assert (elsewhere.status, elsewhere.json["error"]["code"]) == (400, "bad_model")
 
 
-def test_documents_and_generate_need_the_http_address(house: Endpoint) -> None:
+def test_documents_alone_need_the_http_address(house: Endpoint, two: tuple[Triton, Triton]) -> None:
+    answer = house.call("/v2")
+    assert (answer.status, "TRITON_HTTP_URL" in answer.json["error"]) == (501, True)
     assert house.call("/v2/models/plus/infer", json.dumps(X)).status == 200  # by gRPC
-    generate = "/v2/models/plus/generate"
-    for answer in (house.call("/v2"), house.call(generate, '{"x": [1, 2, 3]}')):
-        assert answer.status == 501
-        assert "TRITON_HTTP_URL" in answer.json["error"]
     assert house.call("/v2/health/ready").status == 200
+    body = '{"id": "7", "x": [1, 2.5, 1e-7]}'
+    for call in ("generate", "generate_stream"):
+        path = f"/v2/models/plus/{call}"
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{two[0].ports[1]}{path}", body.encode()
+        ) as own:
+            expected = own.read().removeprefix(b"data: ")
+        answer = house.call(path, body)
+        assert answer.headers["Content-Type"] == own.headers["Content-Type"]
+        assert json.loads(answer.body.removeprefix(b"data: ")) == json.loads(expected)
 
 
 def ping(house: Endpoint) -> Answer:

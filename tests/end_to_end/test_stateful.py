@@ -54,6 +54,20 @@ class Crawling(Down):
     model = "crawl"
 """
 
+CHAIN = """
+platform: "ensemble"
+input { name: "FROM" data_type: TYPE_INT32 dims: 1 }
+output { name: "LEFT" data_type: TYPE_INT32 dims: 1 }
+ensemble_scheduling { step {
+  model_name: "countdown" model_version: -1
+  input_map { key: "FROM" value: "FROM" }
+  output_map { key: "LEFT" value: "LEFT" }
+} }
+"""
+# What Triton's ensembles say besides.
+OF_CHAIN = {"sequence_id": 0, "sequence_start": False, "sequence_end": False}
+ERROR = "pb_utils.InferenceResponse(error=pb_utils.TritonError('it broke'))"
+
 
 @pytest.fixture(scope="module")
 def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
@@ -77,6 +91,11 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
     # With a process for each probe that may come in between.
     with (repository / "crawl" / "config.pbtxt").open("a") as file:
         file.write("instance_group [ { count: 5 kind: KIND_CPU } ]\n")
+    shutil.copytree(repository / "countdown", repository / "broken")
+    model = repository / "broken" / "1" / "model.py"
+    model.write_text(model.read_text().replace("pb_utils.InferenceResponse([left])", ERROR))
+    (repository / "chain" / "1").mkdir(parents=True)
+    (repository / "chain" / "config.pbtxt").write_text(CHAIN)
     (folder / "clients").mkdir()
     (folder / "clients" / "own.py").write_text(CLIENTS)
     keys = {name: headers["x-api-key"] for name, headers in KEYS.items()}
@@ -359,6 +378,12 @@ def begun(
             "*/*",
             [{"LEFT": n, "model_name": "countdown", "model_version": "1"} for n in (3, 2, 1)],
         ),
+        (
+            "/v2/models/chain/generate_stream",
+            {"FROM": 1, "id": "7"},
+            "*/*",
+            [{"LEFT": 1, "id": "7", "model_name": "chain", "model_version": "1", **OF_CHAIN}],
+        ),
     ],
 )
 def test_each_answer_is_a_line_or_an_event(
@@ -395,6 +420,15 @@ def test_an_error_before_the_first_answer_has_its_status(endpoint: Endpoint) -> 
     assert ask(endpoint, wrong, Accept=EVENTS).json["error"]["code"] == "tensors_refused"
 
 
+def test_triton_outlives_a_model_that_gives_more_after_an_error(endpoint: Endpoint) -> None:
+    for _ in range(5):
+        assert ask(endpoint, countdown(2, "broken"), Accept=LINES).status == 502
+        path = "/v2/models/broken/generate_stream"
+        answer = endpoint.call(path, '{"FROM": 2}', headers=KEYS["alice"])
+        assert (answer.status, answer.json) == (502, {"error": "it broke"})
+    assert ask(endpoint, down(1)).json["result"] == [1]
+
+
 @pytest.mark.parametrize("accept", [LINES, EVENTS])
 def test_a_later_error_is_the_last_line(endpoint: Endpoint, accept: str) -> None:
     answer = ask(endpoint, down(3, fails=2), Accept=accept)
@@ -412,20 +446,21 @@ def test_a_later_error_is_the_last_line(endpoint: Endpoint, accept: str) -> None
         ("/invocations", countdown(500), LINES),
         ("/infer/down", down(500), EVENTS),
         ("/v2/models/countdown/generate_stream", {"FROM": 500}, "*/*"),
+        ("/v2/models/chain/generate_stream", {"FROM": 500}, "*/*"),
     ],
 )
 def test_each_answer_comes_at_once_and_a_caller_who_leaves_ends_the_run(
     endpoint: Endpoint, path: str, body: dict[str, Any], accept: str
 ) -> None:
     """The model, which has one process, would run for 100 s, longer than a request may wait."""
-    line = '"POST", "route": "%s"' % ("/infer/<model>" if "infer" in path else path)
+    route = re.sub("(infer|models)/[a-z]+", r"\1/<model>", path)
     connection, response = begun(endpoint, path, body, accept)
     assert response.readline()
     response.close()
     connection.close()
     assert ask(endpoint, down(1)).json["result"] == [1]
-    if path != "/v2/models/countdown/generate_stream":
-        wait_for(lambda: re.search(f'{line}.*"status": 499', endpoint.log.read_text()), "its line")
+    line = re.compile(f'"POST", "route": "{route}".*"status": 499')
+    wait_for(lambda: line.search(endpoint.log.read_text()), "its line")
 
 
 @pytest.mark.parametrize("body", [countdown(9, "crawl"), down(9, "crawling")])

@@ -173,14 +173,6 @@ def test_a_wrong_path_says_so(endpoint: Endpoint, path: str, status: int, words:
     assert words in answer.json["error"]
 
 
-def test_a_body_in_very_many_chunks_reaches_triton_in_one_piece(endpoint: Endpoint) -> None:
-    """Triton ends at 3 MB of chunks of one byte (CVE-2025-23310); `generate` goes to its HTTP."""
-    chunks: Any = iter([b'{"x": [1, 2, 3]', *[b" "] * 100_000, b"}"])
-    answer = endpoint.call("/v2/models/plus_one/generate", chunks, headers=dict(ASKING))
-    assert (answer.status, answer.json["y"]) == (200, [2, 3, 4])
-    assert triton_restarts(endpoint) == 0
-
-
 def test_nginx_s_own_refusals_have_the_form_of_triton_too(endpoint: Endpoint) -> None:
     answer = endpoint.call("/v2/models/plus_one/infer", b" " * (26 * 2**20), headers=dict(ASKING))
     assert answer.status == 413

@@ -158,9 +158,6 @@ class FakeTriton(ModelServer):
     def abandon(self, model: str, reason: str, *, within: float = 0.0) -> None:
         self.abandoned[model] = (reason, within)
 
-    def note_failure(self, model: str) -> None:
-        self.failing.add(model)
-
     def take_failing(self) -> set[str]:
         failing, self.failing = self.failing, set()
         return failing

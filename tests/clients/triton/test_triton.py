@@ -306,10 +306,10 @@ def test_only_this_project_s_backends_say_what_is_too_large_by_unimplemented(
 
 
 def test_a_failure_in_a_stream_is_no_empty_answer() -> None:
-    """A Triton that does not know `triton_grpc_error` has it in the message alone."""
+    """It has no status, so that it may also mean that the model is gone."""
     came = service_pb2.ModelStreamInferResponse(error_message="it broke\nTraceback")
-    stream = requests.TritonStream(iter([came]), Mock(), Mock(), Mock())
-    with pytest.raises(ModelFailed, match=r"^it broke$"):
+    stream = requests.TritonStream(iter([came]), Mock(), lambda error: error, Mock())
+    with pytest.raises(UnknownModel, match=r"^it broke$"):
         next(stream)
 
 

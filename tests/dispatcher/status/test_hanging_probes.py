@@ -172,10 +172,10 @@ def test_a_stopped_process_of_a_model_without_a_class_is_ended_when_a_request_fa
         monkeypatch.setattr(stage.prober.processes, "by_model", lambda: known)
         stopped.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, stopped.pid, os.WSTOPPED)
-        stage.server.note_failure("echo")
+        stage.server.failing.add("echo")
         stage.round()
         assert stopped.poll() is None
-        stage.server.note_failure("plain")
+        stage.server.failing.add("plain")
         stage.round()
         assert stopped.wait(PATIENCE_S) == -signal.SIGKILL
         assert other.poll() is None

@@ -252,7 +252,7 @@ def test_a_model_that_fails_on_zeros_is_not_probed_again(tmp_path: Path) -> None
     stage = Stage(server, names=["plain"], run_dir=tmp_path)
     for _ in range(20):
         stage.round()
-        server.note_failure("plain")
+        server.failing.add("plain")
         stage.time += 8
     assert len(server.calls) == 1
     stage.supervisor = triton(starts=2)
