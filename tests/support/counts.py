@@ -18,8 +18,8 @@ from tests.test_architecture import CODE, EMULATOR, PROJECT, circles, files
 
 # Folders of the rooms, and the most lines that the files of each may have together.
 ROOMS = {
-    "dispatcher": (("dispatcher",), 16_880),
-    "clients": (("clients",), 12_800),
+    "dispatcher": (("dispatcher",), 16_740),
+    "clients": (("clients",), 12_940),
     "container": (("container",), 3_600),
     "backends": (("backends",), 5_020),
     "weights": (("weights", "container/image"), 1_570),
@@ -94,7 +94,7 @@ def counts() -> dict[str, tuple[Callable[[], int], int]]:
 
     return {
         **{f"lines of {name}": (of_room(name), most) for name, (_, most) in ROOMS.items()},
-        "lines of all rooms": (lambda: lines(production()), 50_230),
+        "lines of all rooms": (lambda: lines(production()), 50_120),
         "lines of tests": (lambda: lines(below("tests", "emulator", tests=True)), 50_520),
         "words of pages": (words_of_pages, 42_430),
         "circles of imports": (lambda: len(circles()), 0),
