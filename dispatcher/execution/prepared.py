@@ -36,8 +36,7 @@ from clients.request import (
     current,
     join_results,
 )
-from clients.tensors.client import TensorClient, TensorResult
-from clients.tensors.generate import GenerateClient, only_result
+from clients.tensors.client import GenerateClient, TensorClient, TensorResult, only_result
 from clients.tensors.nested import copy_deeply
 from dispatcher.codecs.media import UNSPECIFIED_MEDIA, detect_media
 from dispatcher.codecs.metadata import MAX_SEQUENCE_ID, Metadata, names_sequence, read_sequence
