@@ -504,7 +504,7 @@ def test_schemathesis_finds_nothing_undocumented(models: None, tmp_path: Path) -
                 f"http://127.0.0.1:{endpoint.port}/openapi.json",
                 "--mode=all",
                 "--continue-on-failure",
-                "--max-examples=20",
+                "--max-examples=10",
                 f"--checks={','.join(CHECKS)}",
                 "--exclude-method=DELETE",
                 "--exclude-path-regex=/unload$",  # GET /v1/models says which models there are
