@@ -18,14 +18,14 @@ from tests.test_architecture import CODE, EMULATOR, PROJECT, circles, files
 
 # Folders of the rooms, and the most lines that the files of each may have together.
 ROOMS = {
-    "dispatcher": (("dispatcher",), 16_740),
-    "clients": (("clients",), 12_940),
-    "container": (("container",), 3_600),
+    "dispatcher": (("dispatcher",), 16_540),
+    "clients": (("clients",), 12_930),
+    "container": (("container",), 3_580),
     "backends": (("backends",), 5_020),
-    "weights": (("weights", "container/image"), 1_570),
-    "tool": (("tool",), 5_390),
-    "emulator": (("emulator",), 2_700),
-    "bench": (("bench",), 2_500),
+    "weights": (("weights", "container/image"), 1_560),
+    "tool": (("tool",), 5_300),
+    "emulator": (("emulator",), 2_620),
+    "bench": (("bench",), 2_420),
 }
 SUFFIXES = {".py", ".js", ".css", ".html"}
 # Limits that are still exceeded. One that is kept has to be taken out of this list.
@@ -94,9 +94,9 @@ def counts() -> dict[str, tuple[Callable[[], int], int]]:
 
     return {
         **{f"lines of {name}": (of_room(name), most) for name, (_, most) in ROOMS.items()},
-        "lines of all rooms": (lambda: lines(production()), 50_120),
-        "lines of tests": (lambda: lines(below("tests", "emulator", tests=True)), 50_520),
-        "words of pages": (words_of_pages, 42_430),
+        "lines of all rooms": (lambda: lines(production()), 49_930),
+        "lines of tests": (lambda: lines(below("tests", "emulator", tests=True)), 50_490),
+        "words of pages": (words_of_pages, 42_410),
         "circles of imports": (lambda: len(circles()), 0),
         "settings": (lambda: len(list(rows())), 63),
         "noqa": (lambda: matches(r"# noqa"), 55),
