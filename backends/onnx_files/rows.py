@@ -40,7 +40,7 @@ _BY_COLUMN = ("Add", "Mul")  # what there may be between the product and the out
 _AS_IT_IS = ("Cast", "Identity", "Reshape")
 _OF_WEIGHTS = ("Cast", "DequantizeLinear", "Identity", "Mul", "Transpose")
 _WITH_GRAPHS = ("If", "Loop", "Scan")  # whose graphs may read any tensor
-_END = 2**31  # behind any row, and small enough to be multiplied with their number
+_END = 2**31 - 1  # behind any row; OpenVINO computes in 32 bits
 
 GRAPH = 7  # of ModelProto
 NODE, WEIGHTS, INPUT, OUTPUT, VALUE_INFO = 1, 5, 11, 12, 13  # of GraphProto
@@ -267,7 +267,8 @@ class _GraphFile:
             node("Gather", [own + "size", own + "0"], own + "count"),
             node("Range", [own + "0", own + "count", own + "1"], own + "every"),
             node("Shape", [wanted], own + "given"),
-            node("Mul", [own + "given", own + "end"], own + "begin"),
+            node("Min", [own + "given", own + "1"], own + "any"),
+            node("Mul", [own + "any", own + "count"], own + "begin"),
             node("Slice", [own + "every", own + "begin", own + "end"], own + "rest"),
             node("Concat", [wanted, own + "rest"], own + "numbers", joined),
             node("Gather", [own + "rows", own + "numbers"], own + "picked"),
