@@ -21,7 +21,7 @@ ROOMS = {
     "dispatcher": (("dispatcher",), 16_540),
     "clients": (("clients",), 12_930),
     "container": (("container",), 3_580),
-    "backends": (("backends",), 5_020),
+    "backends": (("backends",), 5_030),
     "weights": (("weights", "container/image"), 1_560),
     "tool": (("tool",), 5_300),
     "emulator": (("emulator",), 2_620),
