@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -223,8 +223,8 @@ class GeneratedResult(TensorResult):
         flat = {name: json_data(array) for name, array in self.outputs.items()}
         fields = {name: data[0] if len(data) == 1 else data for name, data in flat.items()}
         named = {"id": self.request, "model_name": self.model, "model_version": self.version}
-        fields |= {**self.parameters, **{name: text for name, text in named.items() if text}}
-        return dict(sorted(fields.items()))
+        named = {name: text for name, text in named.items() if text}
+        return dict(sorted({**self.parameters, **named, **fields}.items()))
 
 
 class GenerateClient(TensorClient):
@@ -308,10 +308,15 @@ def field_array(value: object, spec: TensorSpec) -> Array:
     )
 
 
-def only_result(results: Sequence[TensorResult]) -> TensorResult:
-    if len(results) != 1:
+def only_result(results: Any) -> TensorResult:
+    """Return the result, which may be the only one of an iterator; end the run at a second one."""
+    if isinstance(results, TensorResult):
+        return results
+    with closing(results):
+        first, second = next(results, None), next(results, None)
+    if not isinstance(first, TensorResult) or second:
         raise BadRequest(
-            f"`generate` expects the model to give one answer, and it gave {len(results)}",
+            f"`generate` expects one answer; the model gave {'several' if second else 'none'}",
             hint="POST its /generate_stream, or ask it by /invocations",
         )
-    return results[0]
+    return first

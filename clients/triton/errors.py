@@ -74,6 +74,12 @@ UNLOADED = "unloaded"
 # The same status as for tensors that do not fit.
 NOT_BEGUN = "must specify the START flag on the first request of the sequence"
 
+# What Triton itself says; of a single answer with UNAVAILABLE where it is busy, INVALID_ARGUMENT.
+SAID_BY_TRITON = re.compile(
+    r"(in ensemble '.*', )?((?P<busy>Exceeds maximum queue size|Request timeout expired)"
+    r"|((un)?expected|inference|input) .*(for|input|model) ')"
+)
+
 STUB_DIED = re.compile(r"Stub process '[^']*' is not healthy\.?")
 DIED = "the process of the model died before it answered"
 
@@ -101,7 +107,11 @@ def stream_error(text: str) -> InferenceError:
     model gives an error and ends its answers after that.
     """
     text = first_line(text)
-    return unknown_sequence() if NOT_BEGUN in text else UnknownModel(text)
+    if NOT_BEGUN in text:
+        return unknown_sequence()
+    if said := SAID_BY_TRITON.match(text):
+        return (ModelUnavailable if said["busy"] else TensorsRefused)(text)
+    return UnknownModel(text)
 
 
 def unknown_sequence() -> UnknownSequence:

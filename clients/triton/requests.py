@@ -236,9 +236,10 @@ def as_answer(arrays: Iterable[tuple[str, npt.NDArray[Any]]], response: Any) -> 
     answer = Answer(arrays)
     answer.version = response.model_version
     answer.parameters = {
-        name: getattr(value, value.WhichOneof("parameter_choice"))
+        name: getattr(value, choice)
         for name, value in response.parameters.items()
         if name != "triton_final_response"  # Triton's own, of a stream
+        and (choice := value.WhichOneof("parameter_choice"))
     }
     return answer
 

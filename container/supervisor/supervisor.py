@@ -285,16 +285,17 @@ class Supervisor:
         if lifecycle.state is not State.ENDING:
             lifecycle.reason = f"it died ({in_words(code)})"
             lifecycle.enter(State.ENDING, self.system.now())
-        self._restart_or_stop(lifecycle, f"died ({in_words(code)})", exit_code_for(code) or 1)
+        self._restart_or_stop(lifecycle, f"died ({in_words(code)})", code)
 
-    def _restart_or_stop(self, lifecycle: Lifecycle, what: str, exit_code: int) -> None:
+    def _restart_or_stop(self, lifecycle: Lifecycle, what: str, code: int) -> None:
         """Restart a program once its process group is gone, or stop the container.
 
         The container stops where the program never worked or was restarted too often. A crash at
         the first start may be chance: Triton aborts where a machine is too busy to load a model.
         """
         now, name, policy = self.system.now(), lifecycle.program.name, self.policy
-        is_first_crash = exit_code > SIGNALLED and lifecycle.starts == 1
+        exit_code = exit_code_for(code) or 1
+        is_first_crash = code < 0 and lifecycle.starts == 1
         if not (lifecycle.worked or is_first_crash):
             self.say(f"{name} {what}: stopping the others", ERROR)
             self._begin_to_stop(exit_code)

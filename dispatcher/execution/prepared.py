@@ -162,7 +162,9 @@ class PreparedRequest:
                         result: Any = self.client.run(self.payloads[0])
                     else:
                         result = self.client.run_inference(self.payloads[0])
-                    if not stream:
+                    if not stream and self.model_request.fields:
+                        result = only_result(result)
+                    elif not stream:
                         result = join_results(result, BadRequest, ONE_BY_ONE)
                 except (BadPayload, UnsupportedMedia) as error:
                     raise self.named(error, 0) from error
@@ -295,8 +297,6 @@ class PreparedRequest:
 
     def body(self, result: Any) -> dict[str, Any]:
         model_request = self.model_request
-        if isinstance(result, list) and model_request.fields:  # of a decoupled model
-            result = only_result(result)
         if isinstance(result, TensorResult):
             result = result.body()
             if model_request.tensors:

@@ -83,7 +83,7 @@ def test_restarts_of_long_ago_do_not_count() -> None:
     assert out.script.spawned.count("Triton") == 5
 
 
-@pytest.mark.parametrize(("died", "expected"), [(3, 3), (0, 1)])
+@pytest.mark.parametrize(("died", "expected"), [(3, 3), (255, 255), (0, 1)])
 def test_the_exit_code_of_a_death_that_ends_the_container_is_never_0(
     died: int, expected: int
 ) -> None:

@@ -54,6 +54,9 @@ class Refusing(service_pb2_grpc.GRPCInferenceServiceServicer):
             answer.raw_output_contents.append(name[:1].encode())
         return answer
 
+    def ModelStreamInfer(self, requests: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        yield service_pb2.ModelStreamInferResponse(error_message=self.said)
+
     def ModelConfig(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         answer = service_pb2.ModelConfigResponse()
         answer.config.instance_group.add(count=2, gpus=[0, 1])

@@ -9,7 +9,6 @@ import time
 import weakref
 from contextlib import suppress
 from typing import Any
-from unittest.mock import Mock
 
 import grpc
 import numpy as np
@@ -305,12 +304,38 @@ def test_only_this_project_s_backends_say_what_is_too_large_by_unimplemented(
     assert type(raised.value) is kind
 
 
-def test_a_failure_in_a_stream_is_no_empty_answer() -> None:
-    """It has no status, so that it may also mean that the model is gone."""
-    came = service_pb2.ModelStreamInferResponse(error_message="it broke\nTraceback")
-    stream = requests.TritonStream(iter([came]), Mock(), lambda error: error, Mock())
-    with pytest.raises(UnknownModel, match=r"^it broke$"):
-        next(stream)
+@pytest.mark.parametrize(
+    ("code", "said", "kind"),
+    [
+        # The statuses in Triton's own code, in scheduler_utils.cc and infer_request.cc.
+        ("UNAVAILABLE", "[request id: <id_unknown>] Exceeds maximum queue size", ModelBusy),
+        ("UNAVAILABLE", "in ensemble 'chain', Request timeout expired", ModelBusy),
+        ("INVALID_ARGUMENT", SHAPE, TensorsRefused),
+        ("INVALID_ARGUMENT", TYPE, TensorsRefused),
+        ("INVALID_ARGUMENT", FEW, TensorsRefused),
+        ("INVALID_ARGUMENT", f"in ensemble 'chain', {TYPE}", ModelFailed),
+        ("INVALID_ARGUMENT", "unexpected inference input 'y' for model 'here'", TensorsRefused),
+        ("INVALID_ARGUMENT", "inference request batch-size must be <= 4 for 'x'", TensorsRefused),
+        ("INVALID_ARGUMENT", "input byte size mismatch for input 'x' for model", TensorsRefused),
+        ("INTERNAL", "it broke: unexpected shape\nTraceback", ModelFailed),
+    ],
+)
+def test_a_stream_which_has_no_status_fails_as_a_single_answer(
+    refusing: Refusing, triton: Triton, code: str, said: str, kind: type[Exception]
+) -> None:
+    refusing.code, refusing.said = grpc.StatusCode[code], said
+    for ask in (triton.infer, lambda *given, **kept: next(triton.stream(*given, **kept))):
+        with pytest.raises(InferenceError) as raised:
+            ask("here", ARRAYS, timeout=60)
+        assert (type(raised.value), "Traceback" in raised.value.message) == (kind, False)
+        assert triton.take_failing() == ({"here"} if kind is ModelFailed else set())
+
+
+def test_a_parameter_without_a_value_is_left_out() -> None:
+    response = service_pb2.ModelInferResponse()
+    response.parameters["empty"].SetInParent()
+    response.parameters["full"].int64_param = 0
+    assert requests.as_answer([], response).parameters == {"full": 0}
 
 
 def test_a_long_message_arrives(refusing: Refusing, triton: Triton) -> None:

@@ -9,7 +9,7 @@ import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -22,7 +22,7 @@ from werkzeug.test import EnvironBuilder
 from clients.base import Environment
 from clients.errors import ModelUnavailable
 from clients.plugins.registry import Registry
-from clients.triton.server import Signature, TensorSpec
+from clients.triton.server import Answer, Signature, TensorSpec
 from dispatcher.errors import BadHeader
 from dispatcher.execution.model_lookup import ModelLookup
 from dispatcher.settings import read_settings
@@ -429,6 +429,37 @@ def test_fields_that_do_not_fit_never_reach_triton(
     assert answer.status_code == 400
     assert words in (answer.json or {})["error"]
     assert not server.calls
+
+
+@pytest.mark.parametrize(("gives", "words"), [(0, "gave none; POST"), (9, "gave several; POST")])
+def test_generate_reads_no_more_than_two_answers(
+    client: FlaskClient, server: FakeTriton, gives: int, words: str
+) -> None:
+    left = [Answer()] * gives
+    ended = Event()
+
+    def stream(*_: object, **__: object) -> Iterator[Answer]:
+        try:
+            while left:
+                yield left.pop()
+        finally:
+            ended.set()
+
+    server.signatures["add"] = replace(ADD, decoupled=True)
+    server.stream = stream  # type: ignore[method-assign]
+    answer = client.post(GENERATE, json={"A": [1, 2, 3]})
+    assert (answer.status_code, words in (answer.json or {})["error"]) == (400, True)
+    assert (len(left), ended.is_set()) == (max(0, gives - 2), True)
+
+
+def test_outputs_win_over_parameters_of_the_same_name(
+    client: FlaskClient, server: FakeTriton
+) -> None:
+    answer = Answer({"id": np.array([5]), "SUM": np.array([6])})
+    answer.parameters = {"SUM": "x", "new": True}
+    server.models_run["add"] = lambda _: answer
+    shown = client.post(GENERATE, json={"A": [1, 2, 3], "id": "7"}).json
+    assert shown == {"SUM": 6, "id": 5, "model_name": "add", "new": True}
 
 
 def test_null_is_no_number_both_ways(client: FlaskClient, server: FakeTriton) -> None:
