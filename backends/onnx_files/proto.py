@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+LONGEST = 10  # bytes of a number
 FLOAT, INT64, FLOAT16 = 1, 7, 10  # TensorProto.DataType
 FLOATS = {"TYPE_FP32": FLOAT, "TYPE_FP16": FLOAT16}
 
@@ -95,11 +96,13 @@ def values(data: mmap.mmap, message: range, *path: int) -> Iterator[range]:
 def fields(data: mmap.mmap, message: range) -> Iterator[ProtoField]:
     """Yield the fields of a message.
 
-    Raises IndexError: it ends too early.
+    Raises IndexError, ValueError: it is none, or ends too early.
     """
     begin = message.start
     while begin < message.stop:
         key, at = _varint(data, begin)
+        if key < 1 << 3 or key & 7 not in (0, 1, 2, 5):
+            raise ValueError("no message of protobuf")
         if key & 7 == 2:  # a length comes before it
             size, at = _varint(data, at)
         else:  # a number: of its own length, or of 64 or 32 bits
@@ -126,4 +129,6 @@ def _varint(data: mmap.mmap, at: int) -> tuple[int, int]:
     end = at
     while data[end] > 127:
         end += 1
+        if end == at + LONGEST:
+            raise ValueError("no number of protobuf")
     return sum((data[one] & 127) << 7 * (one - at) for one in range(at, end + 1)), end + 1

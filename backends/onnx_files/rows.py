@@ -8,7 +8,6 @@ the rows before that product. One more input has their numbers; if it is empty, 
 
 from __future__ import annotations
 
-import math
 import struct
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 NUMBERS = "numbers of the rows wanted of "
 """Before an output's name: the input, int64 [rows]. Without any rows all are computed."""
 SHAPE = "shape of all of "
-"""Before an output's name: one more output, int64 [3], of which the last number means nothing."""
+"""Before an output's name: one more output, int64 [2], its dimensions before the last."""
 
 ALL: Mapping[str, RunRows] = {}  # rows are wanted of no output
 
@@ -39,12 +38,13 @@ _PRODUCTS = ("MatMul", "Gemm")
 _BY_COLUMN = ("Add", "Mul")  # what there may be between the product and the output
 _AS_IT_IS = ("Cast", "Identity", "Reshape")
 _OF_WEIGHTS = ("Cast", "DequantizeLinear", "Identity", "Mul", "Transpose")
-_WITH_GRAPHS = ("If", "Loop", "Scan")  # whose graphs may read any tensor
+LONGEST = 8  # steps from weights to the product
 _END = 2**31 - 1  # behind any row; OpenVINO computes in 32 bits
 
 GRAPH = 7  # of ModelProto
 NODE, WEIGHTS, INPUT, OUTPUT, VALUE_INFO = 1, 5, 11, 12, 13  # of GraphProto
 RAW, EXTERNAL, DATA_LOCATION = 9, 13, 14  # of TensorProto
+GRAPHS = (6, 11)  # of AttributeProto
 
 
 class _Step(NamedTuple):
@@ -58,14 +58,12 @@ class _End(NamedTuple):
     """How a graph ends before an output [.., .., width]: with a product of rows `hidden` [height].
 
     `behind` are the names of what is made from the product to the output, which comes first.
-    `whole` is a tensor with the output's dimensions before the last one.
     """
 
     behind: Sequence[str]
     width: int
     height: int
     hidden: str
-    whole: str
 
     @property
     def name(self) -> str:
@@ -79,44 +77,54 @@ def take_rows(file: Path, *, inlined: bool) -> tuple[bytes, tuple[str, ...]]:
     V above H, with or without factors, a bias and reshapes around it. Without any, the model is
     empty. Weights in files of their own may be `inlined`.
     """
-    with proto.mapped(file) as data:
-        try:
+    try:
+        with proto.mapped(file) as data:
             graph = _GraphFile(data)
-            ends = [end for one in graph.outputs if (end := graph.end(one))]
-        except (IndexError, ValueError, OSError):  # which the file's engine explains
-            return b"", ()
-        made = graph.with_rows(ends, file.parent if inlined else None) if ends else b""
-    return made, tuple(end.name for end in ends)
+            ends = [end for one in graph.wide if (end := graph.end(one))]
+            made = graph.with_rows(ends, file.parent if inlined else None) if ends else b""
+            return made, tuple(end.name for end in ends)
+    except (ArithmeticError, BufferError, LookupError, OSError, ValueError):
+        return b"", ()  # no file of ONNX, or one without its weights: its engine explains it
 
 
 class _GraphFile:
-    """The graph of a file; IndexError or ValueError where there is none."""
+    """The graph of a file; `wide` are the outputs of a fitting shape, and their last sizes.
+
+    Raises LookupError, ValueError: it is no file of ONNX.
+    """
 
     def __init__(self, data: mmap.mmap) -> None:
         self._data = data
-        (self._place,) = (
-            one for one in proto.fields(data, range(len(data))) if one.number == GRAPH
-        )
+        model = proto.fields(data, range(len(data)))
+        (self._place,) = (one for one in model if one.number == GRAPH)
         self._fields = list(proto.fields(data, self._place.value))
-        self.outputs = {
-            self._text(one.value, 1): list(self._sizes(one.value))
-            for one in self._fields
-            if one.number == OUTPUT
-        }
+        self.wide: dict[str, int] = {}
         self._makers: dict[str, _Step] = {}
         self._weights: dict[str, Sequence[int]] = {}
+        self._readers: Counter[str] = Counter()
         for one in self._fields:
+            if one.number == OUTPUT:
+                self._read_output(one.value)
+        for one in self._fields if self.wide else ():
             if one.number == NODE:
                 self._read_node(one)
             elif one.number == WEIGHTS:
                 self._weights[self._text(one.value, 8)] = self._dims(one.value)
-        self._readers = Counter([*self.outputs])
-        for maker in self._makers.values():
-            self._readers.update(maker.inputs)
+
+    def _read_output(self, value_info: range) -> None:
+        name, sizes = self._text(value_info, 1), list(self._sizes(value_info))
+        self._readers[name] += 1
+        if len(sizes) == RANK and sizes[-1] and not any(sizes[:-1]):
+            self.wide[name] = sizes[-1]
 
     def _read_node(self, place: proto.ProtoField) -> None:
         inputs = [text(self._data, one) for one in values(self._data, place.value, 1)]
-        operator = self._text(place.value, 4)
+        self._readers.update(inputs)
+        # An operator of others may do anything, and a graph inside of a node may read any tensor.
+        operator = self._text(place.value, 7).removeprefix("ai.onnx") + self._text(place.value, 4)
+        for attribute in values(self._data, place.value, 5):
+            if any(one.number in GRAPHS for one in proto.fields(self._data, attribute)):
+                raise ValueError(f"'{operator}' has a graph")
         for output in values(self._data, place.value, 2):
             name = text(self._data, output)
             self._makers[name] = _Step(place.begin, place.value, operator, inputs)
@@ -138,17 +146,13 @@ class _GraphFile:
 
     def end(self, name: str) -> _End | None:
         """Return the graph's end before an output; None where `with_rows` cannot use it."""
-        sizes = self.outputs[name]
-        makes_graphs = any(maker.operator in _WITH_GRAPHS for maker in self._makers.values())
-        if makes_graphs or len(sizes) != RANK or any(sizes[:2]) or not sizes[2]:
-            return None
-        behind = [name]
+        behind, width = [name], self.wide[name]
         while (maker := self._makers.get(behind[-1])) and self._readers[behind[-1]] == 1:
             if maker.operator in _PRODUCTS:
-                return self._of_product(behind, sizes[2], maker)
+                return self._of_product(behind, width, maker)
             inputs = maker.inputs[:1] if maker.operator in _AS_IT_IS else ()
             if maker.operator in _BY_COLUMN:
-                inputs = [one for one in maker.inputs if not self._is_by_column(one, sizes[2])]
+                inputs = [one for one in maker.inputs if not self._is_by_column(one, width)]
             if len(inputs) != 1:
                 return None
             behind += inputs
@@ -157,18 +161,23 @@ class _GraphFile:
     def _of_product(self, behind: Sequence[str], width: int, product: _Step) -> _End | None:
         hidden, matrix, *bias = product.inputs
         rows = self._makers.get(hidden)
-        *_, largest = sorted(self._shapes(matrix), key=math.prod) or [()]
-        height, *others = sorted(largest)
+        *scales, shape = self._shapes(matrix) or [()]
+        height, *others = sorted(shape)
+        is_flat = product.operator == "Gemm" or (
+            self._is_reshape(hidden) and self._weights.get(self._makers[hidden].inputs[1]) == [2]
+        )
         fits = (
             others == [width]
-            and height < width
-            and all(self._is_by_column(one, width) for one in bias)
+            and 0 < height < width
+            # One for each row of the matrix is wrong in OpenVINO 2026.4, for few rows alone.
+            and all([size for size in one if size != 1] in ([], [width]) for one in scales)
+            and all(len(one) <= len(shape) for one in scales)
+            and all(self._is_by_column(one, width) for one in bias if one)
             and not self._is_turned(product)
+            and (is_flat or not any(map(self._is_reshape, behind)))
             and not (rows and rows.operator == "DequantizeLinear")  # which its engine joins to it
         )
-        reshapes = [one for one in behind[:-1] if self._makers[one].operator == "Reshape"]
-        whole = rows.inputs[0] if reshapes and rows and rows.operator == "Reshape" else hidden
-        return _End(behind, width, height, hidden, whole) if fits else None
+        return _End(behind, width, height, hidden) if fits else None
 
     def _is_turned(self, product: _Step) -> bool:
         """Whether the product is one of columns."""
@@ -184,12 +193,22 @@ class _GraphFile:
         return bool(shapes) and all(one in ([], [1], [width], [1, width]) for one in shapes)
 
     def _shapes(self, name: str) -> list[Sequence[int]]:
-        """Return the shapes of the weights that make a tensor; none if something else does too."""
-        if name in self._weights:
-            return [self._weights[name]]
-        maker = self._makers.get(name)
-        made = maker and maker.operator in _OF_WEIGHTS and list(map(self._shapes, maker.inputs))
-        return [shape for one in made for shape in one] if made and all(made) else []
+        """Return the shapes of weights that make a tensor, whose own is the last.
+
+        None where something else makes it, too.
+        """
+        shapes: list[Sequence[int]] = []
+        for _ in range(LONGEST):
+            if name in self._weights:
+                return [*shapes, self._weights[name]]
+            maker = self._makers.get(name)
+            if not maker or maker.operator not in _OF_WEIGHTS:
+                break
+            name, *factors = (one for one in maker.inputs if one)
+            if any(one not in self._weights for one in factors):
+                break
+            shapes += [self._weights[one] for one in factors]
+        return []
 
     def with_rows(self, ends: Sequence[_End], folder: Path | None) -> bytes:
         """Return the model with such ends; weights in files of their own are in this folder."""
@@ -197,7 +216,8 @@ class _GraphFile:
         # What is known of tensors in between holds for all rows.
         edits = {one.begin: b"" for one in self._fields if one.number == VALUE_INFO}
         for one in self._fields:
-            if folder and one.number == WEIGHTS and any(values(self._data, one.value, EXTERNAL)):
+            is_outside = folder and one.number == WEIGHTS and self._is_outside(one.value)
+            if folder and is_outside:
                 edits[one.begin] = field(WEIGHTS, self._inlined(one.value, folder))
         more = b""
         for end in ends:
@@ -207,6 +227,9 @@ class _GraphFile:
         parts = [edits.get(one.begin, data[one.begin : one.value.stop]) for one in self._fields]
         head = proto.head(GRAPH, sum(map(len, parts)) + len(more))
         return b"".join([data[: place.begin], head, *parts, more, data[place.value.stop :]])
+
+    def _is_outside(self, weights: range) -> bool:
+        return any(self._data[one.start] for one in values(self._data, weights, DATA_LOCATION))
 
     def _inlined(self, weights: range, folder: Path) -> bytes:
         """Return weights that are in another file of a folder."""
@@ -232,17 +255,37 @@ class _GraphFile:
         edits = {}
         for name in end.behind:
             maker = self._makers[name]
-            if maker.operator == "Reshape":
+            if self._is_reshape(name):
                 made = node("Identity", maker.inputs[:1], renamed.get(name, name))
             else:
                 made = self._renamed(maker, renamed)
             edits[maker.begin] = field(NODE, made)
         product, last = (self._makers[end.behind[place]].begin for place in (-1, 0))
         edits[product] = self._picking(end, own) + edits[product]
+        edits[last] += self._dims_of(end, own)
         # As many dimensions as before.
         edits[last] += _integers(own + "shape", 1, -1, end.width)
         edits[last] += field(NODE, node("Reshape", [own + "columns", own + "shape"], end.name))
         return edits
+
+    def _dims_of(self, end: _End, own: str) -> bytes:
+        """Return the nodes that say which dimensions an output has before its last one."""
+        targets = [self._makers[one].inputs[1:] for one in end.behind if self._is_reshape(one)]
+        first_two = [own + "begin of all", own + "two"]
+        nodes, whole = [], end.hidden
+        if targets:
+            whole = own + "every in its place"
+            nodes = [
+                node("Slice", [*targets[0], *first_two], own + "dims"),
+                node("Reshape", [own + "every", own + "dims"], whole),
+            ]
+        nodes.append(node("Shape", [whole], own + "all"))
+        nodes.append(node("Slice", [own + "all", *first_two], SHAPE + end.name))
+        constants = _integers(first_two[0], 0) + _integers(first_two[1], 2)
+        return constants + b"".join(field(NODE, one) for one in nodes)
+
+    def _is_reshape(self, name: str) -> bool:
+        return name in self._makers and self._makers[name].operator == "Reshape"
 
     def _renamed(self, maker: _Step, names: Mapping[str, str]) -> bytes:
         """Return a node with other names for inputs or outputs."""
@@ -261,7 +304,6 @@ class _GraphFile:
         wanted, joined = NUMBERS + end.name, field(5, field(1, "axis") + field(3, 0) + field(20, 2))
         # Without numbers the rest of all begins with the first; with some, behind the last.
         nodes = [
-            node("Shape", [end.whole], SHAPE + end.name),
             node("Reshape", [end.hidden, own + "flat"], own + "rows"),
             node("Shape", [own + "rows"], own + "size"),
             node("Gather", [own + "size", own + "0"], own + "count"),
@@ -315,7 +357,7 @@ def of_all_or_rows(
     """
     for shape in [name for name in came if name.startswith(SHAPE)]:
         name = shape.removeprefix(SHAPE)
-        array, (*dims, _) = came[name], came.pop(shape).tolist()
+        array, dims = came[name], came.pop(shape).tolist()
         if name not in rows:
             came[name] = array.reshape(*dims, array.shape[-1])
         elif tuple(dims) == rows[name].dims:

@@ -15,7 +15,7 @@ from backends.model_config import (
     ModelConfigError,
     has_operator,
 )
-from backends.onnx_files.rows import ALL, RANK, SHAPE, of_all_or_rows, take_rows, with_numbers
+from backends.onnx_files.rows import ALL, of_all_or_rows, take_rows, with_numbers
 from backends.onnxruntime.execution_providers import CPU, CUDA
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class OnnxSession:
     """
 
     def __init__(self, file: Path, settings: SessionSettings) -> None:
-        self._session, self._of_rows = open_by_rows(file, session_options(settings))
+        self._session, self._of_rows = open_by_rows(file, settings)
         self.by_rows = ByRows(self._of_rows, self.run) if self._of_rows else None
         self._shrinking = import_onnxruntime().RunOptions()
         self._shrinking.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
@@ -165,21 +165,20 @@ class OnnxSession:
         self._session = None
 
 
-def open_by_rows(file: Path, options: Any) -> tuple[Any, tuple[str, ...]]:
+def open_by_rows(file: Path, settings: SessionSettings) -> tuple[Any, tuple[str, ...]]:
     """Return a session for a file, and the outputs of which it computes single rows.
 
     Raises ModelConfigError: ONNX Runtime cannot open it.
     """
     made, names = take_rows(file, inlined=False)
-    if made:
+    if names:
+        options = session_options(settings)
         options.add_session_config_entry(FOLDER_OF_WEIGHTS, str(file.parent.absolute()))
         with suppress(ModelConfigError):  # it can do without
             opened = open_model(file, options, [(CPU, {})], made)
             vars(opened).pop("_model_bytes", None)  # kept for other providers: twice the weights
-            shapes = {one.name: one.shape for one in opened.get_outputs()}
-            if all(shapes[SHAPE + name] == [RANK] for name in names):
-                return opened, names
-    return open_model(file, options, [(CPU, {})]), ()
+            return opened, names
+    return open_model(file, session_options(settings), [(CPU, {})]), ()
 
 
 def session_options(settings: SessionSettings) -> Any:

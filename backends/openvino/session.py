@@ -6,9 +6,9 @@ import hashlib
 import sys
 from contextlib import suppress
 from functools import cache
-from io import BytesIO
 from pathlib import Path
 from queue import Empty, LifoQueue
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,8 +21,6 @@ from backends.model_config import ModelConfigError, files_of
 from backends.onnx_files.rows import (
     ALL,
     NUMBERS,
-    RANK,
-    SHAPE,
     of_all_or_rows,
     take_rows,
     with_numbers,
@@ -58,11 +56,11 @@ class OpenVinoSession:
             self._remove_made()
             raise unreadable(file, error) from error
         del model
-        inputs = [port.any_name for port in self._compiled.inputs]
-        numbers = [name for name in inputs if name.startswith(NUMBERS)]
+        # An input may have the names of tensors that were the same, besides its own.
+        self._order = [port.names for port in self._compiled.inputs]
+        numbers = [name for one in self._order for name in one if name.startswith(NUMBERS)]
         self._of_rows = tuple(name.removeprefix(NUMBERS) for name in numbers)
         self.by_rows = ByRows(self._of_rows, self.run) if self._of_rows else None
-        self._order = inputs
         self._places = {
             name: place for place, port in enumerate(self._compiled.outputs) for name in port.names
         }
@@ -88,7 +86,12 @@ class OpenVinoSession:
         request = self._free.get()
         try:
             request.infer(
-                [np.ascontiguousarray(fed[name]) for name in self._order], share_inputs=True
+                [
+                    np.ascontiguousarray(fed[name])
+                    for names_of_one in self._order
+                    for name in names_of_one & fed.keys()
+                ],
+                share_inputs=True,
             )
             answer = {
                 name: request.get_output_tensor(self._places[name]).data.copy() for name in names
@@ -128,22 +131,35 @@ class OpenVinoSession:
                 file.unlink(missing_ok=True)
 
 
-def read(file: Path, *, by_rows: bool = False) -> Any:
-    """Return a file as an `openvino.Model`, whose outputs may be made `by_rows`.
+def read(file: Path) -> Any:
+    """Return a file as an `openvino.Model`.
 
     Raises ModelConfigError: OpenVINO cannot read it.
     """
-    made, names = take_rows(file, inlined=True) if by_rows else (b"", ())
-    if made:
-        with suppress(RuntimeError):  # it can do without
-            model = core().read_model(BytesIO(made))
-            shapes = [str(model.output(SHAPE + name).get_partial_shape()) for name in names]
-            if shapes == [f"[{RANK}]"] * len(names):
-                return model
     try:
         return core().read_model(file)
     except Exception as error:
         raise unreadable(file, error) from error
+
+
+def read_by_rows(file: Path, folder: Path | None = None) -> Any:
+    """Return a file as an `openvino.Model`, whose outputs are made by rows where that is possible.
+
+    What is made of the file is in a folder meanwhile: from memory it would be copied once more.
+
+    Raises ModelConfigError: OpenVINO cannot read it.
+    """
+    made, names = take_rows(file, inlined=True)
+    if names:
+        with (
+            suppress(OSError, RuntimeError),
+            NamedTemporaryFile(suffix=".onnx", dir=folder) as part,
+        ):
+            part.write(made)
+            part.flush()
+            del made
+            return core().read_model(part.name)
+    return read(file)
 
 
 def read_mapped(file: Path, shared: Path | None) -> tuple[Any, Path]:
@@ -154,7 +170,7 @@ def read_mapped(file: Path, shared: Path | None) -> tuple[Any, Path]:
     for the processor. So it is made once in the folder that instances share.
     """
     if shared is None:
-        return read(file, by_rows=True), file
+        return read_by_rows(file), file
     known = [
         (str(f), s.st_size, s.st_mtime_ns, s.st_ino) for f in files_of(file) if (s := f.stat())
     ]
@@ -167,7 +183,7 @@ def read_mapped(file: Path, shared: Path | None) -> tuple[Any, Path]:
             return read(made), made
     except OSError as error:
         sys.stderr.write(f"the weights of '{file}' are not mapped: {error}\n")
-        return read(file, by_rows=True), file
+        return read_by_rows(file), file
 
 
 def unreadable(file: Path, error: Exception) -> ModelConfigError:
@@ -180,7 +196,7 @@ def unreadable(file: Path, error: Exception) -> ModelConfigError:
 
 def _save(file: Path, made: Path) -> None:
     """Write a model in OpenVINO's own format."""
-    part, model = made.with_suffix(".part.xml"), read(file, by_rows=True)
+    part, model = made.with_suffix(".part.xml"), read_by_rows(file, made.parent)
     import openvino
 
     try:

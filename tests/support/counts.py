@@ -21,7 +21,7 @@ ROOMS = {
     "dispatcher": (("dispatcher",), 16_540),
     "clients": (("clients",), 12_940),
     "container": (("container",), 3_580),
-    "backends": (("backends",), 5_030),
+    "backends": (("backends",), 5_090),
     "weights": (("weights", "container/image"), 1_560),
     "tool": (("tool",), 5_300),
     "emulator": (("emulator",), 2_620),
@@ -94,8 +94,8 @@ def counts() -> dict[str, tuple[Callable[[], int], int]]:
 
     return {
         **{f"lines of {name}": (of_room(name), most) for name, (_, most) in ROOMS.items()},
-        "lines of all rooms": (lambda: lines(production()), 49_940),
-        "lines of tests": (lambda: lines(below("tests", "emulator", tests=True)), 50_550),
+        "lines of all rooms": (lambda: lines(production()), 50_010),
+        "lines of tests": (lambda: lines(below("tests", "emulator", tests=True)), 50_600),
         "words of pages": (words_of_pages, 42_410),
         "circles of imports": (lambda: len(circles()), 0),
         "settings": (lambda: len(list(rows())), 63),

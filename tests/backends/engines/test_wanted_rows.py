@@ -12,6 +12,7 @@ import pytest
 from onnx import helper
 
 from backends.batching.item import RunRows
+from backends.onnx_files.rows import take_rows
 from backends.onnxruntime.session import OnnxSession
 from backends.onnxruntime.session_settings import SessionSettings
 from backends.openvino.session import OpenVinoSession
@@ -107,9 +108,50 @@ def test_rows_are_those_of_the_whole(end: str, opened: Open) -> None:
         for rows in ([4], [0, 5], [4, 0, 4], [0, 1, 2, 3]):
             few = session.run({"x": X}, ["y"], {"y": RunRows((2, 3), rows)})["y"]
             np.testing.assert_allclose(few, expected.reshape(6, 9)[rows], atol=1e-5)
-    for shape in ((0, 3), (2, 0)):
+    for shape in ((0, 3), (2, 0)) if "reshapes" not in end else ():
         nothing = np.empty((*shape, 4), np.float32)
         assert session.run({"x": nothing}, ["y"])["y"].shape == (*shape, 9)
+
+
+@pytest.mark.parametrize(
+    ("places", "back", "dims"), [((2, 3), [-1, 6, 9], (2, 6)), ((6,), [3, -1, 9], (3, 4))]
+)
+def test_rows_are_counted_in_the_dimensions_of_the_output(
+    opened: Open, places: tuple[int, ...], back: list[int], dims: tuple[int, int]
+) -> None:
+    nodes = [
+        NODE("Reshape", ["x", "flat"], ["rows"]),
+        NODE("MatMul", ["rows", "matrix"], ["p"]),
+        NODE("Reshape", ["p", "back"], ["y"]),
+    ]
+    flat = np.array([-1, 4])
+    session = opened(model(nodes, x=("n", *places, 4), flat=flat, back=np.array(back)))
+    x = GENERATOR.normal(size=(2, *places, 4)).astype(np.float32)
+    expected = (x @ MATRIX).reshape(*dims, 9)
+    np.testing.assert_allclose(session.run({"x": x}, ["y"])["y"], expected, atol=1e-5)
+    few = session.run({"x": x}, ["y"], {"y": RunRows(dims, [7, 2])})["y"]
+    np.testing.assert_allclose(few, expected.reshape(-1, 9)[[7, 2]], atol=1e-5)
+
+
+@pytest.mark.parametrize("height", [3, 2**20])
+def test_a_damaged_file_is_left_to_its_engine(tmp_path: Path, height: int) -> None:
+    file = tmp_path / "model.onnx"
+    file.write_bytes(bytes(height))
+    assert take_rows(file, inlined=True) == (b"", ())
+    file.write_bytes(b"\xff" * height)
+    assert take_rows(file, inlined=True) == (b"", ())
+
+
+def test_weights_outside_of_the_folder_are_not_read(tmp_path: Path) -> None:
+    file = tmp_path / "in" / "model.onnx"
+    file.parent.mkdir()
+    options = {"location": "data", "size_threshold": 100}
+    onnx.save(model([PRODUCT]), file, save_as_external_data=True, **options)
+    assert take_rows(file, inlined=True)[1] == ("y",)
+    (file.parent / "data").rename(tmp_path / "data")
+    assert take_rows(file, inlined=True) == (b"", ())
+    (file.parent / "data").symlink_to(tmp_path / "data")
+    assert take_rows(file, inlined=True) == (b"", ())
 
 
 def test_rows_of_one_output_come_beside_all_of_another(opened: Open) -> None:
@@ -129,6 +171,12 @@ def test_rows_counted_in_other_dimensions_are_refused(opened: Open) -> None:
     session = opened(ENDS["a bias"]())
     with pytest.raises(ValueError, match=r"\[3, 2\], but there are \[2, 3\]"):
         session.run({"x": X}, ["y"], {"y": RunRows((3, 2), [0])})
+
+
+def test_an_input_is_found_by_its_own_name(opened: Open) -> None:
+    dropped = [NODE("Identity", ["x"], ["h"]), NODE("MatMul", ["h", "matrix"], ["y"])]
+    came = opened(model(dropped)).run({"x": X}, ["y"])["y"]
+    np.testing.assert_allclose(came, X @ MATRIX, atol=1e-5)
 
 
 def test_the_models_own_head_is_one() -> None:
@@ -168,16 +216,6 @@ OTHERS: dict[str, Callable[[], onnx.ModelProto]] = {
         ],
         all=np.array([0, 1, 2]),
     ),
-    "rows of pictures": lambda: model(
-        [
-            NODE("Reshape", ["x", "flat"], ["rows"]),
-            NODE("MatMul", ["rows", "matrix"], ["p"]),
-            NODE("Reshape", ["p", "back"], ["y"]),
-        ],
-        x=("n", 2, 3, 4),
-        flat=np.array([-1, 4]),
-        back=np.array([-1, 6, 9]),
-    ),
     "turned hidden": lambda: model(
         [
             *BETWEEN_RESHAPES[:3],
@@ -186,6 +224,10 @@ OTHERS: dict[str, Callable[[], onnx.ModelProto]] = {
             BACK,
         ],
         **{**RESHAPES, "flat": np.array([4, -1])},
+    ),
+    "a scale for each row of the matrix": lambda: model(
+        [NODE("Mul", ["matrix", "scales"], ["m"]), NODE("MatMul", ["x", "m"], ["y"])],
+        scales=np.ones((4, 1), np.float32),
     ),
     "no matrix of the file": lambda: model(
         [NODE("Transpose", ["x"], ["t"], perm=[0, 2, 1]), NODE("MatMul", ["x", "t"], ["y"])]
