@@ -38,7 +38,7 @@ _PRODUCTS = ("MatMul", "Gemm")
 _BY_COLUMN = ("Add", "Mul")  # what there may be between the product and the output
 _AS_IT_IS = ("Cast", "Identity", "Reshape")
 _OF_WEIGHTS = ("Cast", "DequantizeLinear", "Identity", "Mul", "Transpose")
-LONGEST = 8  # steps from weights to the product
+_LONGEST = 8  # steps from weights to the product
 _END = 2**31 - 1  # behind any row; OpenVINO computes in 32 bits
 
 GRAPH = 7  # of ModelProto
@@ -162,7 +162,7 @@ class _GraphFile:
         hidden, matrix, *bias = product.inputs
         rows = self._makers.get(hidden)
         *scales, shape = self._shapes(matrix) or [()]
-        height, *others = sorted(shape)
+        height, *others = sorted(shape) or [0]
         is_flat = product.operator == "Gemm" or (
             self._is_reshape(hidden) and self._weights.get(self._makers[hidden].inputs[1]) == [2]
         )
@@ -198,7 +198,7 @@ class _GraphFile:
         None where something else makes it, too.
         """
         shapes: list[Sequence[int]] = []
-        for _ in range(LONGEST):
+        for _ in range(_LONGEST):
             if name in self._weights:
                 return [*shapes, self._weights[name]]
             maker = self._makers.get(name)
