@@ -193,9 +193,9 @@ class _GraphFile:
         return bool(shapes) and all(one in ([], [1], [width], [1, width]) for one in shapes)
 
     def _shapes(self, name: str) -> list[Sequence[int]]:
-        """Return the shapes of weights that make a tensor, whose own is the last.
+        """Return the shapes of the weights that make a tensor; none if something else does too.
 
-        None where something else makes it, too.
+        The last one is that of the tensor itself, before it is transposed.
         """
         shapes: list[Sequence[int]] = []
         for _ in range(_LONGEST):
@@ -215,10 +215,10 @@ class _GraphFile:
         data, place = memoryview(self._data), self._place
         # What is known of tensors in between holds for all rows.
         edits = {one.begin: b"" for one in self._fields if one.number == VALUE_INFO}
-        for one in self._fields:
-            is_outside = folder and one.number == WEIGHTS and self._is_outside(one.value)
-            if folder and is_outside:
-                edits[one.begin] = field(WEIGHTS, self._inlined(one.value, folder))
+        if folder:
+            for one in self._fields:
+                if one.number == WEIGHTS and self._is_outside(one.value):
+                    edits[one.begin] = field(WEIGHTS, self._inlined(one.value, folder))
         more = b""
         for end in ends:
             edits |= self._edits(end)

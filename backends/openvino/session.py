@@ -18,13 +18,7 @@ from backends.machine import allocator
 from backends.machine.allocator import WORTHWHILE
 from backends.machine.shared_folder import hold_lock
 from backends.model_config import ModelConfigError, files_of
-from backends.onnx_files.rows import (
-    ALL,
-    NUMBERS,
-    of_all_or_rows,
-    take_rows,
-    with_numbers,
-)
+from backends.onnx_files.rows import ALL, NUMBERS, of_all_or_rows, take_rows, with_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
