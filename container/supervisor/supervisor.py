@@ -127,6 +127,7 @@ class Supervisor:
     _last_asked: float = 0.0
     _killed_at: float | None = None
     _exit_code: int = 0
+    _why: str = ""
     _kill_at: float | None = None
     _published: Mapping[str, Any] = field(default_factory=dict)
 
@@ -140,7 +141,8 @@ class Supervisor:
             for lifecycle in self._lifecycles:
                 if lifecycle.alive:
                     self.system.signal_group(lifecycle.pid, signal.SIGKILL)
-        self.say(f"stopped, with exit code {self._exit_code}")
+        why = f", since {self._why}" if self._why else ""
+        self.say(f"stopped, with exit code {self._exit_code}{why}")
         return self._exit_code
 
     def _watch(self) -> None:
@@ -187,11 +189,7 @@ class Supervisor:
         elif lifecycle.alive:
             if now > lifecycle.since + NEVER_GONE_S:
                 name = lifecycle.program.name
-                self.say(
-                    f"{name} was killed {NEVER_GONE_S:.0f} s ago and is still there: giving up",
-                    ERROR,
-                )
-                self._begin_to_stop(exit_code=1)
+                self._give_up(f"{name} was killed {NEVER_GONE_S:.0f} s ago and is still there")
         elif self.system.group_is_gone(lifecycle.pid) or now > lifecycle.since + GONE_S:
             lifecycle.program.clean()
             lifecycle.enter(State.WAITING, now)
@@ -221,8 +219,7 @@ class Supervisor:
                 self.say(f"{text}; killing it", ERROR)
                 self._kill(lifecycle, fault)
             else:
-                self.say(f"{text}; giving up", ERROR)
-                self._begin_to_stop(exit_code=1)
+                self._give_up(text)
 
     def _see_that_it_works(self, lifecycle: Lifecycle, now: float) -> None:
         fault = self._fault(lifecycle)
@@ -297,17 +294,12 @@ class Supervisor:
         exit_code = exit_code_for(code) or 1
         is_first_crash = code < 0 and lifecycle.starts == 1
         if not (lifecycle.worked or is_first_crash):
-            self.say(f"{name} {what}: stopping the others", ERROR)
-            self._begin_to_stop(exit_code)
+            self._give_up(f"{name} {what}", exit_code)
             return
         lifecycle.restarts = [at for at in lifecycle.restarts if at > now - policy.window]
         if len(lifecycle.restarts) >= policy.restarts:
-            self.say(
-                f"{name} {what} after {policy.restarts} restarts within "
-                f"{policy.window:.0f} s: stopping the others",
-                ERROR,
-            )
-            self._begin_to_stop(exit_code)
+            within = f"{policy.restarts} restarts within {policy.window:.0f} s"
+            self._give_up(f"{name} {what} after {within}", exit_code)
             return
         lifecycle.restarts.append(now)
         self.say(
@@ -337,6 +329,11 @@ class Supervisor:
             except OSError as error:
                 what = f"the status for the web workers cannot be written: {error.strerror}"
                 self.say(what, WARNING)
+
+    def _give_up(self, why: str, exit_code: int = 1) -> None:
+        self._why = why
+        self.say(f"{why}: stopping the others", ERROR)
+        self._begin_to_stop(exit_code)
 
     def _begin_to_stop(self, exit_code: int) -> None:
         self._exit_code = exit_code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -21,6 +22,7 @@ MODEL_DIR = "/opt/ml/model"
 MODELS_DIR = "/opt/ml/models"  # of a multi-model endpoint, with a folder for each
 DEFAULT_PORT = 8080
 NEEDED_PORTS = 8
+PORTS = range(10_000, 20_000)  # below those that Linux gives to outgoing connections
 NO_SERVE = (
     "the service runs `docker run IMAGE serve`: the image needs a program `serve` on PATH, or an "
     'ENTRYPOINT in exec form (["program"]) that takes this word'
@@ -254,12 +256,10 @@ def docker(*arguments: str, seconds: float | None = ENGINE_S, may_fail: bool = F
 def free_ports(count: int) -> int:
     """Return the first of some neighbouring ports on which nobody listens."""
     while True:
-        with ExitStack() as probes, suppress(OSError, OverflowError):
-            first = 0
-            for number in range(count):
-                probe = probes.enter_context(socket.socket())
-                probe.bind(("", first + number))
-                first = first or int(probe.getsockname()[1])
+        first = secrets.choice(PORTS)
+        with ExitStack() as probes, suppress(OSError):
+            for port in range(first, first + count):
+                probes.enter_context(socket.socket()).bind(("", port))
             return first
 
 
