@@ -45,7 +45,7 @@ PROJECT = Path(__file__).resolve().parent.parent
 PICTURES = PROJECT / "tests" / "pictures"
 SHARED = PROJECT.parent / "shared" / "models"
 # What a test waits for comes at once; on a machine that does much else it may take this long.
-PATIENCE_S = 120
+PATIENCE_S = 300
 
 needs_shared = pytest.mark.skipif(
     not SHARED.is_dir(),

@@ -62,7 +62,7 @@ def run(
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1800,
         check=False,
     )
 

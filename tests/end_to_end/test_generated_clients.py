@@ -58,7 +58,7 @@ def mistakes() -> None:  # each is one to mypy, or its comment is
 
 def run(*command: object, cwd: Path) -> str:
     words = [str(one) for one in command]
-    done = subprocess.run(words, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(words, cwd=cwd, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
     return done.stdout
 

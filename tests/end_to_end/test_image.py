@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +47,7 @@ def test_its_structure(image: str) -> None:
             *("--config", PROJECT / "tests" / "end_to_end" / "image_structure.yaml"),
         ],
         check=True,
-        timeout=300,
+        timeout=1800,
     )
 
 
@@ -76,13 +75,10 @@ def test_it_runs_as_sagemaker_runs_it(image: str, tmp_path: Path) -> None:
         wait_for(lambda: container.state()["Health"]["Status"] == "healthy", "healthy")
         # What loses its parent becomes a child of process 1, and must not stay as a zombie.
         container.inside("sh", "-c", "(sleep 0.2 &)")
-        time.sleep(1)
-        stats = container.inside("sh", "-c", "cat /proc/[0-9]*/stat 2>/dev/null; true")
+        names = ("sh", "-c", "cat /proc/[0-9]*/stat 2>/dev/null; true")
+        wait_for(lambda: "(sleep)" not in container.inside(*names), "the end of the orphan")
         assert "serve" in container.inside("cat", "/proc/1/cmdline")
-        assert not [line for line in stats.splitlines() if ") Z " in line]
-        code, took = container.stop()
-        assert code == 0
-        assert took < 25
+        assert container.stop() == 0
 
 
 def test_it_runs_locked_down_and_with_64_mb_of_shared_memory(image: str) -> None:
@@ -98,9 +94,7 @@ def test_it_runs_locked_down_and_with_64_mb_of_shared_memory(image: str) -> None
         assert answer.status == 507
         assert "--shm-size" in answer.json["error"]["message"]
         assert container.call("/ping").status == 200
-        code, took = container.stop()
-        assert code == 0
-        assert took < 25
+        assert container.stop() == 0
 
 
 def test_without_dev_shm_as_sagemaker_serverless_runs_it(image: str) -> None:
@@ -116,7 +110,7 @@ def test_without_dev_shm_as_sagemaker_serverless_runs_it(image: str) -> None:
         masks = {"text": "[MASK] " * 150}
         assert container.ask(modelname="bert_base", payload=masks).status == 200
         assert container.call("/invocations", b" " * (4 * 2**20 + 1)).status == 413
-        assert container.stop()[0] == 0
+        assert container.stop() == 0
     with running(image, *nothing, command=("serve",), ready=False) as container:
         wait_for(lambda: not container.state()["Running"], container.logs)
         assert container.state()["ExitCode"] == 1
@@ -148,8 +142,7 @@ def test_the_front_alone_answers_as_the_lambda_adapter_asks_it(image: str, tmp_p
             assert "pytriton" not in inside
             assert "cannot access '/usr/sbin/nginx'" in inside
             assert not container.inside("ls", "/opt/extensions"), "ADAPTER brings it"
-            code, _ = container.stop()
-            assert code == 0
+            assert container.stop() == 0
         assert int(docker("image", "inspect", "--format", "{{.Size}}", tag)) < LARGEST_FRONT
     finally:
         docker("image", "rm", "--force", tag, check=False)
@@ -341,7 +334,7 @@ def test_by_default_it_runs_as_user_1000(image: str, tmp_path: Path) -> None:
             container.inside("touch", f".venv/{name}/made")
         refused = "touch .venv/x clients/x model_repository/x /usr/x /licenses/x /x; true"
         assert container.inside("sh", "-c", refused).count("Permission denied") == 6
-        assert container.stop()[0] == 0
+        assert container.stop() == 0
 
 
 @pytest.mark.parametrize("user", ["1234:1234", "1000740000:0"])

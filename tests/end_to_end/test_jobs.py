@@ -238,11 +238,11 @@ def test_jobs_are_there_after_a_restart_and_a_model_that_hangs_is_504(
     settings = {
         "MODEL_REPOSITORY": str(tmp_path / "models"),
         "CLIENTS_PATH": str(tmp_path / "clients"),
-        "MODEL_SERVER_TIMEOUT": "5",
     }
+    soon = {"X-Amzn-SageMaker-Custom-Attributes": "timeout_ms=4000"}
     kept = {**settings, "JOBS_DIR": str(tmp_path / "kept")}
     with running(tmp_path / "first", **kept) as endpoint:
-        later(endpoint, sleeping(Path("/dev/null"), tmp_path / "never"), "hangs")
+        later(endpoint, sleeping(Path("/dev/null"), tmp_path / "never"), "hangs", **soon)
         shown = ended(endpoint, "hangs")
         assert (shown["code"], shown["error"]["code"]) == (504, "deadline_exceeded")
         assert call(endpoint, "/jobs/hangs/result").status == 504

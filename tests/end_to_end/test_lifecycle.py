@@ -8,7 +8,6 @@ import shutil
 import signal
 import socket
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -73,6 +72,7 @@ def test_a_signal_drains_and_exits_0_and_nothing_looks_like_an_error(tmp_path: P
         CLIENTS_PATH=str(tmp_path / "clients"),
         REQUIRED_MODELS="double",
         LOG_FORMAT="json",
+        SERVE_STOP_TIMEOUT="250",  # each program has a share of it
     )
     answers: list[object] = []
     lost: list[BaseException] = []
@@ -95,10 +95,8 @@ def test_a_signal_drains_and_exits_0_and_nothing_looks_like_an_error(tmp_path: P
             caller.start()
         wait_for(lambda: lost or len(answers) > 10, "some answers")
     finally:
-        before = time.monotonic()
         code = stop(endpoint)
     assert code == 0, endpoint.log.read_text()[-2000:]
-    assert time.monotonic() - before < 30
     done.set()
     for caller in callers:
         caller.join()

@@ -43,7 +43,7 @@ def test_a_mask_is_that_of_the_package_of_its_model(tmp_path: Path) -> None:
     (text,) = re.findall(r"(?s)```toml\n# isnet/dispatch.toml\n(.*?)```", PAGE.read_text())
     (tmp_path / "isnet" / "dispatch.toml").write_text(text)
     command = ["node", "--input-type=module", "--eval", CUT_OUT, COFFEE.as_uri()]
-    done = subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=120)
+    done = subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=1800)
     expected = np.frombuffer(done.stdout, np.uint8).reshape(400, 600, 4)[..., 3].astype(int)
     (client,) = clients_in(tmp_path / "isnet" / "dispatch.toml")
     payload = {"img": base64.b64encode(COFFEE.read_bytes()).decode()}

@@ -72,7 +72,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     given = PROJECT / "examples" / "rag-search"
     shutil.copytree(given, made, ignore=shutil.ignore_patterns("environment"))
     (folder / "model_repository").symlink_to(PROJECT / "model_repository")
-    subprocess.run([sys.executable, made / "make_models.py", weights], check=True, timeout=60)
+    subprocess.run([sys.executable, made / "make_models.py", weights], check=True, timeout=1800)
     return made / "models"
 
 
@@ -107,7 +107,7 @@ def test_openai_litellm_and_langchain_get_the_models_own_vectors(
     with running(tmp_path, API_KEYS_FILE=str(tmp_path / "keys"), **settings) as endpoint:
         base = f"http://127.0.0.1:{endpoint.port}"
         asked = [python, "-c", PROGRAM, base, key, json.dumps(TEXTS)]
-        done = subprocess.run(asked, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout.splitlines()[-1])
     expected = reference(models / "minilm")

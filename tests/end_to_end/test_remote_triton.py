@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import shutil
+import signal
 import subprocess
 import urllib.request
 from collections.abc import Iterator
@@ -121,6 +122,7 @@ def two(folder: Path) -> Iterator[tuple[Triton, Triton]]:
 def house(folder: Path, two: tuple[Triton, Triton]) -> Iterator[Endpoint]:
     a, b = (f"127.0.0.1:{one.ports[0]}" for one in two)
     (folder / "metadata").write_text(f"authorization: {SECRET}\n")
+    two[1].process.send_signal(signal.SIGSTOP)  # gRPC takes the second where the first is slower
     with running(
         folder,
         TRITON_URL=f"ipv4:{a},{b}",
@@ -128,6 +130,7 @@ def house(folder: Path, two: tuple[Triton, Triton]) -> Iterator[Endpoint]:
         MODEL_REPOSITORY=str(folder / "local"),
         PROBE_INTERVAL="0.5",
     ) as endpoint:
+        two[1].process.send_signal(signal.SIGCONT)
         yield endpoint
 
 

@@ -233,7 +233,7 @@ def test_keys_and_certificates_hold_on_triton_s_own_port(
         status, _ = curl(endpoint, made, "/models", "caller", "-H", "x-api-key: good")
         assert (status, curl(endpoint, made, "/models", "caller")[0]) == (200, 401)
         page = requests.get(
-            f"https://localhost:{endpoint.port}/metrics", headers={"x-api-key": "good"}, timeout=20,
+            f"https://localhost:{endpoint.port}/metrics", headers={"x-api-key": "good"}, timeout=90,
             verify=str(made / "ca.crt"), cert=(str(made / "caller.crt"), str(made / "caller.key")),
         )  # fmt: skip
         metrics = parse_page(page.text)

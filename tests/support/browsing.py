@@ -7,11 +7,9 @@ page what a person does.
 from __future__ import annotations
 
 import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -25,7 +23,7 @@ from clients.images.drawing import as_base64, as_mask
 from clients.images.pictures import EXAMPLE
 from clients.sound.decoding import EXAMPLE as SOUND
 from clients.triton.server import Signature, Tensors, TensorSpec
-from tests.conftest import PICTURES, PROJECT, Endpoint
+from tests.conftest import PATIENCE_S, PICTURES, PROJECT, Endpoint
 from tests.support.application import quiet, serve_clients
 from tests.support.fake_triton import Arrays, FakeTriton
 from tests.support.stand_ins import bert, resnet
@@ -213,6 +211,7 @@ def chromium() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=program,
+            timeout=PATIENCE_S * 1000,
             # A sandbox is what root cannot have; a GPU's process draws nothing without one.
             args=["--no-sandbox", "--disable-gpu", "--renderer-process-limit=1", *MICROPHONE],
         )
@@ -237,7 +236,7 @@ class Visitor:
         self.asked: list[str | None] = []  # bodies of requests; those of pictures are too long
         self.wrong: list[str] = []  # what the browser refused or could not run
         self.elsewhere: list[str] = []  # requests to other servers
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(PATIENCE_S * 1000)
         page.on("request", self._request)
         page.on("pageerror", lambda error: self.wrong.append(str(error)))
         page.on("console", self._console)
@@ -281,19 +280,3 @@ class Visitor:
         answer = self.page.locator("#answer")
         answer.locator("pre, .error").first.wait_for(state="attached")
         return answer
-
-
-def axe(folder: Path) -> str:
-    """Return the script of axe-core, which looks for what keeps people out of a page."""
-    if shutil.which("npm") is None:
-        pytest.skip("there is no npm, by which axe-core is fetched")
-    done = subprocess.run(
-        ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", folder, AXE],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    if done.returncode:
-        pytest.skip(f"npm does not give axe-core: {done.stderr[-200:]}")
-    return (folder / "node_modules" / "axe-core" / "axe.min.js").read_text()

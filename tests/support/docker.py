@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ LOCKED = (
 
 def docker(*arguments: str | Path, check: bool = True) -> str:
     done = subprocess.run(
-        ["docker", *arguments], check=False, capture_output=True, text=True, timeout=1200
+        ["docker", *arguments], check=False, capture_output=True, text=True, timeout=3600
     )
     if check and done.returncode:
         pytest.fail(f"docker {arguments[0]}: {done.stdout[-3000:]}{done.stderr[-3000:]}")
@@ -34,7 +33,7 @@ def docker(*arguments: str | Path, check: bool = True) -> str:
 
 def skip_without_engine() -> None:
     try:
-        done = subprocess.run(["docker", "version"], check=False, capture_output=True, timeout=30)
+        done = subprocess.run(["docker", "version"], check=False, capture_output=True, timeout=300)
     except FileNotFoundError:
         pytest.skip("there is no docker here")
     if done.returncode:
@@ -61,11 +60,10 @@ class Container(Endpoint):
     def inside(self, *command: str) -> str:
         return docker("exec", self.name, *command)
 
-    def stop(self) -> tuple[int, float]:
-        """Stop it as an operator does; return the exit code and the seconds it took."""
-        before = time.monotonic()
-        docker("stop", "--time", "25", self.name)
-        return self.state()["ExitCode"], time.monotonic() - before
+    def stop(self) -> int:
+        """Stop it as an operator does; return the exit code: not 0 where it ran out of time."""
+        docker("stop", "--time", "60", self.name)
+        return int(self.state()["ExitCode"])
 
 
 @contextmanager
@@ -75,7 +73,8 @@ def running(
     name = f"triton-dispatcher-test-{os.getpid()}"
     docker("rm", "--force", name, check=False)
     publish = () if "host" in options else ("--publish", f"127.0.0.1::{port}")
-    docker("run", "--detach", "--name", name, *publish, *options, image, *command)
+    patient = ("--env", "MODEL_SERVER_TIMEOUT=300")
+    docker("run", "--detach", "--name", name, *publish, *patient, *options, image, *command)
     try:
         published = docker("port", name, str(port)).split(":")[-1] if publish else port
         container = Container(int(published), None, Path(), name)  # type: ignore[arg-type]

@@ -152,6 +152,7 @@ def front(
     """Run both on a free port, with settings from `variables`."""
     port = str(free_ports(1)[0])
     own = {"SAGEMAKER_BIND_TO_PORT": port, "SAGEMAKER_SAFE_PORT_RANGE": "1-3"}  # where nobody is
+    own["MODEL_SERVER_TIMEOUT"] = "300"  # no answer fails because the machine is slow
     settings = read_settings({**own, **variables})
     settings = replace(settings, run_dir=folder, repositories=(folder,))
     log, over = folder / "front.log", threading.Event()

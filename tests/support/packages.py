@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
@@ -30,7 +31,8 @@ def unpacked(requirement: str) -> Path:
         with zipfile.ZipFile(wheel) as files:
             files.extractall(part)
         wheel.unlink()
-        part.rename(folder)
+        with suppress(OSError):  # another process has made it meanwhile
+            part.rename(folder)
     return folder
 
 
@@ -65,7 +67,7 @@ def modules_with(requirement: str, **others: str) -> Path:
 def run(what: object, *command: object) -> None:
     words = [str(one) for one in command]
     try:
-        subprocess.run(words, check=True, capture_output=True, text=True, timeout=280)
+        subprocess.run(words, check=True, capture_output=True, text=True, timeout=1800)
     except (OSError, subprocess.SubprocessError) as error:
         said = getattr(error, "stderr", None) or error
         pytest.skip(f"{what} cannot be had here: {str(said)[-300:]}")

@@ -45,7 +45,7 @@ def run(command: str, endpoint: str) -> Any:
         cwd=PROJECT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=400,
         check=True,
     )
     return json.loads(done.stdout)

@@ -77,7 +77,7 @@ def connect(url: str) -> Any:
     return boto3.session.Session(FULL, SECRET, region_name=REGION).client(
         "s3",
         endpoint_url=url,
-        config=Config(retries={"total_max_attempts": 1}, connect_timeout=2, read_timeout=10),
+        config=Config(retries={"total_max_attempts": 1}, connect_timeout=60, read_timeout=60),
     )
 
 

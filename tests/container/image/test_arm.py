@@ -23,7 +23,7 @@ def test_all_that_is_served_has_wheels_for_arm(python: str, tmp_path: Path) -> N
         check=False,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=1800,
     )
     if "Failed to fetch" in done.stderr:
         pytest.skip(f"the registry cannot be asked here: {done.stderr[-300:]}")

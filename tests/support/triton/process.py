@@ -12,7 +12,7 @@ from pathlib import Path
 import tritonclient.grpc as grpc_client
 
 from container.programs.find_triton import find_embedded
-from tests.conftest import free_ports
+from tests.conftest import PATIENCE_S, free_ports
 
 
 def prefix_of(ports: range) -> str:
@@ -109,7 +109,7 @@ def running(
         process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
     triton = Triton(process, ports, log, ca_file)
     try:
-        triton.await_models(models, seconds=120)
+        triton.await_models(models, seconds=PATIENCE_S)
         yield triton
     finally:
         triton.client.close()

@@ -193,7 +193,7 @@ def test_a_port_that_is_taken_ends_it_with_the_server_s_words(tmp_path: Path) ->
             env={**os.environ, "PYTHON": sys.executable},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
             check=False,
         )
     assert done.returncode == 1, done.stdout

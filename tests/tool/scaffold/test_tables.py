@@ -184,7 +184,7 @@ def test_tables_are_served_as_their_libraries_answer(tmp_path: Path) -> None:
     """Of scikit-learn, XGBoost, LightGBM and CatBoost, with missing values, alone and together."""
     (tmp_path / "train.py").write_text(TRAIN)
     command = [python_with(*PACKAGES), tmp_path / "train.py", tmp_path]
-    subprocess.run(command, check=True, timeout=280, capture_output=True)
+    subprocess.run(command, check=True, timeout=1800, capture_output=True)
     shown = json.loads((tmp_path / "shown.json").read_text())
     mine = tmp_path / "mine"
     for name in shown:
