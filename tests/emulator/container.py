@@ -20,7 +20,7 @@ FAULT = os.environ.get("FAULT", "")
 CAPACITY = int(os.environ.get("CAPACITY", "99"))
 PING = int(os.environ.get("PING", "200"))
 LOADING_S = float(os.environ.get("LOADING_S", "0"))
-MOST = 26 * 2**20
+MOST = int(os.environ.get("MOST_MB", "26")) * 2**20
 SHOWN = {"GREETING", "MODEL_DIR", "MODEL_DIR_USE", "SAGEMAKER_MULTI_MODEL"}
 WORDS = {"upper", "status", "sleep", "close", "parts"}
 ending = threading.Event()
@@ -70,7 +70,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         size = int(self.headers.get("Content-Length", 0))
-        if size > 20 * 2**20 and FAULT == "dies of size":
+        if size > MOST - 2 * 2**20 and FAULT == "dies of size":
             os._exit(137)
         body = self.rfile.read(size)
         if FAULT == "unknown header" and "X-Request-Something" in self.headers:
@@ -80,7 +80,7 @@ class Handler(BaseHTTPRequestHandler):
         if FAULT == "short attributes" and len(attributes) > 255:
             self.refuse(431, "a header is too long")
         elif size > MOST:
-            self.refuse(413, "the body is larger than 26 MB")
+            self.refuse(413, f"the body is larger than {MOST} bytes")
         elif self.path == "/models":
             self.load(**json.loads(body))
         elif self.path != "/invocations" and self.path.split("/")[2] not in loaded:
@@ -115,7 +115,7 @@ class Handler(BaseHTTPRequestHandler):
             self.refuse(400, "the body has to be JSON with x")
             return
         if x == "stream":
-            self.parts(body, "4")
+            self.parts(body, "15")
             return
         if LOADING_S:
             time.sleep(1.5 if x == "slow" else 0.4 if FAULT == "one at a time" else 0.01)
@@ -148,16 +148,17 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "application/jsonlines")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        pieces = []
+        held = b""
         for number in range(abs(int(value))):
-            pieces.append(b"6\r\npart %d\r\n" % number)
+            held += b"part %d" % number
             if FAULT != "buffered stream":
-                self.wfile.write(pieces.pop())
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(held), held))
+                held = b""
             time.sleep(0.2)
         if int(value) < 0:
             self.close_connection = True
         else:
-            self.wfile.write(b"".join([*pieces, b"0\r\n\r\n"]))
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(held), held) * bool(held) + b"0\r\n\r\n")
 
 
 class Server(ThreadingHTTPServer):

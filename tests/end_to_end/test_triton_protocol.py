@@ -13,7 +13,7 @@ import pytest
 import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
-from tests.conftest import Endpoint, running, wait_for
+from tests.conftest import PATIENCE_S, Endpoint, running, wait_for
 from tests.support.chaos import hit
 from tests.support.front import key_lines
 from tests.support.models import onnx_models
@@ -52,7 +52,7 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
 
 @pytest.fixture
 def client(endpoint: Endpoint) -> triton.InferenceServerClient:
-    return triton.InferenceServerClient(f"127.0.0.1:{endpoint.port}")
+    return triton.InferenceServerClient(f"127.0.0.1:{endpoint.port}", network_timeout=PATIENCE_S)
 
 
 def tensors(*, binary: bool = True) -> tuple[list[Any], list[Any]]:
@@ -218,3 +218,4 @@ def restart_triton(endpoint: Endpoint) -> None:
     before = triton_restarts(endpoint)
     assert hit(endpoint, "Triton", signal.SIGKILL)
     wait_for(lambda: triton_restarts(endpoint) > before, "a new Triton")
+    wait_for(lambda: endpoint.call("/ping").status == 200, "a connection to it")

@@ -13,13 +13,12 @@ import os
 import shutil
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clients.triton.inference import SIGNATURE_S
 from tests.conftest import PICTURES, PROJECT, Endpoint, picture, running, wait_for
+from tests.support.telemetry import lines_of, settled
 
 PAGE = PROJECT / "docs" / "architecture.md"
 BEGIN, END = "<!-- trip -->\n", "<!-- end of trip -->\n"
@@ -31,7 +30,6 @@ parameters { key: "INFERENCE_NUM_THREADS" value: { string_value: "1" } }
 """
 INFERENCE = "dispatcher/routes/inference.py"
 BACKENDS = "backends/"
-AFTER_S = 0.5  # a request is counted and logged after its answer
 
 
 @dataclass(frozen=True)
@@ -88,17 +86,9 @@ def traced(folder: Path) -> Trip:
     with running(folder, **settings) as endpoint:
         wait_for(lambda: endpoint.call("/ping").status == 200, "/ping is 200")
         ask(endpoint, body)  # what the first one makes is there for all that come later
-        while True:
-            time.sleep(SIGNATURE_S)
-            before = time.monotonic()
-            ask(endpoint, body)  # reads the model's configuration, which is kept for a while
-            (calls / "recording").touch()
-            ask(endpoint, body)
-            (calls / "recording").unlink()
-            if time.monotonic() < before + SIGNATURE_S:
-                break
-            for file in calls.iterdir():  # the machine is busy, and it was read once more
-                file.unlink()
+        (calls / "recording").touch()
+        ask(endpoint, body)
+        (calls / "recording").unlink()
         serve = str(endpoint.process.pid)
     return sorted_out([read(file) for file in calls.iterdir() if file.name != serve])
 
@@ -108,7 +98,8 @@ def ask(endpoint: Endpoint, body: dict[str, Any]) -> None:
     answer = endpoint.ask(**body)
     if answer.status != 200:
         raise RuntimeError(f"{answer.status}: {answer.body.decode()}")
-    time.sleep(AFTER_S)
+    lines_of(endpoint, answer.headers["X-Request-Id"])
+    settled(endpoint)
 
 
 def read(file: Path) -> dict[str, list[Call]]:

@@ -14,7 +14,7 @@ from sagemaker_emulator.conformance.exchange import NotApplicable, Request, Sett
 from sagemaker_emulator.conformance.load import slow_request_ends
 from sagemaker_emulator.conformance.report import FAIL, NOT_APPLICABLE, Result
 from sagemaker_emulator.conformance.run import Examination
-from sagemaker_emulator.host.limits import Limits
+from sagemaker_emulator.host.limits import MB, Limits
 
 from tests.emulator.conftest import PROGRAM
 
@@ -40,8 +40,9 @@ MORE_FAULTS = {
     "no 404": "multi-model.unknown",
     "no 507": "multi-model.load",
 }
-PING_S = {"slow ping": 0.5}  # its limit is lower, for a shorter test
-START_S = {"other port": 3}
+# What is shorter than for the others, for a shorter test; and how long a model loads.
+PING_S = {"slow ping": 0.5, "one at a time": 2.0}
+START_S, STOP_S, LOADING_S = {"other port": 3}, {"deaf": 5}, {"constant ping": "6"}
 AT_ONCE = 12
 
 
@@ -62,12 +63,17 @@ def made(folder: Path) -> Path:
 def examine(folder: Path, fault: str) -> list[Result]:
     settings = Settings(
         models=folder / "models",
-        environment={"FAULT": fault, "LOADING_S": "1.5", "CAPACITY": "2"},
+        environment={"FAULT": fault, "CAPACITY": "2", "MOST_MB": "6"}
+        | {"LOADING_S": LOADING_S.get(fault, "0.5")},
         request=request("good"),
         stream=request("stream"),
         slow=request("slow"),
         limits=Limits(
-            start_s=START_S.get(fault, 30), ping_s=PING_S.get(fault, 2.0), answer_s=8, stop_s=4
+            start_s=START_S.get(fault, 120),
+            ping_s=PING_S.get(fault, 10.0),
+            answer_s=20,
+            stop_s=STOP_S.get(fault, 20),
+            max_body=5 * MB,
         ),
     )
     return Examination(str(folder), settings, lambda _: None).run()

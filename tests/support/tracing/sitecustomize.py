@@ -8,6 +8,7 @@ each of its outermost calls.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
@@ -40,6 +41,8 @@ def note(frame: FrameType, event: str, _: object) -> None:
     """Write down a call, the first time that a thread makes it."""
     if event != "call" or not (called := file_of(frame)) or frame.f_code.co_name == "<module>":
         return
+    if called == "clients/triton/inference.py":  # a model's configuration is read but once
+        frame.f_globals["SIGNATURE_S"] = math.inf
     if not os.path.exists(f"{folder}/recording"):  # noqa: PTH110  called for every function
         return
     callers = []
