@@ -51,13 +51,13 @@ class Parameter:
             # NaN fails every comparison; 1e400 is read as infinity, which is not meant.
             finite = abs(value) <= sys.float_info.max or value == self.default
             fits = self.low <= value <= self.high and finite
-            fits = fits and (not whole or isinstance(value, int))
+            fits = fits and (not whole or value % 1 == 0)  # as 3.0, by JSON Schema
         if not fits:
             raise BadParameter(
                 f"`parameters.{name}` is {brief(value)}",
                 hint=f"expected {self.expected}: {self.meaning}",
             )
-        return float(value) if isinstance(self.default, float) else value  # type: ignore[arg-type,return-value]
+        return type(self.default)(value)  # type: ignore[arg-type]
 
     def read_text(self, name: str, text: str) -> float | str:
         """Return a value from a header or the query, checked as by `read`."""

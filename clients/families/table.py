@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -37,6 +38,7 @@ from clients.tensors.signature import Array
 from clients.triton.server import Signature
 
 NUMBER = "number"
+Labelled = TypedDict("Labelled", {"label": str, "probabilities": dict[str, float]}, total=False)
 
 
 def is_type(value: object) -> bool:
@@ -93,6 +95,17 @@ class Table(RowClient, Family[RowKeys, AnswerPlan]):
         columns = self.keys.columns
         if isinstance(columns, Mapping) and [*columns.values()] == [TEXT]:
             self.media = {"text": next(iter(columns))}
+
+    @cached_property
+    def payload_type(self) -> Any:
+        if not isinstance(columns := self.keys.columns, Mapping):
+            return Any
+        types = {name: (float if kind == NUMBER else str) | None for name, kind in columns.items()}
+        return TypedDict("Row", types) | list[Any]  # type: ignore[operator]
+
+    @cached_property
+    def result_type(self) -> Any:
+        return Labelled if self.labels else Any
 
     @property
     def fields(self) -> Collection[str]:

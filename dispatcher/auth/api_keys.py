@@ -120,8 +120,9 @@ class ModelList:
     def check(self, asked: str) -> None:
         """Refuse another model."""
         if asked not in self:
+            which = "all models" if asked == "*" else f"the model {asked[:100]!r}"
             raise ModelForbidden(
-                f"the key of {self.key!r} is not for the model {asked[:100]!r}",
+                f"the key of {self.key!r} is not for {which}",
                 hint=f"it may ask {', '.join(sorted(self.names))}",
             )
 

@@ -51,6 +51,13 @@ MAX_NAME: Final = 200
 OPENAI_PATHS: Final = ("/v1/", "/rerank", "/v2/rerank")
 TRITON_PATHS: Final = ("/v2",)
 
+# What OpenAI's clients ask models that write texts, at any path below.
+WRITING_PATHS: Final = ("/v1/chat", "/v1/completions", "/v1/responses")
+NO_WRITING: Final = (
+    "this server has no models that write or complete texts",
+    "POST /v1/embeddings and /v1/rerank ask models here; completions need another, such as vLLM",
+)
+
 # The path of the hosting service, for its clients with another endpoint_url.
 SERVICE_PREFIX: Final = "/endpoints/"
 SERVICE_STATUS: Final = 424
@@ -204,6 +211,8 @@ def answer_http_error(error: HTTPException) -> Response:
         404: f"there is no route '{path}'",
         405: f"the route '{path}' has no method {request.method}",
     }.get(status, error.description or error.name)
+    if status == 404 and path.startswith(WRITING_PATHS):
+        message, hint = NO_WRITING
     response = error_response(status, code, message, hint)
     # What the protocol requires besides the body, such as Allow with 405.
     for name, value in error.get_headers():

@@ -48,7 +48,10 @@ def is_ids(value: object) -> bool:
 
 
 NAME = Values(is_text, "the name of a model")
-COUNT = Values(lambda value: type(value) is int and value > 0, "a whole number from 1")
+COUNT = Values(
+    lambda value: type(value) in (int, float) and value > 0 and value % 1 == 0,
+    "a whole number from 1",
+)
 FLAG = Values(lambda value: isinstance(value, bool), "true or false")
 TEXTS = Values(lambda value: isinstance(value, list), 'a list of texts, or of {"text": …}')
 IGNORED = Values(lambda _: True, "anything")
@@ -170,7 +173,7 @@ def read_ranking(body: bytes, deadline: float) -> Task:
         # What is no number comes last.
         order = sorted(range(len(scores)), key=lambda at: (math.isnan(scores[at]), -scores[at]))
         found = []
-        for index in order[: fields.get("top_n")]:
+        for index in order[: int(fields.get("top_n", len(order)))]:
             text = {"text": text_of(documents[index])} if returned else {}
             if of_tei:
                 found.append({"index": index, "score": scores[index], **text})

@@ -174,7 +174,7 @@ def add_rollout_routes(routes: Blueprint, rollouts: Rollouts) -> None:
     @routes.post("/models/<model>/rollout/back")
     def send_canary_back(model: str) -> Response:
         """Give the canary no further request."""
-        return answer(model, lambda plan: plan.fallen_back(request.path))
+        return answer(model, lambda plan: plan.fallen_back(f"sent back by POST {request.path}"))
 
 
 def ready_or_not(readiness: Readiness) -> Response:

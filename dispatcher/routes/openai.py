@@ -11,18 +11,17 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import chain
-from typing import Any
+from typing import Any, NoReturn
 
-from flask import Blueprint, Response, g, request
+from flask import Blueprint, Response, abort, g, request
 
 from clients.errors import UnknownModel
 from clients.tensors.quoting import brief
 from dispatcher.codecs.content_types import decompress_body
-from dispatcher.codecs.error_responses import error_response
 from dispatcher.codecs.json_request import parse_version
 from dispatcher.codecs.openai import NAME, Task, read_embeddings, read_ranking
 from dispatcher.codecs.responses import json_response
-from dispatcher.errors import ROUTING, BadBody
+from dispatcher.errors import BadBody
 from dispatcher.execution.executor import Series
 from dispatcher.execution.prepared import PreparedRequest, client_errors
 from dispatcher.model_request import ModelRequest
@@ -61,15 +60,9 @@ def openai_routes(inference: InferenceHandler, available: Callable[[], Iterable[
 
     @routes.post("/v1/chat/completions")
     @routes.post("/v1/completions")
-    def completions() -> Response:
+    def completions() -> NoReturn:
         """Say that no model here writes texts."""
-        return error_response(
-            404,
-            ROUTING[404][0],
-            "this server has no models that write or complete texts",
-            "POST /v1/embeddings and /v1/rerank ask models here; for completions ask a server of "
-            "language models, such as vLLM",
-        )
+        abort(404)
 
     def described() -> list[dict[str, Any]]:
         """Return the models, loaded or not, as OpenAI does, with the routes here that ask each."""

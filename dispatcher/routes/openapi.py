@@ -155,12 +155,11 @@ def describe_model(
     names = {one: unused(f"{prefix}{one}", taken) for one in MODEL["schemas"]}
     types = [json_schema(one) for one in (client.payload_type, client.result_type)]
     classes = {key: one for each in types for key, one in each.pop("$defs", {}).items()}
-    # Of a tuple, whose length is said besides; generators want a schema.
-    text = json.dumps([*types, classes]).replace('"items": false', '"items": {}')
+    text = json.dumps([*types, classes])
     moved = {one: unused(prefix + re.sub(r"[^A-Za-z0-9_]", "", one), taken) for one in classes}
     for one, name in moved.items():
         text = text.replace(json.dumps(f"#/$defs/{one}"), f'"#/components/schemas/{name}"')
-    payload, result, classes = json.loads(text)
+    payload, result, classes = json.loads(text, object_hook=with_items)
     query = parameters([client])
     values = {
         "@operation": operation,
@@ -183,6 +182,12 @@ def describe_model(
     own = {names[one]: schema for one, schema in filled["schemas"].items()}
     own |= {moved[one]: {**schema, "title": moved[one]} for one, schema in classes.items()}
     return filled["route"], own
+
+
+def with_items(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema, for generators: an array of anything lacks `items`, a tuple has `false`."""
+    is_array = schema.get("type") == "array"
+    return {**schema, "items": schema.get("items") or {}} if is_array else schema
 
 
 def parameters(clients: Iterable[Client]) -> list[dict[str, Any]]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import jsonschema
 import numpy as np
 import pytest
 
+from clients.annotations import json_schema
 from clients.errors import BadPayload, ClientDisabled
 from clients.request import Request, SentRows
 from clients.triton.server import Signature, Tensors, TensorSpec
@@ -69,6 +71,9 @@ def test_categories_are_sent_as_their_numbers(bench: Bench, seen: list[Tensors])
     with pytest.raises(BadPayload, match="`home` is 'castle'") as caught:
         bench.ask([30, "castle", 5])
     assert caught.value.hint == "expected one of rent, own"
+    kind = jsonschema.Draft202012Validator(json_schema(bench.client().payload_type))
+    rows = [{"age": 30, "home": home, "debt": None} for home in ("own", None, 1)]
+    assert [kind.is_valid(one) for one in (*rows, [30, "own", 5])] == [True, True, False, True]
 
 
 def test_a_single_input_has_the_name_that_its_author_gives(

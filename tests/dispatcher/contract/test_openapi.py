@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
@@ -27,6 +27,7 @@ class Point:
 
     x: float
     y: float = 0.0
+    tags: list[Any] = field(default_factory=list)
 
 
 class Near(Client):

@@ -173,7 +173,7 @@ def test_the_command_shows_and_changes_a_running_endpoint(
         assert run("--canary", "version=2,share=0.05,sticky=key")["canary"]["sticky"] == "key"
         assert run("--canary", "share=1")["canary"]["version"] == "2"
         assert top(client) == (3, "version=2")
-        assert run("--back")["back"] == "/models/resnet/rollout/back"
+        assert run("--back")["back"] == "sent back by POST /models/resnet/rollout/back"
         assert run("--canary", "none", "--shadow", "version=2,share=0.1")["canary"] is None
         assert run()["shadow"]["share"] == 0.1
         assert run("--forget")["shadow"] is None
