@@ -31,9 +31,10 @@ from typing import Any
 
 from backends.engine_choice import EXACT, processor
 from bench.load import load, models, work
-from bench.load.limit import Limit, Sample, Way
-from bench.measure import PAUSE_S, best_ways, of_server, say
+from bench.load.limit import Limit, Sample, Way, best_ways
+from bench.load.load import say
 from bench.servers.contenders import PRECISION, Contender, Skipped, this_server, tidy
+from bench.servers.processes import cpu_ms, memory_mb
 from bench.servers.rival_servers import LITSERVE, RIVALS, TRITON, Place
 from bench.servers.sessions import PRECISIONS, engines_at
 
@@ -48,6 +49,7 @@ GOALS = {
 """Answers a second, by model and callers, as shares of LitServe's and of Triton HTTP's at least."""
 P99_GOAL = 1.05
 """Of a ResNet-50 with several callers, as a share of the better one's at most."""
+PAUSE_S = 0.2
 CPUS = len(os.sched_getaffinity(0))
 Found = dict[tuple[str, int], list[Sample]]
 """The samples of each contender with so many callers, by round."""
@@ -112,27 +114,16 @@ def compare(model: str, repository: Path, cache: Path, options: argparse.Namespa
             for number, setting in enumerate(options.settings)
         ]
         for server in servers:
-            await_answer(server, model, payload, right)
+            server.wait(payload, model, right)
         place = Place(repository, cache, model, CPUS, options.precision, engine)
         for name in options.rivals:
             try:
                 server = stack.enter_context(RIVALS[name](place))
-                await_answer(server, model, payload, right)
+                server.wait(payload, model, right)
                 servers.append(server)
             except Skipped as reason:
                 say(f"not measured: {reason}")
         return rounds(model, payload, limit, ways, servers, options)
-
-
-def await_answer(server: Contender, model: str, payload: Any, right: list[Any]) -> None:
-    """Wait until a server answers as it should.
-
-    Raises:
-        Skipped: it does not start, or answers something else.
-
-    """
-    server.wait(payload, model, right)
-    say(f"{server.name} answers {model} {time.monotonic() - server.since:.1f} s after its start")
 
 
 def rounds(
@@ -166,6 +157,31 @@ def rounds(
             except load.LoadError as error:
                 say(f"{server.name}, {model}, {callers} callers: {error}")
     return found
+
+
+def of_server(server: Contender, asked: bytes, callers: int, seconds: float, rate: float) -> Sample:
+    """Ask a server in a closed loop.
+
+    The callers send the whole request `asked`; `rate` is how many answers per second can be
+    expected.
+
+    Raises:
+        LoadError: an answer was not 200, or none came.
+
+    """
+    # Until all have waited for all others once, their times are those of a burst on an idle server:
+    # too short for the first ones, and for the last of 16 they were 1.25 times those of later.
+    warm = max(load.LEAST_WARM_S, 2 * callers / rate)
+    before = cpu_ms(server.pid)
+    loop = load.ask_in_a_loop(server.port, [asked], callers, seconds, warm)
+    used = cpu_ms(server.pid) - before
+    return Sample(
+        loop.per_second,
+        loop.percentile(0.5),
+        loop.percentile(0.99),
+        {name: spent / loop.answers for name, spent in used.items()},
+        memory_mb(server.pid),
+    )
 
 
 def with_setting(

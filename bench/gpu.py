@@ -20,7 +20,7 @@ import onnxruntime
 
 from bench.load import load, work
 from bench.load.limit import Sample
-from bench.measure import LEAST_WARM_S, say
+from bench.load.load import LEAST_WARM_S, say
 from bench.servers.contenders import Contender
 from bench.servers.processes import cpu_ms
 

@@ -31,7 +31,7 @@ from typing import Any
 
 from bench import gpu
 from bench.load import load, models, work
-from bench.measure import LEAST_WARM_S, say
+from bench.load.load import LEAST_WARM_S, say
 from bench.servers import contenders
 from bench.servers.contenders import Contender, Skipped, install_rival, this_server
 from bench.servers.sessions import PRECISIONS

@@ -11,15 +11,19 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
+from itertools import product
 from pathlib import Path
 from typing import Any, cast
 
 from bench.load import work
 from bench.servers.sessions import Engine, open_session
 from container.programs.malloc import ALLOCATOR
+
+BATCHES = {"resnet": (1, 4, 8), "yolov5": (1,), "bert_base": (1, 8, 16)}
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,42 @@ class Limit(subprocess.Popen[str]):
         if not (line := self.stdout.readline()):
             raise RuntimeError(f"the in-process limit ended with {self.wait()}")
         return json.loads(line)
+
+
+def best_ways(
+    limit: Limit,
+    model: str,
+    payload: Any,
+    cpus: int,
+    loads: Sequence[int],
+    seconds: float,
+    engines: Sequence[Engine],
+) -> dict[int, Way]:
+    """Measure the ways in which the limit can work, and return the best one for each load.
+
+    For one caller that is the way with the shortest time to an answer; for several, the one with
+    the most answers that has no more requests in hand than there are callers.
+    """
+
+    @cache
+    def measured(way: Way) -> list[Sample]:
+        return [limit.measure(way, seconds, payload) for _ in range(2)]
+
+    found: dict[int, Way] = {}
+    for callers in loads:
+        sizes = sorted({*BATCHES[model], max(1, callers // cpus)})
+        ways = [
+            way
+            for engine, size in product(engines, sizes)
+            for way in ways_of(engine, cpus, size)
+            if way.in_hand <= callers
+        ]
+        if callers == 1:
+            found[1] = min(ways, key=lambda way: min(one.p50 for one in measured(way)))
+        else:
+            fastest = max(ways, key=lambda way: max(one.per_second for one in measured(way)))
+            found[callers] = fastest
+    return found
 
 
 def main(repository: str, modelname: str) -> None:

@@ -11,6 +11,7 @@ import os
 import re
 import selectors
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -23,6 +24,13 @@ LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 PATIENCE_S = 60
 LOOK_S = 0.02
 CALLERS_OF_A_PROCESS = 8
+LEAST_WARM_S = 1.0
+
+
+def say(text: str) -> None:
+    """Show on standard error how far the measurement is."""
+    sys.stderr.write(f"bench: {text}\n")
+    sys.stderr.flush()
 
 
 class LoadError(Exception):

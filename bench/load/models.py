@@ -54,15 +54,6 @@ def link(source: str, target: str) -> None:
         shutil.copy(source, target)
 
 
-def model_of(
-    nodes: list[Any], inputs: list[Any], output: Any, weights: list[Any]
-) -> onnx.ModelProto:
-    graph = helper.make_graph(nodes, "bench", inputs, [output], weights)
-    return helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8, producer_name="bench"
-    )
-
-
 def bert_base() -> onnx.ModelProto:
     """Return BERT-base with a fill-mask head and random weights."""
     graph = Bert()
@@ -86,10 +77,14 @@ def bert_base() -> onnx.ModelProto:
     rows = node("Reshape", head, constant([-1, WIDTH]))
     logits = node("Gemm", rows, words, weight(VOCABULARY), transB=1)
     node("Reshape", logits, node("Concat", shape, constant([VOCABULARY]), axis=0), name="output")
-    inputs = [graph.integers(name, "batch", "tokens") for name in (ids, attention, kinds)]
+    inputs = [
+        helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "tokens"])
+        for name in (ids, attention, kinds)
+    ]
     sizes: list[str | int | None] = ["batch", "tokens", VOCABULARY]
     output = helper.make_tensor_value_info("output", TensorProto.FLOAT, sizes)
-    return model_of(graph.made, inputs, output, graph.weights)
+    made = helper.make_graph(graph.made, "bench", inputs, [output], graph.weights)
+    return helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 class Bert:
@@ -112,10 +107,6 @@ class Bert:
         name = f"constant{len(self.weights)}"
         self.weights.append(numpy_helper.from_array(np.asarray(value), name))
         return name
-
-    @staticmethod
-    def integers(name: str, *sizes: str) -> Any:
-        return helper.make_tensor_value_info(name, TensorProto.INT64, sizes)
 
     def normalized(self, hidden: str) -> str:
         scale, shift = (self.constant(fill(WIDTH, np.float32)) for fill in (np.ones, np.zeros))

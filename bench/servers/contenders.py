@@ -98,6 +98,9 @@ class Contender:
         if gist(came) != gist(right):
             raise Skipped(f"it answers {came}, not {right}")
         self.started = descendants(self.pid)
+        load.say(
+            f"{self.name} answers {modelname} {time.monotonic() - self.since:.1f} s after its start"
+        )
 
     def wait_for(self, payload: Any) -> bytes:
         """Wait until the payload is answered 200; return the body.

@@ -20,6 +20,7 @@ from typing import Any
 
 from bench.load.work import PROJECT
 from bench.servers.contenders import (
+    BENCH,
     PRECISION,
     SHM_PREFIX,
     Contender,
@@ -33,7 +34,6 @@ from container.programs.find_triton import find_embedded
 from container.programs.malloc import ALLOCATOR
 from container.trouble import Trouble
 
-BENCH = Path(__file__).parents[1]
 BATCH = 16
 LITSERVE, TRITON = "LitServe", "Triton HTTP"
 

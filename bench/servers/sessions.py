@@ -12,7 +12,7 @@ import numpy.typing as npt
 import onnxruntime
 
 from backends.engine_choice import AUTO, BF16, EXACT, EnginePreference, precisions, processor
-from backends.openvino.properties import computing_in
+from backends.openvino.session import computing_in
 
 
 class Engine(StrEnum):

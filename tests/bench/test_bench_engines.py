@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.load import work
-from bench.load.limit import Limit, Sample, Way
-from bench.measure import best_ways
+from bench.load.limit import Limit, Sample, Way, best_ways
 from bench.servers import sessions
 from bench.servers.rival_servers import Place, environment
 from bench.servers.sessions import Engine
