@@ -98,7 +98,7 @@ audit: $(VENV)/.dev
 
 # Pins again what container/image/requirements/*.in ask for.
 lock: $(VENV)/.dev
-	cd container/image/requirements && for name in serve weights sbom dev triton cuda13 image-test quantize; do \
+	cd container/image/requirements && for name in serve weights sbom dev triton cuda13 image-test; do \
 	  $(abspath $(VENV))/bin/uv pip compile --quiet --universal --python-version 3.11 \
 	    --generate-hashes --no-emit-index-url --no-emit-package pip --no-header \
 	    $$(case $$name in triton|cuda13) echo --no-deps;; esac) $$name.in -o $$name.txt || exit 1; done

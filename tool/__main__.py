@@ -69,9 +69,10 @@ def missing(module: str) -> str:
     """Return what to do where a module is not there that a command needs."""
     if module in OF_UNIX:
         return "this command needs Linux or macOS; on Windows, install and run it in WSL"
+    package = module.partition(".")[0]
+    wanted = package if package == "onnx" else "'triton-dispatcher[tool]'"
     return (
-        f"this Python lacks {module.partition('.')[0]}, which this command needs; "
-        "`pip install 'triton-dispatcher[tool]'` brings it"
+        f"this Python lacks {package}, which this command needs; `pip install {wanted}` brings it"
     )
 
 

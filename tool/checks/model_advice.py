@@ -14,7 +14,7 @@ from backends.engine_choice import ENGINE, PRECISION
 from backends.model_config import ModelConfigError
 from backends.onnxruntime.execution_providers import CPU, execution_providers
 from backends.onnxruntime.session_settings import session_settings
-from backends.openvino.properties import STREAMS, THREADS
+from backends.openvino.session import STREAMS, THREADS
 from backends.schedule import schedule_runs
 from clients.errors import ClientDisabled
 from clients.families.base.dispatch_toml import FILE, Keys, read_table

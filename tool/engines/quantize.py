@@ -5,13 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import shlex
 import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +37,11 @@ from clients.tensors.agreement import (
 from clients.tensors.client import TensorClient
 from container.model_check.samples import Sample, ask, samples_in
 from container.trouble import Trouble
-from dispatcher.settings import PROJECT
 from tool.engines.offline import compose_links, load_offline, settings_here
 from tool.placing import beside, put
 from tool.progress import announce
 
 FILE = "model.onnx"
-EXTRA = PROJECT / "container" / "image" / "requirements" / "quantize.txt"
 HELD_OUT = 4  # every fourth sample is kept for the comparison
 FEW = 8  # samples, with fewer of which ranges and comparison mean little
 WIDE = 10.0  # limits that the median sample is off by, from which on nothing is written
@@ -119,12 +115,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Quantize, and print the report; return 1 where answers are too far off, else 0."""
-    if find_spec("onnx") is None:
-        command = [sys.executable, "-m", "pip", "install", "--require-hashes", "-r", str(EXTRA)]
-        raise Trouble(
-            "quantizing needs the package onnx, which is not installed; run "
-            f"`{shlex.join(command)}`"
-        )
     with choose_model(options) as model, announce(f"calibrating and comparing {options.model}"):
         report, refusal = quantize_model(model, options)
     if options.json:

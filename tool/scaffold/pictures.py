@@ -16,7 +16,7 @@ from clients.images.boxes import LAYOUTS, MOST_QUERIES, MOST_SHARE, grid_priors
 from clients.triton.server import TensorSpec
 from container.trouble import Trouble
 from tool.scaffold.plan import CHECK, SCORES, AskAuthor, FamilyPlan, Misfit, several
-from tool.scaffold.source import ModelSource, without_onnx
+from tool.scaffold.source import ModelSource
 from tool.scaffold.texts import name_output
 
 FLOATS = ("FP32", "FP16")
@@ -113,12 +113,10 @@ def with_uint8(
             f"{taken.spec} has {taken.channels} channels: --mean and --std take as many "
             "numbers, those of --std above 0"
         )
-    try:
-        import onnx
+    import onnx
 
-        from weights.converters.pixels import take_bytes
-    except ImportError as error:
-        raise without_onnx("--uint8 changes the model's graph") from error
+    from weights.converters.pixels import take_bytes
+
     model = onnx.load(copy, load_external_data=False)
     onnx.save(take_bytes(model, mean, std, taken.layout), copy)
     return replace(source, opened=OnnxFile(copy))

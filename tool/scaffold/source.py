@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -214,11 +213,7 @@ def says_one_row(model: onnxruntime.OnnxFile) -> bool:
 
 def mend_table(file: Path) -> bytes:
     """Return a model of tables that answers any number of rows, and tensors for maps (ZipMap)."""
-    try:
-        onnx: Any = import_module("onnx")
-    except ImportError as error:
-        what = f"{file} makes maps of its probabilities (ZipMap), or says that it answers one row, "
-        raise without_onnx(f"{what}which new-model mends") from error
+    onnx: Any = import_module("onnx")
     model = onnx.load(file, load_external_data=False)
     outputs = {output.name: output for output in model.graph.output}
     for node in [one for one in model.graph.node if one.op_type == "ZipMap"]:
@@ -241,11 +236,6 @@ def mend_table(file: Path) -> bytes:
 
 def name_class(name: bytes | int) -> str:
     return " ".join(name.decode().split()) or "?" if isinstance(name, bytes) else str(name)
-
-
-def without_onnx(what: str) -> Trouble:
-    install = shlex.join([sys.executable, "-m", "pip", "install", "onnx"])
-    return Trouble(f"{what} with the package onnx, which is not installed; run `{install}`")
 
 
 def file_of(given: Path) -> Path:
