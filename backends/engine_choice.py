@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from backends.machine.shared_folder import digest_files, hold_lock, read_json, write_json
 from backends.measure_runs import MeasuredRuns
-from backends.model_config import FileSignature, FileTensor, ModelConfigError, read_parameters
+from backends.model_config import FileSignature, ModelConfigError, read_parameters
 from backends.onnxruntime.session_settings import own_settings
 
 if TYPE_CHECKING:
@@ -184,14 +184,14 @@ def measure_choice(folder: Path, file: Path, asked: EnginePreference, limit: flo
         if limit <= LIMIT_S:
             reason += "; `dispatcher engines` gives it more time"
         return EngineChoice(ONNXRUNTIME, reason=reason, gave_up_s=limit)
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+    except (OSError, ValueError, IndexError) as error:
         reason = f"the comparison of engines could not be made: {error}"
     return EngineChoice(ONNXRUNTIME, reason=reason)
 
 
 def read(kept: Path, limit: float) -> EngineChoice | None:
     """Return a choice from the cache; None where there is none, or it had less time than now."""
-    with suppress(ValueError, KeyError, TypeError):
+    with suppress(ValueError):
         known = parse_choice(read_json(kept))
         lacks_runs = limit > LIMIT_S and known.signature and not known.runs
         return None if lacks_runs or 0 < known.gave_up_s < limit else known
@@ -217,17 +217,11 @@ def hide(file: Path | None) -> None:
             file.unlink()
 
 
-def parse_choice(found: Mapping[str, Any]) -> EngineChoice:
-    """Read a choice from JSON; raise KeyError, TypeError or ValueError if wrong."""
-    signature, runs = found["signature"], found["runs"]
-    if signature is not None:
-        sides = (
-            tuple(FileTensor(**one | {"shape": tuple(map(int, one["shape"]))}) for one in side)
-            for side in (signature["inputs"], signature["outputs"])
-        )
-        signature = FileSignature(*sides)
-    measured = MeasuredRuns(**runs) if runs else None
-    made = EngineChoice(**{**found, "signature": signature, "runs": measured})
+def parse_choice(found: object) -> EngineChoice:
+    """Read a choice from JSON; raise ValueError if wrong."""
+    import msgspec
+
+    made = msgspec.convert(found, EngineChoice)
     if made.engine not in (OPENVINO, ONNXRUNTIME) or made.precision not in (F32, BF16):
         raise ValueError(f"{made.engine} in {made.precision}")
     return made

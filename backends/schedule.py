@@ -32,8 +32,7 @@ from backends.model_config import (
 )
 from backends.onnxruntime.session import SCALED_BY_THREAD, OnnxSession
 from backends.onnxruntime.session_settings import own_settings
-from backends.openvino.properties import STREAMS, THREADS, properties
-from backends.openvino.session import OpenVinoSession
+from backends.openvino.session import STREAMS, THREADS, OpenVinoSession, properties
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

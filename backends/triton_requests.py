@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import operator
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
@@ -23,7 +22,7 @@ from backends.model_config import max_batch_size
 from backends.sequence_state import NO_SEQUENCE, PartOfSequence
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -47,6 +46,14 @@ EXPECTED = {
     PADDING: "a number for each of its inputs in 'inputs' and a list of names in 'outputs'",
 }
 """What a parameter says of each model."""
+
+DECODERS: Mapping[str, msgspec.json.Decoder[Any]] = {
+    ROWS: msgspec.json.Decoder(dict[str, dict[str, list[int]] | None]),
+    ABOVE: msgspec.json.Decoder(
+        dict[str, dict[str, tuple[int, Annotated[float, msgspec.Meta(ge=0)]]] | None]
+    ),
+    PADDING: msgspec.json.Decoder(dict[str, PaddedTensors | None]),
+}
 
 
 @dataclass(frozen=True)
@@ -107,7 +114,7 @@ class RequestHandler:
             for hint in EXPECTED if self._is_cached else ():
                 parameters.pop(hint, None)  # all rows are answered
             tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
-            padding = read_padding(parameters.get(PADDING), self._model)
+            padding = read_hint(PADDING, parameters.get(PADDING), self._model) or NONE
             refuse_unknown("input", padding.inputs, tensors)
             refuse_unknown("output", padding.outputs, outputs)
         except Exception as error:
@@ -195,8 +202,8 @@ class RequestHandler:
         """
         if request.deadline < now:
             raise RequestError("the caller does not wait for the answer any more.")
-        rows = read_rows(request.parameters.get(ROWS), self._model)
-        above = read_thresholds(request.parameters.get(ABOVE), self._model)
+        rows = read_hint(ROWS, request.parameters.get(ROWS), self._model) or {}
+        above = read_hint(ABOVE, request.parameters.get(ABOVE), self._model) or {}
         inputs = conform({**tensors, **self._states.begin(request.sequence)}, self._specs)
         outputs = tuple(dict.fromkeys((*request.outputs, *self._states.outputs)))
         return Item(inputs, outputs, rows, above, request.padding)
@@ -226,52 +233,12 @@ def deadline_of(parameters: Mapping[str, Any]) -> float:
         raise RequestError(f"{what}; expected microseconds since 1970.") from None
 
 
-def read_rows(text: str | None, model: str) -> Mapping[str, list[int]]:
-    """Return the rows that a request wants of some outputs of a model; raise RequestError."""
-    with reading(ROWS):
-        return {
-            name: [operator.index(row) for row in some]
-            for name, some in said_of(model, text).items()
-        }
-
-
-def read_thresholds(text: str | None, model: str) -> Mapping[str, tuple[int, float]]:
-    """Return column and threshold for outputs whose rows are wanted so; raise RequestError."""
-    with reading(ABOVE):
-        above = {
-            name: (operator.index(column), float(least))
-            for name, (column, least) in said_of(model, text).items()
-        }
-        if not all(least >= 0 for _, least in above.values()):
-            raise ValueError(ABOVE)
-        return above
-
-
 @lru_cache(maxsize=64)  # a client says the same with every request
-def read_padding(text: str | None, model: str) -> PaddedTensors:
-    """Return how rows of a request may be padded, from its parameter; raise RequestError."""
-    with reading(PADDING):
-        said = said_of(model, text)
-        if said == {}:
-            return NONE
-        if not isinstance(said["outputs"], list):
-            raise TypeError(PADDING)
-        inputs = {name: operator.index(number) for name, number in said["inputs"].items()}
-        return PaddedTensors(inputs, tuple(map(str, said["outputs"])))
-
-
-def said_of(model: str, text: str | None) -> Mapping[str, Any]:
-    """Return what a parameter says of a model; empty where it says nothing."""
-    said: Mapping[str, Any] | None = None if text is None else json.loads(text).get(model)
-    return {} if said is None else said
-
-
-@contextmanager
-def reading(parameter: str) -> Iterator[None]:
-    """Raise RequestError where a parameter is not what it should be."""
+def read_hint(parameter: str, text: str | None, model: str) -> Any:
+    """Return what a parameter says of a model; `None` where it says nothing; raise RequestError."""
     try:
-        yield
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
+        return None if text is None else DECODERS[parameter].decode(text).get(model)
+    except (TypeError, ValueError, RecursionError):
         raise RequestError(
             f"parameter '{parameter}' was expected to be JSON of a model's name with "
             f"{EXPECTED[parameter]}, but it is something else."

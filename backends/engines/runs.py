@@ -9,8 +9,7 @@ from typing import Any
 import numpy.typing as npt
 import onnxruntime
 
-from backends.openvino.properties import computing_in
-from backends.openvino.session import core
+from backends.openvino.session import computing_in, core
 from clients.testing import OnnxModels
 from container.trouble import Trouble
 
