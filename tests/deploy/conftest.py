@@ -92,12 +92,7 @@ def helm(tmp_path_factory: pytest.TempPathFactory) -> Helm:
 
     def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [HELM, *arguments],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
+            [HELM, *arguments], env=environment, capture_output=True, text=True, check=False
         )
 
     return run

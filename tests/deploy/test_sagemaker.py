@@ -365,7 +365,6 @@ def test_the_page_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.Monk
             check=False,
             capture_output=True,
             text=True,
-            timeout=600,
         )
     finally:
         server.stop()

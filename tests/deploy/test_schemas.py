@@ -45,7 +45,7 @@ def installed(home: Path, *names: str) -> Path:
     install = ["pip", "install", "--no-deps", "--require-hashes", "--python", home / "bin/python"]
     files = [word for name in names for word in ("-r", REQUIREMENTS / f"{name}.txt")]
     for command in (["venv", "--python", sys.executable, home], [*install, *files]):
-        subprocess.run([*uv, *command], check=True, timeout=300)
+        subprocess.run([*uv, *command], check=True)
     return home
 
 
@@ -57,7 +57,6 @@ def validate(environment: Path, folder: Path, documents: Rendered) -> str:
         [environment / "bin" / "kubernetes-validate", "--strict", "--no-warn", file],
         capture_output=True,
         text=True,
-        timeout=60,
         check=False,
     )
     return done.stdout + done.stderr if done.returncode else ""

@@ -45,7 +45,7 @@ class Worker:
                 "CLIENTS_PATH": str(folder / "clients"),
                 "RUN_DIR": str(folder),
                 "MODEL_REPOSITORY": str(folder),  # holds no models, so no built-in clients
-                "MODEL_SERVER_TIMEOUT": "20",
+                "MODEL_SERVER_TIMEOUT": "300",
                 "SAGEMAKER_SAFE_PORT_RANGE": "1-3",  # nobody is there
                 **settings,
             }

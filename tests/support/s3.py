@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ import pytest
 from botocore.config import Config
 from botocore.loaders import JSONFileLoader
 
-from tests.conftest import PATIENCE_S, free_ports
+from tests.conftest import PATIENCE_S, free_ports, wait_for
 
 BUCKET = "pictures"
 OTHER_BUCKET = "private"
@@ -27,7 +26,6 @@ REGION = "us-east-1"
 SECRET = "the-secret-of-the-tests"
 # The first may do all, the second read and list `images/` in the first bucket.
 FULL, READER = "FULLACCESSOFTESTS000", "READERACCESSTESTS000"
-START_S = 60.0
 
 # Each application of a test makes a client, which reads S3's description: two thirds of its time.
 read_description = cache(JSONFileLoader().load_file)
@@ -157,15 +155,15 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
 def wait_until_usable(server: S3Server, process: subprocess.Popen[bytes], log: Path) -> None:
     """Make the buckets and put an object into each, as soon as the server can."""
     client = server.client()
-    deadline = time.monotonic() + START_S
-    while True:
+
+    def is_usable() -> bool:
+        assert process.poll() is None, log.read_text()[-3000:]
         try:
             for bucket in (BUCKET, OTHER_BUCKET):
                 client.create_bucket(Bucket=bucket)
                 client.put_object(Bucket=bucket, Key="images/empty.txt", Body=b"-")
         except Exception:
-            if process.poll() is not None or time.monotonic() > deadline:
-                pytest.fail(f"SeaweedFS did not start: {log.read_text()[-3000:]}")
-            time.sleep(0.3)
-        else:
-            return
+            return False
+        return True
+
+    wait_for(is_usable, lambda: f"SeaweedFS: {log.read_text()[-3000:]}")

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 from clients.base import Client, Payload
-from tests.conftest import PATIENCE_S, wait_for
+from tests.conftest import PATIENCE_S
 
 
 class Slow(Client):
@@ -24,6 +24,7 @@ class Slow(Client):
     def inference(self, payload: Payload) -> Any:
         time.sleep(payload.get("before", 0))
         Model.asked.append(payload)
+        Model.asks()
         if model := payload.get("model"):
             self.infer({"seconds": model})
         return payload.get("n")
@@ -31,6 +32,7 @@ class Slow(Client):
 
 class Model:
     asked: list[Any] = []
+    asks: Callable[[], object] = bool
 
 
 class Hangs(Client):
@@ -79,8 +81,3 @@ def milliseconds(response: TestResponse, phase: str) -> float:
 
 def slow(**payload: Any) -> dict[str, Any]:
     return {"modelname": "slow", "payload": payload}
-
-
-def leave_when_asked(theirs: socket.socket) -> None:
-    wait_for(lambda: Model.asked, "the first call")
-    theirs.close()

@@ -42,7 +42,6 @@ class Installed:
             },
             capture_output=True,
             text=True,
-            timeout=120,
             check=False,
         )
 

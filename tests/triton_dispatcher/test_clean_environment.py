@@ -63,6 +63,7 @@ def test_a_folder_is_served_without_a_checkout(wheel: Path, tmp_path: Path) -> N
             env={
                 "PATH": os.environ["PATH"],
                 "HOME": str(tmp_path),
+                "ENGINE_COMPARISON_LIMIT_S": "600",  # its packages are compiled, too
                 "SAGEMAKER_SAFE_PORT_RANGE": f"{ports[1]}-{ports[-1]}",
             },
             stdout=output,

@@ -15,6 +15,7 @@ from tritonclient.utils import InferenceServerException
 
 from clients.triton.client import Triton as OwnTriton
 from clients.triton.server import Hints, Padding
+from tests.conftest import PATIENCE_S
 from tests.support.models import onnx_repository
 from tests.support.triton import process as triton_process
 from tests.support.triton.calls import ROW, ask, ask_together, counted, counts
@@ -59,7 +60,7 @@ def test_plain_dynamic_batching_joins_no_rows_of_fixed_sizes_unmeasured(triton: 
 
 
 def test_requests_of_unequal_shapes_are_handed_over_together(triton: Triton) -> None:
-    """Triton's own batches have one shape; this one waits for two requests, ten seconds."""
+    """Triton's own batches have one shape; this one waits for two requests, twenty seconds."""
     assert_handed_over_together(triton)
 
 
@@ -112,7 +113,7 @@ def test_requests_of_unequal_lengths_share_a_run_and_get_their_own_answers(
         padding = Padding({"x": np.int64(0)}, ["same"])
         return client.infer("columns_beside", {"x": x}, hints=Hints(padding=padding), timeout=60)
 
-    until, widened = time.monotonic() + 20, False
+    until, widened = time.monotonic() + PATIENCE_S, False
     with ThreadPoolExecutor(16) as pool:
         while not widened:
             assert time.monotonic() < until, "no request was ever filled up"

@@ -99,7 +99,7 @@ def test_labels_are_those_of_triton(
     """But for what Windows writes at the end of a line, which Triton takes for a part of them."""
     inputs = {"x": np.array([[0, 2, 1], [-5.5, 1e9, -1e-7]], np.float32)}
     for count in (1, 2, 3, 9):
-        (came,) = client.infer(model, inputs, classes={output: count}, timeout=30).values()
+        (came,) = client.infer(model, inputs, classes={output: count}, timeout=60).values()
         theirs = triton_s_own(triton, model, inputs, output, count)
         assert came.tolist() == [[one.removesuffix(b"\r") for one in row] for row in theirs]
     assert theirs[0][1] == b"2.000000:2:b\xe9e\r"
@@ -114,7 +114,7 @@ def test_numbers_of_every_type_are_written_as_triton_does(
     triton: triton_process.Triton, client: Triton, kind: str
 ) -> None:
     inputs, only = onnx_models.in_every_type(), f"out_{kind}"
-    answer = client.infer("every_type", inputs, classes={only: 2}, timeout=30)
+    answer = client.infer("every_type", inputs, classes={only: 2}, timeout=60)
     assert answer[only].tolist() == triton_s_own(triton, "every_type", inputs, only, 2)
 
 
@@ -122,9 +122,9 @@ def test_outputs_come_in_the_order_of_the_file_or_of_the_caller(client: Triton) 
     """Triton hands a process their names as a set, whose order is another in each process."""
     inputs = onnx_models.in_every_type()
     in_file = [f"out_{name}" for name in onnx_models.EVERY_TYPE]
-    assert list(client.infer("every_type", inputs, timeout=30)) == in_file
+    assert list(client.infer("every_type", inputs, timeout=60)) == in_file
     backwards = in_file[::-1]
-    assert list(client.infer("every_type", inputs, outputs=backwards, timeout=30)) == backwards
+    assert list(client.infer("every_type", inputs, outputs=backwards, timeout=60)) == backwards
 
 
 def test_a_model_that_answers_other_than_it_says_harms_nobody(
@@ -134,17 +134,17 @@ def test_a_model_that_answers_other_than_it_says_harms_nobody(
     chain = write_liar(folder, "liar", TEXTS)
     x = {"x": np.zeros((1, 3), np.float32)}
     with loaded(triton, "liar", chain):
-        assert client.infer("liar", x, timeout=30)["y"].tolist() == [[b"abc"] * 3]
+        assert client.infer("liar", x, timeout=60)["y"].tolist() == [[b"abc"] * 3]
         with pytest.raises(ModelFailed, match=r"that is object \[1, 3\]"):
-            client.infer("liar", x, classes={"y": 2}, timeout=30)
-        assert client.infer("liar", x, timeout=30)["y"].shape == (1, 3)
+            client.infer("liar", x, classes={"y": 2}, timeout=60)
+        assert client.infer("liar", x, timeout=60)["y"].shape == (1, 3)
         with pytest.raises(ModelFailed) as failed:
-            client.infer(chain, x, timeout=30)
+            client.infer(chain, x, timeout=60)
         assert failed.value.message.endswith("'BYTES', but model 'liar' expects 'FP32'")
         with pytest.raises(TensorsRefused, match=r"Expected \[1,3\], got \[2,3\]"):
-            client.infer(chain, {"x": np.zeros((2, 3), np.float32)}, timeout=30)
+            client.infer(chain, {"x": np.zeros((2, 3), np.float32)}, timeout=60)
         with pytest.raises(TensorsRefused) as refused:
-            client.infer(chain, {"x": np.zeros((1, 3))}, timeout=30)
+            client.infer(chain, {"x": np.zeros((1, 3))}, timeout=60)
         assert refused.value.message.endswith(f"'FP64', but model '{chain}' expects 'FP32'")
 
 
@@ -156,12 +156,12 @@ def test_a_model_that_answers_without_its_output_has_failed(
     with loaded(triton, "mute", chain):
         for asked in ({"outputs": ["y"]}, {"classes": {"y": 2}}, {}):
             with pytest.raises(ModelFailed, match="without its output 'y'; it gave"):
-                client.infer("mute", x, **asked, timeout=30)  # type: ignore[arg-type]
+                client.infer("mute", x, **asked, timeout=60)  # type: ignore[arg-type]
         assert "mute" in client.take_failing()
         with pytest.raises(ModelFailed, match="missing required input"):
-            client.infer(chain, x, timeout=30)
+            client.infer(chain, x, timeout=60)
         with pytest.raises(TensorsRefused, match="missing required input"):
-            client.infer(chain, {}, timeout=30)
+            client.infer(chain, {}, timeout=60)
 
 
 def write_liar(folder: Path, name: str, code: str) -> str:

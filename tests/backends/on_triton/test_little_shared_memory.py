@@ -53,7 +53,7 @@ def test_who_fits_is_not_refused_for_others(little: triton_process.Triton, model
 
     def ask(number: int) -> None:
         x = np.full((1, WIDE), number, np.float32)
-        answer = client.infer(model, {"x": x}, timeout=60)
+        answer = client.infer(model, {"x": x}, timeout=300)
         np.testing.assert_array_equal(answer["same"], x)
 
     with ThreadPoolExecutor(8) as pool:
@@ -64,10 +64,10 @@ def test_who_does_not_fit_is_told_so_and_is_not_in_the_way(little: triton_proces
     client = Triton(f"127.0.0.1:{little.ports[0]}")
     x = np.zeros((1, 300_000), np.float32)  # 1.2 MB and 1.2 MB
     with pytest.raises(TooLargeAtOnce, match=r"needs 2 MB .* the model has 2"):
-        client.infer("planned", {"x": x}, timeout=60)
-    assert client.infer("planned", {"x": x[:, :9]}, timeout=60)["width"].tolist() == [[9]]
-    assert client.infer("later", {"x": x}, timeout=60)["width"].tolist() == [[300_000]]
-    client.unload("planned", timeout=30)
+        client.infer("planned", {"x": x}, timeout=300)
+    assert client.infer("planned", {"x": x[:, :9]}, timeout=300)["width"].tolist() == [[9]]
+    assert client.infer("later", {"x": x}, timeout=300)["width"].tolist() == [[300_000]]
+    client.unload("planned", timeout=300)
 
 
 def test_a_model_that_comes_later_has_its_part_as_soon_as_it_is_loaded(
@@ -79,13 +79,13 @@ def test_a_model_that_comes_later_has_its_part_as_soon_as_it_is_loaded(
         return sum(path.stat().st_size for path in Path("/dev/shm").glob(f"{little.prefix}*"))
 
     client, before = Triton(f"127.0.0.1:{little.ports[0]}", scarce=True), size()
-    client.load("latest", timeout=60)
+    client.load("latest", timeout=300)
     assert 7 * MIB < size() - before <= 8 * MIB
     x = np.zeros((1, 500_000), np.float32)  # 2 MB and 2 MB
     with pytest.raises(TooLargeAtOnce, match=r"needs 4 MB .* the model has 3"):
-        client.infer("latest", {"x": x}, timeout=60)
-    assert client.infer("latest", {"x": x[:, :9]}, timeout=60)["width"].tolist() == [[9]]
-    client.unload("latest", timeout=30)
+        client.infer("latest", {"x": x}, timeout=300)
+    assert client.infer("latest", {"x": x[:, :9]}, timeout=300)["width"].tolist() == [[9]]
+    client.unload("latest", timeout=300)
     assert size() <= before
 
 
@@ -93,8 +93,8 @@ def test_of_a_model_that_comes_later_a_batch_that_does_not_fit_is_told_so(
     little: triton_process.Triton,
 ) -> None:
     client = Triton(f"127.0.0.1:{little.ports[0]}", scarce=True)
-    client.load("fixed", timeout=60)
+    client.load("fixed", timeout=300)
     x = np.ones((6, 65536), np.float32)
     with pytest.raises(TooLargeAtOnce, match=r"needs 3 MB .* the model has 2"):
-        client.infer("fixed", {"x": x}, timeout=60)
-    np.testing.assert_array_equal(client.infer("fixed", {"x": x[:5]}, timeout=60)["y"], -x[:5])
+        client.infer("fixed", {"x": x}, timeout=300)
+    np.testing.assert_array_equal(client.infer("fixed", {"x": x[:5]}, timeout=300)["y"], -x[:5])

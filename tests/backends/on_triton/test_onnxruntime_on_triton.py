@@ -12,6 +12,7 @@ import tritonclient.grpc as grpc_client
 
 from clients.errors import ModelFailed, UnknownModel
 from clients.triton.client import Triton as OwnTriton
+from tests.conftest import wait_for
 from tests.support.models import onnx_models, onnx_repository
 from tests.support.triton import process as triton_process
 from tests.support.triton.calls import ask, ask_together, configuration
@@ -94,7 +95,7 @@ class TestRowsThatChangeEachOther:
 
 def test_what_mends_a_model_is_the_hint(client: OwnTriton) -> None:
     with pytest.raises(ModelFailed) as caught:
-        client.load("zipmap", timeout=60)
+        client.load("zipmap", timeout=300)
     assert caught.value.message.endswith(
         "is a sequence of maps (ZipMap), which Triton cannot carry."
     )
@@ -173,13 +174,14 @@ class TestInstances:
         for model, instances in (("trio", 3), ("batch_size", 1), ("bare", 2)):
             assert configuration(triton, model)["instance_group"][0]["count"] == instances
             assert len(triton_process.stubs(folder, model)) == instances
-            assert client.instances(model, timeout=60) == instances
+            assert client.instances(model, timeout=300) == instances
 
     def test_an_unloaded_model_leaves_no_process(self, triton: Triton) -> None:
         triton.client.unload_model("half_given")
         triton.await_models(["half_given"], seconds=120)
         assert triton.states()["half_given"] == ("UNAVAILABLE", "unloaded")
-        assert not triton_process.stubs(triton.log_file.parent, "half_given")
+        folder = triton.log_file.parent
+        wait_for(lambda: not triton_process.stubs(folder, "half_given"), "the end of its process")
         triton.client.load_model("half_given")
         assert triton.states()["half_given"][0] == "READY"
 
@@ -188,15 +190,15 @@ def test_a_model_gives_a_sign_of_life(triton: Triton, client: OwnTriton) -> None
     tensor = grpc_client.InferInput("x", [1, 3], "FP32")
     tensor.set_data_from_numpy(np.zeros((1, 3), np.float32))
     now = round(time.time() * 1e6)
-    answer = triton.client.infer("bare", [tensor], parameters={"deadline_us": now + 10**7})
+    answer = triton.client.infer("bare", [tensor], parameters={"deadline_us": now + 10**9})
     assert answer.as_numpy("y").shape == (1, 3)
     index = np.array([[7]])  # fails where it is run
-    client.knock("lookup_beside", {"index": index}, timeout=60)
+    client.knock("lookup_beside", {"index": index}, timeout=300)
     with ThreadPoolExecutor(8) as pool:  # and beside others
         asked = [pool.submit(ask, triton, "lookup_beside", index=index - 5) for _ in range(50)]
         for _ in range(20):
-            client.knock("lookup_beside", {"index": index}, timeout=60)
+            client.knock("lookup_beside", {"index": index}, timeout=300)
         assert {one.result().as_numpy("value").item() for one in asked} == {30}
-    client.knock("bare", {"x": np.zeros((1, 2), np.float32)}, timeout=60)
+    client.knock("bare", {"x": np.zeros((1, 2), np.float32)}, timeout=300)
     with pytest.raises(UnknownModel):
-        client.knock("nobody", {}, timeout=60)
+        client.knock("nobody", {}, timeout=300)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -18,8 +17,9 @@ from clients.errors import ModelFailed, TensorsRefused
 from clients.triton.client import Triton
 from clients.triton.server import Hints
 from clients.triton.shared_memory import FOLDER, MIB, NAME, Regions
-from tests.conftest import PATIENCE_S
+from tests.conftest import PATIENCE_S, wait_for
 from tests.support.triton import process as triton_process
+from tests.support.triton.calls import wait_until_pending
 
 ROWS = 200_000  # of three float32: 2.4 MB
 X = np.arange(3 * ROWS, dtype=np.float32).reshape(ROWS, 3)
@@ -37,16 +37,18 @@ def known(triton: triton_process.Triton) -> list[str]:
 
 def forget(triton: triton_process.Triton) -> None:
     """Let Triton forget all regions; it is done with a request shortly after it has answered."""
-    for _ in range(50):
+
+    def has_forgotten() -> bool:
         with contextlib.suppress(InferenceServerException):
             triton.client.unregister_system_shared_memory()
-            return
-        time.sleep(0.1)
-    pytest.fail("Triton keeps using a region")
+            return True
+        return False
+
+    wait_for(has_forgotten, "a region that Triton does not use any more")
 
 
 def ask(client: Triton, x: np.ndarray[Any, Any] = X) -> np.ndarray[Any, Any]:
-    (answer,) = client.infer("free", {"x": x}, timeout=30).values()
+    (answer,) = client.infer("free", {"x": x}, timeout=60).values()
     return answer
 
 
@@ -83,7 +85,7 @@ def test_an_answer_that_is_larger_than_foreseen_comes_by_grpc(client: Triton) ->
     few, many = np.zeros_like(X), np.ones_like(X)
     few[:40_000] = 1
     for x in (few, many, many, few):
-        (where,) = client.infer("nonzero", {"x": x}, timeout=30).values()
+        (where,) = client.infer("nonzero", {"x": x}, timeout=60).values()
         np.testing.assert_array_equal(where, np.nonzero(x))
 
 
@@ -96,14 +98,14 @@ def test_only_the_rows_that_are_wanted_come(client: Triton) -> None:
         (ROWS, range(1, ROWS, 2)),
     ):
         hints = Hints(rows={"y": wanted})
-        answer = client.infer("free", {"x": X[:rows]}, hints=hints, timeout=30)
+        answer = client.infer("free", {"x": X[:rows]}, hints=hints, timeout=60)
         np.testing.assert_array_equal(answer["y"], X[:rows][wanted] + 1)
 
 
 def test_only_rows_above_a_number_come(client: Triton) -> None:
     for rows, least in ((ROWS, 3 * ROWS - 5), (ROWS, 3 * ROWS), (ROWS, 0), (10, 15)):
         above = {"y": (np.int64(1), np.float32(least))}  # as a class may well give them
-        answer = client.infer("free", {"x": X[:rows]}, hints=Hints(above=above), timeout=30)
+        answer = client.infer("free", {"x": X[:rows]}, hints=Hints(above=above), timeout=60)
         y = X[:rows] + 1
         np.testing.assert_array_equal(answer["y"], y[y[:, 1] > least])
 
@@ -131,13 +133,13 @@ def test_a_request_that_fails_keeps_no_region(
         with pytest.raises(TensorsRefused):
             ask(client, np.zeros((ROWS, 4), np.float32))
         with pytest.raises(TensorsRefused):
-            client.infer("free", {"x": X, "other": np.array(["text"])}, timeout=30)
+            client.infer("free", {"x": X, "other": np.array(["text"])}, timeout=60)
     np.testing.assert_array_equal(ask(client), X + 1)
     assert len(known(triton)) <= 3  # one for each of the sizes that were needed
 
 
 def test_triton_forgets_no_region_that_it_is_using(triton: triton_process.Triton) -> None:
-    """What `sweep` builds on. The model waits for a second request, ten seconds at most."""
+    """What `sweep` builds on. The model waits for a second request, twenty seconds."""
     client = Triton(f"127.0.0.1:{triton.ports[0]}")
     server = client._regions._call
     name = f"{NAME}{2**22 + 1}_1"
@@ -147,7 +149,7 @@ def test_triton_forgets_no_region_that_it_is_using(triton: triton_process.Triton
     request = service_pb2.SystemSharedMemoryRegisterRequest(
         name=name, key=f"/{name}", byte_size=4096
     )
-    server("SystemSharedMemoryRegister", request, 10)
+    server("SystemSharedMemoryRegister", request, 60)
     named = service_pb2.SystemSharedMemoryUnregisterRequest(name=name)
     given = grpc_client.InferInput("x", [1, 20], "FP32")
     wanted = grpc_client.InferRequestedOutput("total")
@@ -158,10 +160,10 @@ def test_triton_forgets_no_region_that_it_is_using(triton: triton_process.Triton
             wanted.unset_shared_memory()
             one.set_shared_memory(name, size, offset)
             asked = pool.submit(triton.client.infer, "total", [given], outputs=[wanted])
-            time.sleep(1)
+            wait_until_pending(triton, total=1)
             with pytest.raises(ModelFailed, match="in use"):
-                server("SystemSharedMemoryUnregister", named, 10)
-            assert client.infer("total", {"x": x}, timeout=30)["total"].tolist() == [[190]]
+                server("SystemSharedMemoryUnregister", named, 60)
+            assert client.infer("total", {"x": x}, timeout=60)["total"].tolist() == [[190]]
             asked.result(PATIENCE_S)
     assert np.frombuffer(memory.read_bytes(), np.float32)[20] == 190
     memory.unlink()

@@ -86,6 +86,7 @@ def test_no_time_to_say_what_there_is_not_is_no_outage(
     refusing: Refusing, triton: Triton, code: Any
 ) -> None:
     refusing.code, refusing.delay = code, 1.0
+    triton.signature("here", timeout=60)  # else nothing is left of a short time for the run
     with pytest.raises(DeadlineExceeded, match=r"'here' did not answer within 0\.200 s"):
         triton.infer("here", ARRAYS, version="2", timeout=0.2)
 
@@ -156,6 +157,7 @@ def test_a_run_is_not_cancelled_at_its_time_limit(
     """Triton may end with SIGSEGV then. Its caller waits no longer for that."""
     refusing.code = grpc.StatusCode.INVALID_ARGUMENT
     refusing.ends.clear()
+    triton.signature(name, timeout=60)  # else nothing is left of a short time for the run
     with pytest.raises(DeadlineExceeded, match=rf"'{name}' did not answer within 0\.1"):
         triton.infer(name, ARRAYS, timeout=0.1)
     wait_for(lambda: refusing.left, "the request")
@@ -167,6 +169,7 @@ def test_few_runs_go_on_after_their_time_limits(
 ) -> None:
     monkeypatch.setattr(requests, "MOST_LATE", 2)
     refusing.ends.clear()
+    triton.signature("here", timeout=60)  # else nothing is left of a short time for the run
     for _ in range(2):
         with pytest.raises(DeadlineExceeded):
             triton.infer("here", ARRAYS, timeout=0.1)
@@ -218,8 +221,10 @@ def test_a_channel_whose_thread_cannot_start_is_replaced(
     refusing: Refusing, triton: Triton, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refusing.gives = ("words", "scores")
+    there = {*threading.enumerate()}
     assert triton.infer("here", ARRAYS, timeout=60)
-    time.sleep(0.2)  # gRPC's thread of the channel ends with its last request
+    # gRPC's thread of the channel ends with its last request.
+    wait_for(lambda: not any("_run" in one.name for one in {*threading.enumerate()} - there), "it")
     with monkeypatch.context() as none:
         none.setattr(threading.Thread, "start", no_room)
         with pytest.raises(ModelUnavailable, match="could not be sent: can't start new thread"):

@@ -20,13 +20,14 @@ from clients.errors import (
 from clients.triton.client import Triton
 from clients.triton.configuration import rename_config
 from clients.triton.server import ModelState, Signature, TensorSpec
+from tests.conftest import PATIENCE_S
 from tests.support.refusing_triton import ARRAYS, Refusing, refusing, triton
 
 __all__ = ["refusing", "triton"]  # the fixtures
 
 
 def test_instances_are_as_many_on_each_gpu(triton: Triton) -> None:
-    assert triton.instances("here", timeout=5) == 2 * 2 + 3
+    assert triton.instances("here", timeout=60) == 2 * 2 + 3
 
 
 def test_a_folder_that_goes_while_triton_lists_them_is_nobody_s_failure(
@@ -34,19 +35,19 @@ def test_a_folder_that_goes_while_triton_lists_them_is_nobody_s_failure(
 ) -> None:
     gone = "failed to stat file /repository/gone"
     refusing.no_list = [gone] * 4
-    assert [model.name for model in triton.models(timeout=5)] == ["here"]
+    assert [model.name for model in triton.models(timeout=60)] == ["here"]
     refusing.no_list = [gone] * 5
     with pytest.raises(ModelFailed, match=gone):
-        triton.models(timeout=5)
+        triton.models(timeout=60)
 
 
 def test_models_are_listed_by_name_and_version(refusing: Refusing, triton: Triton) -> None:
     versions = [("here", "10"), ("a", "1"), ("here", "9")]
     refusing.others = tuple(ModelState(name, version, "READY") for name, version in versions)
-    listed = [(state.name, state.version) for state in triton.models(timeout=5)]
+    listed = [(state.name, state.version) for state in triton.models(timeout=60)]
     assert listed == [("a", "1"), ("here", "1"), ("here", "9"), ("here", "10")]
     with pytest.raises(UnknownVersion) as caught:
-        triton.infer("here", ARRAYS, version="7", timeout=5)
+        triton.infer("here", ARRAYS, version="7", timeout=60)
     assert caught.value.hint.endswith(": 1, 9, 10")
 
 
@@ -85,7 +86,7 @@ def test_a_load_for_which_there_is_no_room_is_told_from_others(
     ):
         refusing.said = said
         with pytest.raises(ModelFailed, match=said) as raised:
-            triton.load("here", timeout=5)
+            triton.load("here", timeout=60)
         assert type(raised.value) is kind
 
 
@@ -96,18 +97,18 @@ def test_of_a_model_that_triton_keeps_no_word_on_its_log_is_named(
     refusing.said = "failed to load 'here', failed to poll from model repository"
     refusing.index = ModelState("here", "", "")
     with pytest.raises(ModelFailed, match=refusing.said) as raised:
-        triton.load("here", timeout=5)
+        triton.load("here", timeout=60)
     assert "Triton's log has the reason" in raised.value.hint
     refusing.code = grpc.StatusCode.UNAVAILABLE
     with pytest.raises(ModelUnavailable, match=r"'here' is not ready: .*Triton's log has the"):
-        triton.infer("here", ARRAYS, timeout=5)
+        triton.infer("here", ARRAYS, timeout=60)
     refusing.index = ModelState("here", "1", "UNAVAILABLE", "its file cannot be opened")
     with pytest.raises(ModelFailed) as raised:
-        triton.load("here", timeout=5)
+        triton.load("here", timeout=60)
     assert raised.value.message == "its file cannot be opened"
     assert "`dispatcher check`" in raised.value.hint
     with pytest.raises(ModelUnavailable) as asked:
-        triton.infer("here", ARRAYS, timeout=5)
+        triton.infer("here", ARRAYS, timeout=60)
     assert asked.value.message.endswith("'here' is not ready: its file cannot be opened")
 
 
@@ -115,7 +116,7 @@ def test_a_model_that_was_unloaded_says_what_loads_it(refusing: Refusing, triton
     refusing.code = grpc.StatusCode.UNAVAILABLE
     refusing.index = ModelState("here", "1", "UNAVAILABLE", "unloaded")
     with pytest.raises(ModelUnavailable) as asked:
-        triton.infer("here", ARRAYS, timeout=5)
+        triton.infer("here", ARRAYS, timeout=60)
     assert asked.value.message.endswith("'here' is not ready: unloaded")
     assert asked.value.hint == "POST /load_model/here loads it"
 
@@ -125,10 +126,10 @@ def test_how_to_mend_a_model_is_a_hint(refusing: Refusing, triton: Triton) -> No
     refusing.code = grpc.StatusCode.UNAVAILABLE
     refusing.index = ModelState("here", "1", "UNAVAILABLE", f"it is too large.{TO_MEND}cut it")
     with pytest.raises(ModelUnavailable) as asked:
-        triton.infer("here", ARRAYS, timeout=5)
+        triton.infer("here", ARRAYS, timeout=60)
     assert asked.value.message.endswith("'here' is not ready: it is too large.")
     with pytest.raises(ModelFailed) as loaded:
-        triton.load("here", timeout=5)
+        triton.load("here", timeout=60)
     assert loaded.value.message == "it is too large."
     assert [raised.value.hint for raised in (asked, loaded)] == ["cut it", "cut it"]
 
@@ -145,9 +146,9 @@ def test_a_proxy_of_the_environment_is_not_asked_for_triton(
             monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.getsockname()[1]}")
         monkeypatch.delenv("no_proxy", raising=False)
         server = Triton(f"127.0.0.1:{listener.getsockname()[1]}")
-        asked = threading.Thread(target=server.is_ready, kwargs={"timeout": 2})
+        asked = threading.Thread(target=server.is_ready, kwargs={"timeout": PATIENCE_S})
         asked.start()
-        listener.settimeout(2)
+        listener.settimeout(PATIENCE_S)
         listener.accept()[0].close()
         asked.join()
 

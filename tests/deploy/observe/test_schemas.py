@@ -31,7 +31,7 @@ def compose(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def understood(compose: Path, *options: str) -> dict[str, Any]:
     """Return the services as Docker Compose reads them."""
     command = [compose, *options, "config", "--format", "json"]
-    done = subprocess.run(command, cwd=PROJECT, capture_output=True, timeout=60, check=True)
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, check=True)
     services: dict[str, Any] = json.loads(done.stdout)["services"]
     return services
 

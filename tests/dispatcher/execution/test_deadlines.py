@@ -28,22 +28,13 @@ from dispatcher.wsgi import make_admission
 from tests.conftest import PATIENCE_S, PROJECT, wait_for
 from tests.support.application import make_app, quiet
 from tests.support.fake_triton import FakeTriton
-from tests.support.slow_clients import (
-    Hangs,
-    Left,
-    Model,
-    Slow,
-    leave_when_asked,
-    lines,
-    milliseconds,
-    slow,
-)
+from tests.support.slow_clients import Hangs, Left, Model, Slow, lines, milliseconds, slow
 from tests.support.stand_ins import assert_error
 
 
 @pytest.fixture
 def settings() -> Settings:
-    return read_settings({"MODEL_SERVER_TIMEOUT": "20"})
+    return read_settings({"MODEL_SERVER_TIMEOUT": "200"})
 
 
 @pytest.fixture
@@ -54,6 +45,7 @@ def admission(settings: Settings) -> Admission:
 @pytest.fixture
 def app(settings: Settings, admission: Admission) -> Iterator[Flask]:
     Model.asked.clear()
+    Model.asks = bool
     Hangs.free.clear()
     environment = Environment(FakeTriton(), PROJECT / "model_repository")
     clients = {c.modelname: c(environment) for c in (Slow, Hangs, Left)}
@@ -75,27 +67,27 @@ def pool(app: Flask) -> Iterator[Executor]:
     made.shutdown(wait=False)
 
 
-IN_ATTRIBUTES = {"X-Amzn-SageMaker-Custom-Attributes": "timeout_ms=9000"}
+IN_ATTRIBUTES = {"X-Amzn-SageMaker-Custom-Attributes": "timeout_ms=90000"}
 
 
 @pytest.mark.parametrize(
     ("arguments", "seconds"),
     [
-        ({}, 18),  # 90 % of MODEL_SERVER_TIMEOUT
-        ({"query_string": {"timeout_ms": "9000"}}, 9),
-        ({"headers": IN_ATTRIBUTES}, 9),
-        ({"query_string": {"timeout_ms": "3600000"}}, 18),
-        ({"query_string": {"timeout_ms": "1"}, "headers": IN_ATTRIBUTES}, 9),
-        ({"headers": {"X-Request-Start": "9 s ago"}}, 9),
+        ({}, 180),  # 90 % of MODEL_SERVER_TIMEOUT
+        ({"query_string": {"timeout_ms": "90000"}}, 90),
+        ({"headers": IN_ATTRIBUTES}, 90),
+        ({"query_string": {"timeout_ms": "3600000"}}, 180),
+        ({"query_string": {"timeout_ms": "1"}, "headers": IN_ATTRIBUTES}, 90),
+        ({"headers": {"X-Request-Start": "90 s ago"}}, 90),
     ],
     ids=["the container's", "query", "attributes", "more than there is", "both", "spent in NGINX"],
 )
 def test_the_model_gets_what_is_left(client: FlaskClient, arguments: Any, seconds: float) -> None:
     if "X-Request-Start" in arguments.get("headers", {}):
-        arguments = {"headers": {"X-Request-Start": str(time.time() - 9)}}
+        arguments = {"headers": {"X-Request-Start": str(time.time() - 90)}}
     response = client.post("/infer/left", json={"payload": {}}, **arguments)
     assert response.status_code == 200
-    assert seconds - 5 < Left.seen <= seconds
+    assert seconds - 50 < Left.seen <= seconds
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "1.5", "soon", "1e3", "9999999999", "٣"])
@@ -111,10 +103,10 @@ def test_no_time_at_all_is_refused(client: FlaskClient, text: str) -> None:
 
 
 def test_time_that_was_spent_before_the_model_is_gone(client: FlaskClient) -> None:
-    payload = {"before": 0.5, "model": 1}
-    response = client.post("/infer/slow?timeout_ms=400", json={"payload": payload})
+    payload = {"before": 2, "model": 1}
+    response = client.post("/infer/slow?timeout_ms=1900", json={"payload": payload})
     assert_error(response, 504, "deadline_exceeded", "Server-Timing")
-    assert milliseconds(response, "class") >= 500
+    assert milliseconds(response, "class") >= 2000
 
 
 @pytest.mark.parametrize("payload", [{"n": 1}, [{"n": 1}]], ids=["a call", "a series"])
@@ -131,16 +123,16 @@ def test_time_that_was_spent_on_waiting_is_told_as_that(
 
 
 def test_what_comes_too_late_is_not_begun(client: FlaskClient) -> None:
-    headers = {"X-Request-Start": str(time.time() - 50)}
+    headers = {"X-Request-Start": str(time.time() - 500)}
     response = client.post("/infer/slow", json={"payload": {}}, headers=headers)
     assert_error(response, 504, "deadline_exceeded", "before it got a slot", "fewer requests")
-    assert milliseconds(response, "queue") >= 50_000
+    assert milliseconds(response, "queue") >= 500_000
     assert not Model.asked
 
 
 def test_each_line_has_a_time_of_its_own(client: FlaskClient, admission: Admission) -> None:
     asks = [slow(n=0), {"modelname": "hangs", "payload": {}}, slow(n=2, before=0.1), slow(n=3)]
-    answers = lines(client, asks, query_string={"timeout_ms": "1500"})
+    answers = lines(client, asks, query_string={"timeout_ms": "2500"})
     assert admission.calls.running, "it hangs on"
     assert [a.get("result") for a in answers] == [0, None, 2, 3]
     assert answers[1]["status"] == 504
@@ -150,8 +142,8 @@ def test_each_line_has_a_time_of_its_own(client: FlaskClient, admission: Admissi
 def test_the_whole_stream_has_an_end_and_a_line_for_each_that_was_not_asked(
     client: FlaskClient, admission: Admission, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A tenth of 20 s is enough for six of these; the others are answered that they were not."""
-    monkeypatch.setattr(table, "STREAM_SHARE", 0.1)
+    """2 s are enough for six of these; the others are answered that they were not."""
+    monkeypatch.setattr(table, "STREAM_SHARE", 0.01)
     admission.calls.per_model = 1
     answers = lines(client, [slow(n=n, before=0.3) for n in range(20)])
     assert len(answers) == 20
@@ -204,12 +196,12 @@ def test_what_a_caller_who_left_has_not_begun_is_not_begun(
     """Counted at the model: of 20 batches of 4 payloads one was under way when the caller left."""
     ours, theirs = pair
     admission.calls.per_model = 1
-    threading.Thread(target=leave_when_asked, args=(theirs,), daemon=True).start()
+    Model.asks = theirs.close
     of_ours: Any = {"environ_overrides": {"gunicorn.socket": ours}}
     if in_lines:
-        assert len(lines(client, [slow(before=0.1)] * 100, **of_ours)) < 10
+        assert len(lines(client, [slow()] * 100, **of_ours)) < 10
     else:
-        response = client.post("/infer/slow", json={"payload": [{"before": 0.15}] * 80}, **of_ours)
+        response = client.post("/infer/slow", json={"payload": [{}] * 80}, **of_ours)
         assert_error(response, 499, "caller_gone")
     assert 1 <= len(Model.asked) <= (10 if in_lines else 8)
     wait_for(lambda: admission.series.free == admission.series.total, "the series' turn")
@@ -233,13 +225,13 @@ def test_a_caller_of_a_client_that_hangs_is_answered_in_its_place(
     theirs.settimeout(PATIENCE_S)
     call = pool.submit(
         app.test_client().post,
-        "/infer/hangs?timeout_ms=100",
+        "/infer/hangs?timeout_ms=60000",
         json={"payload": {"fails": fails}},
         headers={"X-Request-Id": "my-id"},
         environ_overrides={"gunicorn.socket": ours},
     )
     wait_for(lambda: admission.calls.running, "the call")
-    later = time.monotonic() + 5
+    later = time.monotonic() + 70
     Watchdog(admission, settings.client_timeout, lambda: None, clock=lambda: later).look()
     answer = read_all(theirs)
     assert answer.startswith(b"HTTP/1.1 504 ")
@@ -292,7 +284,7 @@ def test_where_a_client_hangs_is_in_the_log_and_others_are_answered(
     client = app.test_client()
     assert client.post("/infer/slow", json={"payload": {"n": 1}}).json["result"] == 1
     Hangs.free.set()
-    wait(calls, 5)
+    wait(calls, PATIENCE_S)
 
 
 def test_a_call_whose_picture_waited_for_others_does_not_hang(admission: Admission) -> None:
@@ -335,10 +327,10 @@ def test_a_worker_whose_turns_are_lost_asks_to_be_replaced_once(admission: Admis
     replace = Mock()
     watch = Watchdog(admission, 1.8, replace, clock=lambda: time.monotonic() + 60)
     for number in range(11):
-        admission.calls.enter(f"model {number}", time.monotonic() + 1)
+        admission.calls.enter(f"model {number}", time.monotonic() + 60)
     watch.look()
     assert not replace.called
-    admission.calls.enter("one more", time.monotonic() + 1)
+    admission.calls.enter("one more", time.monotonic() + 60)
     watch.look()
     watch.look()
     assert replace.call_count == 1
@@ -348,8 +340,8 @@ def test_a_worker_that_is_to_end_does_not_wait_for_what_never_ends(admission: Ad
     now = time.monotonic()
     end = Mock()
     watch = Watchdog(admission, 1.8, replace=lambda: None, clock=lambda: now, end=end)
-    admission.calls.enter("lost", time.monotonic() + 1).since = now - 60
-    answering = admission.calls.enter("another", time.monotonic() + 1)
+    admission.calls.enter("lost", time.monotonic() + 60).since = now - 60
+    answering = admission.calls.enter("another", time.monotonic() + 60)
     watch.leaving = True
     watch.look()
     now += 2
@@ -370,7 +362,7 @@ def test_a_list_or_one_of_several_models_that_hangs_is_answered_in_time(
     response = client.post("/infer/hangs?timeout_ms=300", json={"payload": [{}, {}]})
     assert_error(response, 504, "deadline_exceeded")
     both = {"modelname": ["hangs", "slow"], "payload": {"n": 5}}
-    response = client.post("/invocations?timeout_ms=1500", json=both)
+    response = client.post("/invocations?timeout_ms=2500", json=both)
     assert admission.calls.running, "it hangs on"
     assert response.json["results"]["slow"] == {"status": 200, "result": 5}
     assert response.json["results"]["hangs"]["status"] == 504

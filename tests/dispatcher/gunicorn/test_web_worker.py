@@ -203,7 +203,7 @@ print(threading.active_count() - 1)
 def test_a_worker_has_all_its_threads_or_does_not_begin(room: int, code: int, said: str) -> None:
     """Started by need, the one that is too many would end it with all that it has in hand."""
     command = [sys.executable, "-c", POOL, str(room)]
-    ran = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
+    ran = subprocess.run(command, check=False, capture_output=True, text=True)
     assert (ran.returncode, ran.stdout[: len(said)]) == (code, said)
 
 
@@ -219,7 +219,7 @@ def test_work_is_done_in_the_order_in_which_it_comes_and_each_has_its_own_outcom
     pool = ThreadPool(1)
     outcomes = [pool.submit(do, number) for number in (4, 3, 0, 2)]
     go.set()
-    assert isinstance(outcomes[2].exception(20), ZeroDivisionError)
+    assert isinstance(outcomes[2].exception(PATIENCE_S), ZeroDivisionError)
     assert [outcomes[place].result(PATIENCE_S) for place in (0, 1, 3)] == [3, 4, 6]
     assert begun == [4, 3, 0, 2]
 

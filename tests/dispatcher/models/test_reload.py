@@ -26,10 +26,10 @@ __all__ = ["folder"]
 def test_a_reload_waits_for_others_only_so_long(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Settings, "managing_wait", 0.2)
     worker = Worker(folder)
     write(folder / "clients", "gone", "1")
-    with alone(folder / "reload", "busy"):
+    with alone(folder / "reload", "busy"), monkeypatch.context() as patch:
+        patch.setattr(Settings, "managing_wait", 0.2)
         assert_error(worker.reload(), 504, "deadline_exceeded", "other reloads")
     assert worker.reload().status_code == 200
     assert worker.ask("gone") == 1

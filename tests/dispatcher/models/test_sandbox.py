@@ -6,9 +6,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from dispatcher.models import sandbox
 from dispatcher.models.reload import try_at_start
 from tests.conftest import PROJECT, alive, descendants, wait_for
 from tests.support.reloading import FINE, Worker, folder, write
@@ -16,22 +18,19 @@ from tests.support.reloading import FINE, Worker, folder, write
 __all__ = ["folder"]
 
 
-WRONG = [
-    ("1 / 0", ["'mine' fails on its own example: ZeroDivisionError", "log has the traceback"]),
-    ("__import__('os').abort()", ["mine.py: the process that tested it", "SIGABRT"]),
-]
+WRONG = ("1 / 0", ["'mine' fails on its own example: ZeroDivisionError", "log has the traceback"])
 WRONG_TOO = [
     ("0\n    x = 1 / 0", ["mine.py cannot be imported", "ZeroDivisionError"]),
     ("{1, 2}", ["fails on its own example", "JSON", "set"]),
     ("self.infer({})", ["fails on its own example", "Triton does not answer"]),
     ("(", ["mine.py cannot be imported", "SyntaxError"]),
-    ("__import__('os')._exit(7)", ["mine.py: the process that tested it", "exit code 7"]),
+    ("__import__('os').abort()", ["mine.py: the process that tested it", "SIGABRT"]),
 ]
 
 
 @pytest.mark.parametrize(
     ("result", "words"),
-    [*WRONG, *(pytest.param(*one, marks=pytest.mark.slow) for one in WRONG_TOO)],
+    [WRONG, *(pytest.param(*one, marks=pytest.mark.slow) for one in WRONG_TOO)],
 )
 def test_what_does_not_work_is_not_taken_and_the_answer_says_why(
     folder: Path, result: str, words: list[str]
@@ -73,16 +72,6 @@ def test_a_class_that_asks_others_is_tried_with_those_that_there_are(folder: Pat
     assert worker.ask("chain")[0] == "kept"
 
 
-@pytest.mark.slow
-def test_one_that_hangs_is_stopped_and_the_others_are_tried(folder: Path) -> None:
-    worker = Worker(folder, MODEL_SERVER_TIMEOUT="40")
-    write(folder / "clients", "mine", "__import__('time').sleep(600)")
-    write(folder / "clients", "zebra", "1 / 0")
-    message = worker.reload().json["error"]["message"]
-    assert "mine.py: it was not done within " in message
-    assert "'zebra' fails on its own example" in message
-
-
 def test_what_ends_the_process_at_its_import_is_left_out_by_workers_that_start(
     folder: Path,
 ) -> None:
@@ -106,14 +95,13 @@ def test_what_ends_the_process_at_its_import_is_left_out_by_workers_that_start(
     assert first.ask("fatal") == later.ask("fatal") == "mended"
 
 
-@pytest.mark.slow
 def test_a_worker_that_starts_waits_longer_for_imports_than_a_request_may_take(
-    folder: Path,
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tried = "'sandbox' in str(__import__('sys').orig_argv)"
-    slow = f"'mine'\n    x = {tried} and __import__('time').sleep(3)"
-    write(folder / "clients", "mine", slow)
-    assert Worker(folder, try_at_start, MODEL_SERVER_TIMEOUT="2").ask("mine") == "mine"
+    ran = Mock(side_effect=lambda job, *_: (dict.fromkeys(job["try"], sandbox.Tried()), "", ""))
+    monkeypatch.setattr(sandbox, "run_process", ran)
+    Worker(folder, try_at_start, MODEL_SERVER_TIMEOUT="2")
+    assert ran.call_args.args[0]["within"] == 30
 
 
 WRITES = """
@@ -196,16 +184,9 @@ def started(folder: Path) -> set[int]:
     return {int(line) for line in pids.read_text().splitlines()} if pids.exists() else set()
 
 
-@pytest.mark.parametrize(
-    ("then", "timeout"),
-    [
-        ("pass", "30"),
-        ("os._exit(7)", "30"),
-        pytest.param("__import__('time').sleep(600)", "6", marks=pytest.mark.slow),
-    ],
-)
-def test_what_a_class_starts_ends_with_its_trial(folder: Path, then: str, timeout: str) -> None:
-    worker = Worker(folder, MODEL_SERVER_TIMEOUT=timeout)
+@pytest.mark.parametrize("then", ["pass", "os._exit(7)"])
+def test_what_a_class_starts_ends_with_its_trial(folder: Path, then: str) -> None:
+    worker = Worker(folder)
     pids = str(folder / "pids")
     (folder / "clients" / "starts.py").write_text(STARTS.format(pids=pids, then=then))
     assert worker.reload().status_code == (200 if then == "pass" else 400)
@@ -215,6 +196,22 @@ def test_what_a_class_starts_ends_with_its_trial(folder: Path, then: str, timeou
     for helper in own:
         helper.kill()
         helper.wait()
+
+
+@pytest.mark.slow
+def test_one_that_hangs_is_stopped_with_what_it_started_and_the_others_are_tried(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandbox, "PROCESS_SHARE", 0.1)  # which are half a minute
+    worker, pids = Worker(folder), str(folder / "pids")
+    then = "__import__('time').sleep(600)"
+    (folder / "clients" / "starts.py").write_text(STARTS.format(pids=pids, then=then))
+    write(folder / "clients", "zebra", "1 / 0")
+    message = worker.reload().json["error"]["message"]
+    assert "starts.py: it was not done within " in message
+    assert "'zebra' fails on its own example" in message
+    assert started(folder)
+    wait_for(lambda: not alive(started(folder)), "the end of what it started")
 
 
 FORKS = """
@@ -229,7 +226,7 @@ def end_a_process():
 
 
 def test_a_process_that_a_class_ends_itself_takes_its_trial_not_along(folder: Path) -> None:
-    worker = Worker(folder, MODEL_SERVER_TIMEOUT="30")
+    worker = Worker(folder)
     write(folder / "clients", "forks", "end_a_process()", after=FORKS)
     came = worker.reload()
     assert came.status_code == 200, came.text

@@ -103,12 +103,12 @@ def test_the_deadline_the_id_and_the_attributes_are_carried_along(tmp_path: Path
     response = served(tmp_path, CARRIED).post(
         "/infer/chain",
         json={"payload": {}},
-        headers={attributes: "user=me;timeout_ms=5000", "X-Request-Id": "one-request"},
+        headers={attributes: "user=me;timeout_ms=50000", "X-Request-Id": "one-request"},
     )
     (inner_id, user, inner_left), (own_id, is_same, own_left) = (response.json or {})["result"]
     assert inner_id == own_id == "one-request"
     assert (user, is_same) == ("me", True)
-    assert 0 < own_left <= inner_left <= 5
+    assert 0 < own_left <= inner_left <= 50
     assert response.headers[attributes] == "seen_by=inner"
 
 
@@ -193,7 +193,7 @@ def test_chains_do_not_wait_for_one_another_where_each_model_has_one_slot(tmp_pa
     (tmp_path / "mine.py").write_text(HEAD + BOTH_WAYS)
     environment = Environment(FakeTriton(), tmp_path / "no_models")
     registry = load_clients(environment, [tmp_path])
-    settings = read_settings({"MODEL_SERVER_THREADS": "1", "MODEL_SERVER_TIMEOUT": "10"})
+    settings = read_settings({"MODEL_SERVER_THREADS": "1"})
     app = make_app(settings, registry, environment, quiet())
 
     def one(name: str) -> Any:

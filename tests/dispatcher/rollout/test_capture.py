@@ -106,7 +106,8 @@ class Site:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Callable[..., Site]:
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Site]:
+    monkeypatch.setattr(captured, "BATCH_S", 3600.0)  # nothing is written unless it is asked for
     return lambda **settings: Site(tmp_path, **settings)
 
 
@@ -329,7 +330,6 @@ def test_others_keep_room_on_the_disk(
 
 def test_the_queue_is_bounded(start: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(captured, "MAX_BYTES", 2 * len(PICTURE) + 1000)
-    monkeypatch.setattr(captured, "BATCH_S", 3600.0)
     site = start(CAPTURE_PAYLOADS="true")
     for _ in range(4):
         assert site.ask("/infer/colour", PICTURE, "image/png").status_code == 200

@@ -87,9 +87,7 @@ def test_what_cannot_be_written_is_said_once_and_known_to_its_worker(
     assert other.last("m") == one.last("m") == [outcome("there")]
 
 
-def test_every_form_of_request_is_noted_and_one_that_names_a_version_is_not(
-    tmp_path: Path,
-) -> None:
+def test_every_form_of_request_is_noted_and_one_that_names_a_version_is_not(tmp_path: Path) -> None:
     side = Side(tmp_path, times(2))
     side.put(canary=CANARY_ALONE)
     payload = {"numbers": [1.0]}

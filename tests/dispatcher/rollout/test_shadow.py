@@ -50,10 +50,7 @@ def test_a_shadow_is_compared_with_what_the_caller_got(
     assert inputs == [[[1.0, 2.0]]] * 2, "though the class has spoilt its payload"
     counts = side.counts()
     shadow = counts["shadow"]
-    assert {one: shadow[one] for one in FOUND} == {
-        **dict.fromkeys(FOUND, 0),
-        found: 1,
-    }
+    assert {one: shadow[one] for one in FOUND} == {**dict.fromkeys(FOUND, 0), found: 1}
     assert counts["stable"]["answers"] == shadow["answers"] == 1
     assert shadow["failed"] == (found == "error")
     if words:

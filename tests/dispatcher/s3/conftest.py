@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-import time
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,6 +16,7 @@ from clients.base import Client, Environment, Payload
 from clients.plugins.registry import Registry
 from clients.triton.server import Signature, TensorSpec
 from dispatcher.settings import read_settings
+from tests.conftest import PATIENCE_S
 from tests.support.application import serve_built_in
 from tests.support.fake_triton import FakeTriton
 from tests.support.s3 import BUCKET, OTHER_BUCKET, S3Server
@@ -61,11 +62,10 @@ class Size(Client):
 
 class Slow(Colour):
     modelname = "slow"
-    ended: ClassVar[list[float]] = []
+    may_end: ClassVar[threading.Event] = threading.Event()
 
     def inference(self, payload: Payload) -> Any:
-        time.sleep(0.2)
-        self.ended.append(time.monotonic())
+        assert self.may_end.wait(PATIENCE_S)
         return super().inference(payload)
 
 
@@ -86,6 +86,8 @@ def make(
     pictures: S3Server, built_in: Registry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> MakeClient:
     """Return a maker of the application; its arguments are further settings."""
+
+    Slow.may_end.set()
 
     def made(**settings: str) -> FlaskClient:
         given = pictures.environment(**settings)

@@ -213,7 +213,7 @@ def test_requests_that_wait_leave_room_for_those_they_wait_for(
 ) -> None:
     """Two are read at a time, and fifteen requests want more than a hundred."""
     monkeypatch.setattr("dispatcher.s3.reading.S3_AT_A_TIME", 2)
-    client = make(MODEL_SERVER_THREADS="2", MODEL_SERVER_TIMEOUT="40")
+    client = make(MODEL_SERVER_THREADS="2", MODEL_SERVER_TIMEOUT="300")
     keys = [{"s3_key": f"images/{name}.png"} for name in ("red", "lime", "blue")] * 5
     requests = [{"modelname": "colour", **one} for one in keys]
     bodies = [

@@ -52,11 +52,13 @@ class Hanging:
     """A model whose client hangs in its example, from `hang` until it is released."""
 
     def __init__(self, stage: Stage) -> None:
-        self.stage, self.hangs, self.free = stage, False, threading.Event()
+        self.stage, self.hangs = stage, False
+        self.free, self.asked = threading.Event(), threading.Event()
         self.looks: list[threading.Thread] = []
         stage.server.models_run["echo"] = self.run
 
     def run(self, inputs: Any) -> Any:
+        self.asked.set()
         if self.hangs:
             self.free.wait(PATIENCE_S)
         return {}
@@ -66,7 +68,9 @@ class Hanging:
         [(model, probe)] = [one for one in self.stage.prober.due() if one[0] == "echo"]
         probe.began = self.stage.time
         look = threading.Thread(target=self.stage.prober.run, args=(model, probe))
+        self.asked.clear()
         look.start()
+        assert self.asked.wait(PATIENCE_S)
         if self.hangs:
             self.looks.append(look)
             self.stage.time += 14

@@ -300,6 +300,7 @@ def test_nobody_is_asked_while_triton_is_being_started() -> None:
         with pytest.raises(TimeoutError):
             listener.accept()
         supervisor = triton()
+        listener.settimeout(PATIENCE_S)
         listener.accept()[0].close()
         supervisor = triton("ending")
 

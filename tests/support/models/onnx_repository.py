@@ -17,10 +17,10 @@ def parameter(key: str, value: str) -> str:
 
 
 def together(rows: int) -> str:
-    """Dynamic batching that waits until that many rows are there, ten seconds at most."""
+    """Dynamic batching that waits until that many rows are there, twenty seconds at most."""
     return (
         f"dynamic_batching {{ preferred_batch_size: [{rows}] "
-        "max_queue_delay_microseconds: 10000000 }\n"
+        "max_queue_delay_microseconds: 20000000 }\n"
     )
 
 
@@ -41,12 +41,14 @@ X, Y = takes("x", "3"), gives("y", "3")
 LOOKUP = rows(8) + takes("index", "1", "INT64") + gives("value", "1") + gives("echo", "1", "INT64")
 FREE = takes("x", "-1, 3") + gives("y", "-1, 3")
 STARTS = """sequence_batching {
+  max_sequence_idle_microseconds: 60000000
   control_input {
     name: "start" control { kind: CONTROL_SEQUENCE_START fp32_false_true: [0, 1] }
   }
 }
 """
 STATE = """sequence_batching {
+  max_sequence_idle_microseconds: 60000000
   oldest { max_candidate_sequences: 8 }
   state {
     input_name: "sum" output_name: "next" data_type: TYPE_FP32 dims: [1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -10,6 +10,8 @@ import numpy as np
 import tritonclient.grpc as grpc_client
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
+from tests.conftest import PATIENCE_S, wait_for
+from tests.support.telemetry import parse_page, value
 from tests.support.triton.process import Triton
 
 ROW = np.zeros((1, 2), np.float32)
@@ -25,7 +27,9 @@ def ask(triton: Triton, model: str, *outputs: str, **inputs: np.ndarray[Any, Any
         tensors[-1].set_data_from_numpy(array)
     wanted = [grpc_client.InferRequestedOutput(name) for name in outputs]
     try:
-        return triton.client.infer(model, tensors, outputs=wanted or None, client_timeout=60)
+        return triton.client.infer(
+            model, tensors, outputs=wanted or None, client_timeout=PATIENCE_S
+        )
     except InferenceServerException as error:
         return error
 
@@ -48,7 +52,18 @@ def counts(triton: Triton, model: str) -> tuple[int, int]:
 
 def counted(triton: Triton, model: str, rows: int) -> tuple[int, int]:
     """Return the counts when there are so many rows: Triton counts after it has answered."""
-    until = time.monotonic() + 60
-    while (came := counts(triton, model))[0] < rows and time.monotonic() < until:
-        time.sleep(0.02)
-    return came
+    wait_for(lambda: counts(triton, model)[0] >= rows, f"{rows} rows of {model}")
+    return counts(triton, model)
+
+
+def wait_until_pending(triton: Triton, **requests: int) -> None:
+    """Wait until so many requests of each model wait in Triton's queues."""
+    url = f"http://127.0.0.1:{triton.ports[2]}/metrics"
+    name = "nv_inference_pending_request_count"
+
+    def are_there() -> bool:
+        with urllib.request.urlopen(url) as page:
+            found = parse_page(page.read().decode())
+        return all(value(found, name, model=model) == count for model, count in requests.items())
+
+    wait_for(are_there, f"requests that wait: {requests}")

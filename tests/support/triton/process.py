@@ -115,7 +115,7 @@ def running(
         triton.client.close()
         process.terminate()
         try:
-            process.wait(timeout=60)
+            process.wait(timeout=PATIENCE_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +16,7 @@ from clients.plugins.registry import Registry
 from dispatcher.errors import BadModel, OutOfMemory
 from dispatcher.models.on_demand.loading import OnDemand
 from dispatcher.models.on_demand.memory import Locked, hold_lock
+from tests.conftest import PATIENCE_S
 from tests.dispatcher.models.on_demand.test_memory import Models
 
 
@@ -40,7 +42,7 @@ def on_demand(models: Models, **memory: float) -> OnDemand:
     return OnDemand(models.memory(**memory), models.loader, reloader)
 
 
-def soon(seconds: float = 5) -> float:
+def soon(seconds: float = PATIENCE_S) -> float:
     return time.monotonic() + seconds
 
 
@@ -89,10 +91,12 @@ def test_the_steps_of_an_ensemble_are_loaded_before_it(models: Models) -> None:
 
 def test_who_cannot_wait_is_refused_and_the_load_goes_on(models: Models) -> None:
     add_unloaded(models, "a")
-    models.server.loading_s = 1.2
+    goes_on, load = threading.Event(), models.server.load
+    models.server.load = lambda *model, **how: (goes_on.wait(PATIENCE_S), load(*model, **how))[1]  # type: ignore[method-assign]
     control = on_demand(models)
-    with pytest.raises(ModelUnavailable, match="still being loaded"), control.using("a", soon(0.8)):
+    with pytest.raises(ModelUnavailable, match="still being loaded"), control.using("a", soon(0.2)):
         pass
+    goes_on.set()
     with control.using("a", soon()):
         assert models.loaded() == {"a"}
 

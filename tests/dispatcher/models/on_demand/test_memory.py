@@ -137,14 +137,14 @@ def test_one_that_was_just_loaded_is_safe_for_a_while(models: Models) -> None:
 
 def test_idle_models_go_after_their_time(models: Models) -> None:
     models.pinned = {"pinned"}
-    for name, used in (("idle", 61), ("pinned", 9000), ("used", 59)):
+    for name, used in (("idle", 3601), ("pinned", 9000), ("used", 1)):
         models.add(name, used=used)
-    memory = models.memory(idle=60)
+    memory = models.memory(idle=HOUR)
     (memory.folder / ".lock").touch()
     os.utime(memory.folder / ".lock", (1, 1))
     memory.tidy()
     assert models.loaded() == {"pinned", "used"}
-    models.add("idle", used=61)
+    models.add("idle", used=3601)
     memory.tidy()
     assert "idle" in models.loaded(), "another web worker has just looked"
 
