@@ -26,7 +26,8 @@ def test_all_web_workers_follow_a_rollout_at_once_and_after_a_restart(tmp_path: 
             (model / "1").rename(model / "2")
     with (model / "config.pbtxt").open("a") as config:
         config.write("version_policy { all { } }")
-    (model / "dispatch.toml").write_text("canary = {version = 2, share = 0.0}")
+    # (Else it falls back where the machine, busy with something else, makes it slow.)
+    (model / "dispatch.toml").write_text("canary = {version = 2, share = 0.0, p99_ms = 300_000}")
     settings = {"MODEL_REPOSITORY": str(tmp_path / "models"), "MODEL_SERVER_WORKERS": "2"}
     with running(tmp_path, **settings) as endpoint, ThreadPoolExecutor(8) as callers:
         wait_for(lambda: endpoint.call("/ping").status == 200, "the model")
