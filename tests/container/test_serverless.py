@@ -28,6 +28,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
         REQUIRED_MODELS="plus",
         SERVERLESS="true",
         RUN_DIR=str(folder / "run"),
+        SERVE_STOP_TIMEOUT="250",  # Triton has a share of it
     )
     try:
         wait_until_announced(endpoint)

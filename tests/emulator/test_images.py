@@ -161,7 +161,8 @@ def test_a_planted_fault_of_an_image(
     write_image(tmp_path, first, line)
     (tmp_path / "model").mkdir()
     image = built(f"planted-{fault or 'nothing'}", tmp_path)
-    code, outcomes = examined(capsys, image, "--model", tmp_path / "model", "--start-timeout=30")
+    start = f"--start-timeout={10 if expected else 300}"
+    code, outcomes = examined(capsys, image, "--model", tmp_path / "model", start)
     assert (code, failed(outcomes)) == (int(bool(expected)), expected)
 
 
@@ -175,7 +176,7 @@ def test_this_project_s_image_keeps_the_contract(
     for name in ("resnet", "bert_base"):
         shutil.copytree(PROJECT / "model_repository" / name, tmp_path / name, symlinks=False)
     text = {"modelname": "bert_base", "payload": {"text": "The [MASK] is blue."}}
-    bodies = {"body": text, "slow-body": {"requests": [text] * 240}}
+    bodies = {"body": text, "slow-body": {"requests": [text] * 80}}
     files = tmp_path_factory.mktemp("bodies")
     for name, value in bodies.items():
         (files / name).write_text(json.dumps(value))
