@@ -11,8 +11,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -80,9 +80,18 @@ class Rollouts:
         Raises DeadlineExceeded: another change does not end.
         Raises OutOfMemory: there is no room for the file; nothing has changed.
         """
-        with self._alone():
-            self.look()
-            self._keep(name, how(self.plans.get(name, Plan())))
+        busy = "another change of a rollout does not end"
+        try:
+            with alone(self._folder, busy, time.monotonic() + LOCK_S):
+                self.look()
+                said = {**self._said(), name: how(self.plans.get(name, Plan()))}
+                self._writer.write({one: asdict(plan) for one, plan in said.items() if plan})
+                with suppress(OSError):  # of a full disk: others find it within a second, by `look`
+                    self.news.add()
+                self.look()
+        except OSError as error:
+            why = f"the change of a rollout cannot be kept: {error}"
+            raise OutOfMemory(why, hint="make room in RUN_DIR") from error
         return self.plans.get(name, Plan())
 
     def fall_back(self, name: str, why: str, since: float) -> bool:
@@ -122,24 +131,6 @@ class Rollouts:
         if name not in known and name not in {one.name for one in self._status().models}:
             raise UnknownModel(f"there is no model {brief(name)}", hint="GET /models lists them")
         return name
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        try:
-            busy = "another change of a rollout does not end"
-            with alone(self._folder, busy, time.monotonic() + LOCK_S):
-                yield
-        except OSError as error:
-            why = f"the change of a rollout cannot be kept: {error}"
-            raise OutOfMemory(why, hint="make room in RUN_DIR") from error
-
-    def _keep(self, name: str, plan: Plan | None) -> None:
-        """Keep another plan of a model, or none; the caller holds the lock."""
-        said = {one: each for one, each in {**self._said(), name: plan}.items() if each}
-        self._writer.write({one: asdict(each) for one, each in said.items()})
-        with suppress(OSError):  # of a full disk: others find it within a second, by `look`
-            self.news.add()
-        self.look()
 
     @cached_property
     def _writer(self) -> StatusWriter:
