@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
-from clients.errors import DeadlineExceeded, InferenceError
+from clients.errors import DeadlineExceeded
 from clients.model_files.model_folders import CONFIG, NAME, PLAIN_MODELS
 from dispatcher.errors import OutOfMemory, StorageFailed, StorageUnavailable
 from dispatcher.locks import FOLDER, Locked, hold_lock, is_locked
@@ -121,7 +121,12 @@ class ModelCache:
             ) from None
         except OSError as error:
             if error.errno not in FULL:
-                raise self.unusable(model, error) from error
+                raise StorageFailed(
+                    f"the model {model.name} of {model.location} cannot be kept in MODEL_CACHE "
+                    f"({error.filename or self.folder}): {error.strerror}",
+                    hint="set MODEL_CACHE to a folder that can be written to; no object may have "
+                    "the name of a folder of others",
+                ) from error
             shutil.rmtree(part, ignore_errors=True)
             raise self.no_room(model, os.strerror(error.errno)) from error
         return copy
@@ -202,14 +207,6 @@ class ModelCache:
             f"{mib(model.size)}: {why}",
             hint="raise MODEL_CACHE_MB, set MODEL_CACHE to a folder on a larger disk, or have "
             "fewer models",
-        )
-
-    def unusable(self, model: StoredModel, error: OSError) -> InferenceError:
-        return StorageFailed(
-            f"the model {model.name} of {model.location} cannot be kept in MODEL_CACHE "
-            f"({error.filename or self.folder}): {error.strerror}",
-            hint="set MODEL_CACHE to a folder that can be written to; no object may have the name "
-            "of a folder of others",
         )
 
 
