@@ -216,11 +216,20 @@ def assemble(
     )
     stores = remote_models(settings, log.info)
     control = ModelControl(loader, reloader, stores)
+    lookup = ModelLookup(
+        registry,
+        environment,
+        readiness.refuse,
+        loader.is_wanted,
+        follow=reloader.news.follow,
+        rollouts=rollouts,
+        shadows=shadows,
+    )
     if settings.load_on_demand and run_dir:
         memory = model_memory(settings, run_dir, loader, registry, readiness.supervisor)
-        control = OnDemand(memory, loader, reloader, stores)
-        control.start()
-    loading.using = control.using
+        control = on_demand = OnDemand(memory, loader, reloader, stores)
+        loading.using, lookup.load = on_demand.using, on_demand.load_on_demand
+        on_demand.start()
     control.refuse_reload = rollouts.refuse_reload
     engines = run_dir and run_dir / INSTANCES / ENGINES
     rollouts.count = shadows.outcomes.count
@@ -234,16 +243,6 @@ def assemble(
         rollouts=rollouts,
     )
     telemetry.capture = make_capture(settings, registry, readiness, listing, telemetry.metrics)
-    lookup = ModelLookup(
-        registry,
-        environment,
-        readiness.refuse,
-        loader.is_wanted,
-        control.load_on_demand,
-        follow=reloader.news.follow,
-        rollouts=rollouts,
-        shadows=shadows,
-    )
     executor = Executor(lookup, admission.calls, grace_period(settings.client_timeout))
     environment.others.find = lookup.client
     s3 = Step(settings, admission.bodies) if settings.objects_are_read else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,14 +27,6 @@ class ModelControl:
     remote: Sequence[RemoteModels] = ()
     # Raises BadModel where a loaded model would be left with versions alone that are only tried
     refuse_reload: Callable[[str], None] = lambda _: None
-
-    def using(self, model: str, until: float) -> AbstractContextManager[None]:  # noqa: ARG002
-        """Keep a model loaded meanwhile; nothing unloads one here but a caller."""
-        return nullcontext()
-
-    def load_on_demand(self, asked: str, until: float | None) -> bool:  # noqa: ARG002
-        """Load a model that is not loaded, on demand; here nothing is."""
-        return False
 
     def resolve_name(self, asked: str) -> str:
         """Return the model to be loaded or unloaded, by its name or alias.
