@@ -57,18 +57,14 @@ def environment_of(
     Large tensors take so much shared memory, of which each model gets a part where it is scarce.
     """
     repository = settings.model_repository
-    server: Triton
-    if settings.triton_url:
-        server = Triton(address_of(settings), shared_bytes, repository)
-    else:
-        address = f"127.0.0.1:{settings.triton_ports['grpc']}"
-        repair = link_repair(settings)
-        server = Triton(address, shared_bytes, repository, scarce=scarce, repair=repair)
+    repair = link_repair(settings)
+    server = Triton(address_of(settings), shared_bytes, repository, scarce=scarce, repair=repair)
     return TritonEnvironment(server, repository, max_pixels=settings.max_megapixels * 1_000_000)
 
 
 def address_of(settings: Settings) -> Address:
-    url, metadata = settings.triton_url or "", settings.triton_metadata
+    url = settings.triton_url or f"127.0.0.1:{settings.triton_ports['grpc']}"
+    metadata = settings.triton_metadata
     return Address(
         url.removeprefix(remote_triton.TLS).removeprefix("grpc://"),
         tls=url.startswith(remote_triton.TLS),
