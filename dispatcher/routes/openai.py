@@ -68,10 +68,9 @@ def openai_routes(inference: InferenceHandler, available: Callable[[], Iterable[
         """Return the models, loaded or not, as OpenAI does, with the routes here that ask each."""
         lookup.follow()
         found: list[dict[str, Any]] = []
+        only = g.record.may_ask  # the models of the caller's key
         names = {*lookup.served(lookup.states()), *available()}
-        for name in sorted(
-            names if g.record.may_ask is None else filter(g.record.may_ask.__contains__, names)
-        ):
+        for name in sorted(one for one in names if only is None or one in only):
             client = lookup.registry.clients.get(lookup.registry.name(name))
             asked_by = [
                 *(["/v1/embeddings"] if client and client.embeds else []),
