@@ -140,10 +140,8 @@ class Segmentation(MaskFamily[SegmentationKeys]):
 
     def shares(self, classes: Mask) -> list[dict[str, Any]]:
         """Return the share of each class that is there, the largest first."""
-        counts = {
-            index: np.count_nonzero(classes == index) for index in np.unique(classes).tolist()
-        }
-        ranked = sorted(counts.items(), key=lambda one: -one[1])
+        found, counts = (one.tolist() for one in np.unique(classes, return_counts=True))
+        ranked = sorted(zip(found, counts, strict=True), key=lambda one: -one[1])
         return [self.named(index, count / classes.size, field="share") for index, count in ranked]
 
     def draw(self, payload: Payload, result: Any, media_type: str) -> bytes:

@@ -56,14 +56,12 @@ def decode_sound(
     try:
         opened = soundfile.SoundFile(io.BytesIO(data))
     except soundfile.LibsndfileError as error:
-        raise no_sound(name, f"is no sound: {len(data)} bytes that begin with {data[:8]!r}") from (
-            error
-        )
+        what = f"is no sound: {len(data)} bytes that begin with {data[:8]!r}"
+        raise no_sound(name, what) from error
     with opened as sound:
         check_header(sound, name, longest)
-        resampled = (
-            soxr.ResampleStream(sound.samplerate, rate, 1) if (sound.samplerate != rate) else None
-        )
+        own = sound.samplerate
+        resampled = None if own == rate else soxr.ResampleStream(own, rate, 1)
         pieces, frames = [], 0
         weights = np.full(sound.channels, 1 / sound.channels, np.float32)
         try:

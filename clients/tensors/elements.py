@@ -90,11 +90,7 @@ def flatten_as(
 
 def place_in(shape: Sequence[int], place: int) -> str:
     """Return where an element is, such as `[0][2]`; `place` counts them in order."""
-    found = ""
-    for size in reversed(shape):
-        place, at = divmod(place, size)
-        found = f"[{at}]{found}"
-    return found
+    return "".join(f"[{at}]" for at in np.unravel_index(place, shape))
 
 
 def convert(

@@ -310,13 +310,9 @@ def refusal(folder: Path, error: Exception) -> TokenizerNotReadable:
             "class that makes the ids",
         )
     reason = " ".join(f"{type(error).__name__}: {error}".split())
+    what, fix = "which has no tokenizer.json, and from its other files none can be made", SAVE_IT
     if (folder / "tokenizer.json").exists():
         what, fix = "which cannot be loaded", "save the tokenizer again"
-    else:
-        what, fix = (
-            "which has no tokenizer.json, and from its other files none can be made",
-            SAVE_IT,
-        )
     return TokenizerNotReadable(f"{what} ({reason:.250})", fix)
 
 

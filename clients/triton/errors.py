@@ -93,11 +93,9 @@ LOG_SAYS_WHY = "Triton's log has the reason; `dispatcher check` on the model's f
 def translate_error(error: Any) -> InferenceError:
     """Return the contract's error for a `grpc.RpcError`."""
     text = first_line(error.details())
-    return (
-        unknown_sequence()
-        if NOT_BEGUN in text
-        else TRANSLATION.get(error.code(), ModelFailed)(text)
-    )
+    if NOT_BEGUN in text:
+        return unknown_sequence()
+    return TRANSLATION.get(error.code(), ModelFailed)(text)
 
 
 def stream_error(text: str) -> InferenceError:

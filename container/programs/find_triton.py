@@ -58,10 +58,10 @@ def find_triton(home: Path, search_path: str, run_dir: Path) -> TritonProgram:
 
     Raises Trouble: there is none, or the embedded one lacks something.
     """
-    if os.access(home / "bin" / "tritonserver", os.X_OK):
+    executable = home / "bin" / "tritonserver"
+    if os.access(executable, os.X_OK):
         backends = home / "backends"
         options = (f"--backend-directory={backends}",) if backends.is_dir() else ()
-        executable = home / "bin" / "tritonserver"
         return TritonProgram(f"NVIDIA's, in {home}", executable, options)
     if found := shutil.which("tritonserver", path=search_path):
         return TritonProgram(f"on PATH, {found}", Path(found))

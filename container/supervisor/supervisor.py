@@ -58,9 +58,8 @@ DONE_S = 1.0
 
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.5, 8.0  # before a restart
 
-SIGNALLED = (
-    128  # and the signal's number: the exit code of what a signal has ended, as shells have it
-)
+# And the signal's number: the exit code of what a signal has ended, as shells have it.
+SIGNALLED = 128
 
 LONGEST_REASON = 200  # characters; web workers show it to callers
 

@@ -119,8 +119,7 @@ def read_body(request: Request, metadata: Metadata) -> InferenceRequest:
     media_type = request.mimetype
     if media_type in UNSPECIFIED_TYPES:
         media_type = detect_type(request)
-    reader = READERS.get(media_type)
-    return (reader or read_other)(request, metadata)
+    return READERS.get(media_type, read_other)(request, metadata)
 
 
 def detect_type(request: Request) -> str:

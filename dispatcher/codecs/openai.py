@@ -109,6 +109,10 @@ def check_items(items: list[Any], name: str, fits: Callable[[Any], bool], expect
             raise BadBody(f"`{name}[{position}]` is {brief(one)}", hint=f"expected {expected}")
 
 
+def another_model(client: Client, what: str) -> BadBody:
+    return BadBody(f"{client.modelname or client.triton_model()!r} {what}", hint=OTHERS_HINT)
+
+
 def read_embeddings(body: bytes, deadline: float) -> Task:
     fields = read_fields(body, deadline, EMBEDDINGS, "input")
     came = fields["input"]
@@ -119,10 +123,7 @@ def read_embeddings(body: bytes, deadline: float) -> Task:
 
     def payloads(client: Client) -> list[Payload]:
         if not client.embeds:
-            raise BadBody(
-                f"{client.modelname or client.triton_model()!r} answers no vectors",
-                hint=OTHERS_HINT,
-            )
+            raise another_model(client, "answers no vectors")
         return [{"text" if isinstance(one, str) else "token_ids": one} for one in inputs]
 
     def answer(_: Client, vectors: Sequence[Any]) -> Any:
@@ -159,10 +160,7 @@ def read_ranking(body: bytes, deadline: float) -> Task:
 
     def payloads(client: Client) -> list[Payload]:
         if not client.ranks():
-            raise BadBody(
-                f"{client.modelname or client.triton_model()!r} ranks no documents",
-                hint=OTHERS_HINT,
-            )
+            raise another_model(client, "ranks no documents")
         return client.rank_payloads(fields["query"], list(map(text_of, documents)))
 
     def place(position: int) -> str:

@@ -61,9 +61,8 @@ class RemoteModels:
             if name not in known:
                 made = self.aside()
                 made.mkdir()
-                (made / RECORD).write_text(
-                    json.dumps(model.record), encoding="utf-8"
-                )  # its place, for GET /models
+                record = json.dumps(model.record)  # its place, for GET /models
+                (made / RECORD).write_text(record, encoding="utf-8")
                 if client_file := model.objects.get(CLIENT_FILE):
                     text = cache.s3.get(client_file.location, deadline, MOST_CLIENT_FILE)
                     (made / CLIENT_FILE).write_bytes(text)

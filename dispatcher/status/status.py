@@ -184,12 +184,9 @@ class Readiness:
             return [supervisor.triton_fault]
         if status.triton_starts != supervisor.triton_starts:
             return [UNASKED]
-        age = self.clock() - status.at
-        return (
-            [f"the prober has not asked Triton for {age:.0f} s"]
-            if age > STALE_S
-            else status.reasons
-        )
+        if (age := self.clock() - status.at) > STALE_S:
+            return [f"the prober has not asked Triton for {age:.0f} s"]
+        return status.reasons
 
     def restart_helps(self) -> bool:
         """Whether a restart of Triton may help."""

@@ -33,9 +33,8 @@ def lies_in_memory(folder: Path, mounts: Path = MOUNTS) -> bool:
     The last file system that is mounted over a folder counts; proc_pid_mountinfo(5).
     """
     kinds: list[tuple[int, str]] = []
-    for line in (
-        mounts.read_text(errors="replace", encoding="utf-8").splitlines() if mounts.exists() else ()
-    ):
+    text = mounts.read_text(errors="replace", encoding="utf-8") if mounts.exists() else ""
+    for line in text.splitlines():
         left, _, right = line.partition(" - ")
         if folder.resolve().is_relative_to(point := left.split()[4]):
             kinds.append((len(point), right.split()[0]))
