@@ -18,8 +18,8 @@ from tests.test_architecture import CODE, EMULATOR, PROJECT, circles, files
 
 # Folders of the rooms, and the most lines that the files of each may have together.
 ROOMS = {
-    "dispatcher": (("dispatcher",), 16_550),
-    "clients": (("clients",), 12_950),
+    "dispatcher": (("dispatcher",), 16_510),
+    "clients": (("clients",), 12_940),
     "container": (("container",), 3_580),
     "backends": (("backends",), 5_040),
     "weights": (("weights", "container/image"), 1_560),
@@ -94,7 +94,7 @@ def counts() -> dict[str, tuple[Callable[[], int], int]]:
 
     return {
         **{f"lines of {name}": (of_room(name), most) for name, (_, most) in ROOMS.items()},
-        "lines of all rooms": (lambda: lines(production()), 50_020),
+        "lines of all rooms": (lambda: lines(production()), 49_860),
         "lines of tests": (lambda: lines(below("tests", "emulator", tests=True)), 50_600),
         "words of pages": (words_of_pages, 42_410),
         "circles of imports": (lambda: len(circles()), 0),
