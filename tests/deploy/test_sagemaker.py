@@ -344,6 +344,7 @@ def test_the_page_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.Monk
     script, skipped = session(free_ports(1)[0])
     assert [one.split()[0].partition("=")[0] for one in skipped] == ["make", "pushed"]
     clone(tmp_path)
+    import_module("moto.cloudformation.models")  # else the first request waits for that
     server = import_module("moto.server").ThreadedMotoServer(port=0)
     server.start()
     _, port = server.get_host_and_port()

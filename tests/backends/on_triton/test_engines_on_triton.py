@@ -65,7 +65,8 @@ def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Triton]:
         write(folder / "models" / name / "1" / "model.onnx")
         text = f'backend: "onnxruntime"\n{config}'
         (folder / "models" / name / "config.pbtxt").write_text(text)
-    with triton_process.running(folder, [*ONNX]) as server:
+    # Few at a time, so that no comparison of engines takes too long on a slow machine.
+    with triton_process.running(folder, ONNX, ["--model-load-thread-count=2"]) as server:
         yield server
     assert not triton_process.stubs(folder)
 
