@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -58,7 +59,7 @@ def test_answers_are_right_however_they_come(triton: triton_process.Triton, clie
         np.testing.assert_array_equal(ask(client, x), x + 1)
         np.testing.assert_array_equal(ask(client, np.asfortranarray(x)), x + 1)
     assert known(triton)
-    assert not list(FOLDER.glob(f"{NAME}*"))
+    assert not list(FOLDER.glob(f"{NAME}{os.getpid()}_*"))
 
 
 def test_an_answer_stays_when_the_region_is_used_again(client: Triton) -> None:
