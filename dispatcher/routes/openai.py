@@ -69,9 +69,13 @@ def openai_routes(inference: InferenceHandler, available: Callable[[], Iterable[
         lookup.follow()
         found: list[dict[str, Any]] = []
         only = g.record.may_ask  # the models of the caller's key
-        names = {*lookup.served(lookup.states()), *available()}
+        states, clients = lookup.states(), lookup.registry.clients
+        listed = {one.name for one in states}
+        # A class that only asks others has no model on Triton.
+        alone = {name for name, one in clients.items() if one.served_by not in listed}
+        names = {*lookup.served(states), *available(), *alone}
         for name in sorted(one for one in names if only is None or one in only):
-            client = lookup.registry.clients.get(lookup.registry.name(name))
+            client = clients.get(lookup.registry.name(name))
             asked_by = [
                 *(["/v1/embeddings"] if client and client.embeds else []),
                 *(["/v1/rerank"] if client and client.ranks() else []),

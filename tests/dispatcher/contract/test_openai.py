@@ -252,6 +252,8 @@ def test_a_class_of_an_author_may_do_both(server: FakeTriton, tmp_path: Path) ->
     body = {"model": "counts", "query": "a", "documents": ["b", "of"]}
     ranked = client.post("/v1/rerank", json=body).json["results"]
     assert [(one["index"], one["relevance_score"]) for one in ranked] == [(1, 3), (0, 2)]
+    listed = client.get("/v1/models/counts").json["routes"]  # though Triton has no such model
+    assert listed == ["/v1/embeddings", "/v1/rerank"]
 
 
 def test_models_are_listed_with_the_routes_that_ask_them(client: FlaskClient) -> None:
