@@ -72,7 +72,7 @@ class Contender:
         """Return the bytes of a whole request."""
         return load.request(self.path, json.dumps(self.body(payload)).encode())
 
-    def start(self) -> None:
+    def __enter__(self) -> Self:
         """Start it; it is not ready yet."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.since = time.monotonic()
@@ -85,6 +85,7 @@ class Contender:
                 cwd=self.folder,
                 start_new_session=True,
             )
+        return self
 
     def wait(self, payload: Any, modelname: str, right: list[Any]) -> None:
         """Wait until the payload is answered as it should be.
@@ -119,14 +120,7 @@ class Contender:
         shown = self.log.read_text(errors="replace", encoding="utf-8")[-1500:]
         raise Skipped(f"it does not answer ({status} {body[:300]!r}); its log ends:\n{shown}")
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
     def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def stop(self) -> None:
         """Stop it, and everything that it has started."""
         if self.process is None:
             return

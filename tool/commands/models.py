@@ -47,7 +47,10 @@ def run(options: argparse.Namespace) -> int:
         sys.stdout.write(f"{json.dumps([asdict(row) for row in found], indent=2)}\n")
         return 0
     served = [row for row in found if not row.reason]
-    sys.stdout.write(table([("NAME", "MODEL", "CLIENT", "FROM"), *map(cells, served)]))
+    cells = [
+        (", ".join((row.name, *row.aliases)), row.model, row.client, row.source) for row in served
+    ]
+    sys.stdout.write(table([("NAME", "MODEL", "CLIENT", "FROM"), *cells]))
     if left_out := [row for row in found if row.reason]:
         sys.stdout.write("\nnot served:\n")
         sys.stdout.writelines(f"  {row.name}: {row.reason}\n" for row in left_out)
@@ -85,10 +88,6 @@ def show_path(where: str) -> str:
     """Return the path of a source or folder, relative where it is below here."""
     path = authors(where)
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
-
-
-def cells(row: Row) -> tuple[str, ...]:
-    return (", ".join((row.name, *row.aliases)), row.model, row.client, row.source)
 
 
 def table(lines: Sequence[tuple[str, ...]]) -> str:

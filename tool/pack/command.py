@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import gzip
+import os
 import sys
+import tarfile
 from pathlib import Path
 
 from container.model_check.findings import Findings
 from container.trouble import Trouble
 from tool.checks.check import check_all, report
-from tool.pack.archive import write_archive
 from tool.pack.contents import Contents, contents_of
 
 ARCHIVE = Path("model.tar.gz")
 MOST_SHOWN = 10
+LEVEL = 6  # more takes far longer, and weights hardly get smaller
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,3 +70,37 @@ def describe_contents(contents: Contents) -> str:
             more = f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
             lines.append(f"{what}: {', '.join(names[:MOST_SHOWN])}{more}")
     return "".join(f"{line}\n" for line in lines)
+
+
+def write_archive(contents: Contents, place: Path) -> int:
+    """Write a `model.tar.gz`, the same bytes for the same files; return its size in bytes.
+
+    Until it is whole it has another name, and it is removed where that fails.
+    """
+    part = place.with_name(f".{place.name}.part")
+    try:
+        with (
+            part.open("wb") as file,
+            gzip.GzipFile("", "wb", LEVEL, file, mtime=0) as packed,
+            tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as tar,
+        ):
+            for entry, path in contents.entries:
+                add(tar, entry, path)
+        part.replace(place)
+    finally:
+        part.unlink(missing_ok=True)
+    return place.stat().st_size
+
+
+def add(tar: tarfile.TarFile, entry: tarfile.TarInfo, path: Path) -> None:
+    """Add a folder, or a file with its content."""
+    if entry.isdir():
+        tar.addfile(entry)
+        return
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size == entry.size:
+            tar.addfile(entry, file)
+        if file.tell() != entry.size or file.read(1):
+            raise Trouble(
+                f"{entry.name} changed while it was packed; pack again when nobody writes it"
+            )

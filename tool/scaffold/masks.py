@@ -18,7 +18,7 @@ from tool.scaffold.pictures import (
     describe_preparation,
     pixels,
 )
-from tool.scaffold.plan import CHECK, SCORES, FamilyPlan, Misfit
+from tool.scaffold.plan import CHECK, SCORES, FamilyPlan, Misfit, is_named
 from tool.scaffold.source import ModelSource
 from tool.scaffold.texts import VECTORS, name_output
 
@@ -27,10 +27,6 @@ WIDTH = 64  # of the shortest vectors that are usual
 TIMES = 8  # by which the sides of a mask or picture may differ from those sent
 CLASSES = (*SCORES, "seg", "mask", "class")  # in the name of an output
 DEPTHS = ("depth", "disp")
-
-
-def is_named(spec: TensorSpec, words: tuple[str, ...]) -> bool:
-    return any(word in spec.name.lower() for word in words)
 
 
 def per_pixel(

@@ -15,7 +15,7 @@ from backends.onnxruntime.session import OnnxFile
 from clients.images.boxes import LAYOUTS, MOST_QUERIES, MOST_SHARE, grid_priors
 from clients.triton.server import TensorSpec
 from container.trouble import Trouble
-from tool.scaffold.plan import CHECK, SCORES, AskAuthor, FamilyPlan, Misfit, several
+from tool.scaffold.plan import CHECK, SCORES, AskAuthor, FamilyPlan, Misfit, is_named, several
 from tool.scaffold.source import ModelSource
 from tool.scaffold.texts import name_output
 
@@ -48,7 +48,7 @@ class Pixels(NamedTuple):
     @property
     def is_shown(self) -> bool:
         """Whether it is sure that these are pictures: sound has one channel, too."""
-        return self.channels == 3 or any(word in self.spec.name.lower() for word in PICTURES)
+        return self.channels == 3 or is_named(self.spec, PICTURES)
 
     def shape(self, side: int) -> tuple[int, ...]:
         """Return the shape for one picture, with `side` where any size will do."""
@@ -148,7 +148,7 @@ def classification(source: ModelSource) -> Iterator[FamilyPlan]:
             plan = plan.and_lines("# The scores are probabilities already: no `softmax`.")
         else:
             plan = plan.and_lines("# softmax = true  # makes probabilities of the scores")
-        named = softmax or any(word in output.name.lower() for word in SCORES)
+        named = softmax or is_named(output, SCORES)
         sure = taken.is_shown and not any(ANY_SIZE in line for line in how)
         # One number for a picture is no class, unless its author says so.
         yield replace(plan, proven=sure and count > 1 and (named or bool(names)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -59,6 +59,11 @@ class FamilyPlan:
         made_up = tuple(f"class {number}" for number in range(count))
         note = f"{CHECK}the file has no names: write the model's own into labels.txt, in its order"
         return replace(self, labels=made_up).and_lines(note)
+
+
+def is_named(spec: TensorSpec, words: Sequence[str]) -> bool:
+    """Whether one of some words is in a tensor's name."""
+    return any(word in spec.name.lower() for word in words)
 
 
 def quote(name: str) -> str:

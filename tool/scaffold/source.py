@@ -118,16 +118,15 @@ class ModelSource:
         numbers = np.random.default_rng(0)
         made: dict[str, npt.NDArray[Any]] = {}
         for spec in self.opened.signature.inputs:
-            shape, kind = tuple(sizes[spec.name]), spec.data_type.removeprefix("TYPE_")
-            if kind == "STRING":
+            shape, kind = tuple(sizes[spec.name]), spec.dtype
+            if kind == "string":
                 made[spec.name] = np.full(shape, "a", np.object_)
-            elif kind.startswith("FP"):
-                floats = kind.lower().replace("fp", "float")
-                made[spec.name] = numbers.random(shape).astype(floats)
-            elif kind == "UINT8":
+            elif kind.startswith("float"):
+                made[spec.name] = numbers.random(shape).astype(kind)
+            elif kind == "uint8":
                 made[spec.name] = numbers.integers(0, 256, shape, np.uint8)
             else:
-                made[spec.name] = np.ones(shape, kind.lower())
+                made[spec.name] = np.ones(shape, kind)
         try:
             return self.opened.run(made, [spec.name for spec in self.outputs])
         except Exception as error:  # whatever the runtime raises

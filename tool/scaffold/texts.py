@@ -10,7 +10,7 @@ from clients.families.base.text_input import DTYPES, PARTS
 from clients.text.tokenizer import Tokenizer
 from clients.triton.server import TensorSpec
 from container.trouble import Trouble
-from tool.scaffold.plan import CHECK, SCORES, FamilyPlan, Misfit, quote, several
+from tool.scaffold.plan import CHECK, SCORES, FamilyPlan, Misfit, is_named, quote, several
 from tool.scaffold.source import ModelSource
 
 TRIED = 16  # tokens
@@ -77,22 +77,18 @@ def embedding(source: ModelSource) -> Iterator[FamilyPlan]:
     for output in usable:
         why = f"it takes tokens, and {output} is a vector for a text"
         plan = FamilyPlan("embedding", why, ('pooling = "none"',), tokens=True)
-        yield name_output(source, replace(plan, proven=is_vector(output)), output)
+        sure = is_named(output, VECTORS)  # scores look the same
+        yield name_output(source, replace(plan, proven=sure), output)
     for output, sizes in each:
         why = f"it takes tokens, and {output} is a vector of {sizes[1]} for each"
         lines = (
             f'{CHECK}"mean" is usual; some models were trained with "first"',
             'pooling = "mean"',
         )
-        sure = is_vector(output)
+        sure = is_named(output, VECTORS)
         yield name_output(
             source, FamilyPlan("embedding", why, lines, tokens=True, proven=sure), output
         )
-
-
-def is_vector(output: TensorSpec) -> bool:
-    """Whether it is sure that an output has vectors, not scores, which look the same."""
-    return any(word in output.name.lower() for word in VECTORS)
 
 
 def classes(family: str, axes: int, source: ModelSource) -> Iterator[FamilyPlan]:
@@ -104,7 +100,7 @@ def classes(family: str, axes: int, source: ModelSource) -> Iterator[FamilyPlan]
         plan = name_output(source, FamilyPlan(family, why, tokens=True), output)
         names = source.labels if len(source.labels) == count else ()
         # The scores of tokens may be for characters, or for the next word.
-        sure = axes == 1 and any(word in output.name.lower() for word in SCORES)
+        sure = axes == 1 and is_named(output, SCORES)
         if count == axes == 1:
             plan = plan.and_lines(*ONE_SCORE)
         else:
