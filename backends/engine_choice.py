@@ -149,13 +149,6 @@ def find_choice(
     return found
 
 
-def keep_choice(kept: Path | None, found: EngineChoice) -> None:
-    """Cache a choice of which more is known now."""
-    if kept:
-        with suppress(OSError):
-            write_json(kept, asdict(found))
-
-
 def cached_file(
     folder: Path, file: Path, asked: EnginePreference, environment: Mapping[str, str]
 ) -> Path | None:

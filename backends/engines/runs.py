@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
-import onnxruntime
 
+from backends.model_config import ModelConfigError
+from backends.onnxruntime.execution_providers import CPU
+from backends.onnxruntime.session import open_model, session_options
+from backends.onnxruntime.session_settings import SessionSettings
 from backends.openvino.session import computing_in, core
 from clients.testing import OnnxModels
 from container.trouble import Trouble
@@ -18,14 +21,18 @@ Run = Callable[[Mapping[str, npt.NDArray[Any]]], Arrays]
 
 
 class RecordingSession:
-    """A session for `OnnxModels` that records the inputs and the outputs."""
+    """A session for `OnnxModels` that records the inputs and the outputs.
 
-    def __init__(self, session: Any, run: Run) -> None:
+    Raises Trouble: ONNX Runtime cannot open the file.
+    """
+
+    def __init__(self, file: Path) -> None:
+        session = open_session(file)
         self.get_inputs, self.get_outputs = session.get_inputs, session.get_outputs
         self.get_overridable_initializers = session.get_overridable_initializers
         self.inputs: list[Arrays] = []
         self.outputs: list[Arrays] = []
-        self.by = run
+        self.by = onnxruntime_run(session)
         """What runs the model; may be another engine from one request to the next."""
 
     def run(self, names: Sequence[str], given: Arrays) -> list[npt.NDArray[Any]]:
@@ -55,18 +62,12 @@ class RecordedModels(OnnxModels):
 def open_session(file: Path) -> Any:
     """Return a session of ONNX Runtime with one thread for a file.
 
-    Raises Trouble: it cannot be loaded.
+    Raises Trouble: it cannot be opened.
     """
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
     try:
-        return onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # ONNX Runtime's own exceptions have no documented base
-        reason = " ".join(str(error).split())
-        raise Trouble(
-            f"{file} cannot be loaded: {reason}; `dispatcher check` may know more"
-        ) from error
+        return open_model(file, session_options(SessionSettings()), [(CPU, {})])
+    except ModelConfigError as error:
+        raise Trouble(str(error)) from error
 
 
 def onnxruntime_run(session: Any) -> Run:

@@ -36,15 +36,7 @@ from backends.engine_choice import (
     EnginePreference,
 )
 from backends.engines.compare import difference, parameters
-from backends.engines.runs import (
-    Arrays,
-    RecordedModels,
-    RecordingSession,
-    Run,
-    onnxruntime_run,
-    open_session,
-    openvino_run,
-)
+from backends.engines.runs import Arrays, RecordedModels, RecordingSession, Run, openvino_run
 from backends.measure_runs import MeasuredRuns
 from backends.model_config import DYNAMIC, FileSignature, ModelConfigError, files_of
 from backends.onnxruntime.session import OnnxFile
@@ -195,9 +187,8 @@ def answers(folder: Path, file: Path, signature: FileSignature) -> Reference:
 
     Raises Trouble: one of the model's own samples cannot be read, or its client refuses it.
     """
-    session = open_session(file)
-    exact = onnxruntime_run(session)
-    tap = RecordingSession(session, exact)
+    tap = RecordingSession(file)
+    exact = tap.by
     client = client_of(folder, tap)
     results = results_of(client, folder, file, tap) if client else []
     given = [one for *_, some in results for one in some]

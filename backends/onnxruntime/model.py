@@ -13,7 +13,7 @@ import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path, PurePath
 from threading import Event, Semaphore, Thread
 from typing import TYPE_CHECKING, Any
@@ -33,13 +33,12 @@ from backends.engine_choice import (
     cached_file,
     choice_for_onnxruntime,
     hide,
-    keep_choice,
     preference,
     show,
 )
 from backends.machine import allocator
 from backends.machine.cpu_share import idle_cpu_seconds
-from backends.machine.shared_folder import find_shared_folder
+from backends.machine.shared_folder import find_shared_folder, write_json
 from backends.machine.shared_memory import Share
 from backends.measure_runs import Busy
 from backends.onnxruntime import session
@@ -69,8 +68,6 @@ class TritonPythonModel:
     _threads: ThreadPoolExecutor | None = None
     _shown: Path | None = None
     _measuring: Thread | None = None
-
-    model_file = staticmethod(session.model_file)
 
     @classmethod
     def auto_complete_config(cls, auto_complete_model_config: Any) -> Any:
@@ -163,7 +160,8 @@ class TritonPythonModel:
                 continue
             self._answering.keeps_item, self._answering.item = False, None
             found = replace(found, runs=runs)
-            keep_choice(kept, found)
+            if kept:
+                write_json(kept, asdict(found))
             at_once = opened.at_once
             opened.follow(schedule_runs(config, runs, 0))
             for _ in range(at_once - opened.at_once):
@@ -255,8 +253,8 @@ class TritonPythonModel:
     def _folder() -> Path:
         return Path(pb_utils.get_model_dir()).parent
 
-    @classmethod
-    def _file(cls, config: Mapping[str, Any]) -> Path:
+    @staticmethod
+    def _file(config: Mapping[str, Any]) -> Path:
         # Triton's model folder is that of the file named in the configuration, if it names one.
         configured = PurePath(config.get("default_model_filename") or "").name
-        return cls.model_file(Path(pb_utils.get_model_dir()), configured)
+        return session.model_file(Path(pb_utils.get_model_dir()), configured)

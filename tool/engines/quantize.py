@@ -173,8 +173,7 @@ def choose_model(options: argparse.Namespace) -> Iterator[Chosen]:
             )
         author = authors_folder(folder)
         version, file = file_of(folder, author, options.version)
-        session = open_session(file)
-        tap = RecordingSession(session, onnxruntime_run(session))
+        tap = RecordingSession(file)
         environment = Environment(RecordedModels(repository, model, tap), repository)
         if client is None or type(client) is TensorClient:
             client = TensorClient(environment, model)

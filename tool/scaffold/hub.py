@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from backends.engines.runs import RecordedModels, RecordingSession, onnxruntime_run, open_session
+from backends.engines.runs import RecordedModels, RecordingSession
 from clients.base import Environment
 from clients.families.base.dispatch_toml import FILE
 from clients.tensors.client import examples_of
@@ -206,8 +206,7 @@ class HubFolder:
 
         Empty where transformers prepares it in no single step.
         """
-        session = open_session(place / name / "1" / MODEL)
-        tap = RecordingSession(session, onnxruntime_run(session))
+        tap = RecordingSession(place / name / "1" / MODEL)
         models = RecordedModels(place, name, tap)
         (client,) = clients_in(place / name / FILE)
         payload: Any = examples_of(client(Environment(models, place)))[0]

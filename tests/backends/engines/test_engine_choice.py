@@ -22,6 +22,7 @@ from backends.engine_choice import (
     EngineChoice,
     EnginePreference,
 )
+from backends.machine.shared_folder import write_json
 from backends.measure_runs import MeasuredRuns
 from backends.model_config import FileSignature, FileTensor, ModelConfigError
 from backends.openvino.session import properties
@@ -157,7 +158,8 @@ class TestTheCache:
         more = replace(ask(), runs=MeasuredRuns(8, 4, 2, joined=True, gain=1.31, megabytes=90))
         given = {"ENGINE_CACHE": str(cache)}
         kept = engine_choice.cached_file(file.parents[1], file, DEFAULT, given)
-        engine_choice.keep_choice(kept, more)
+        assert kept
+        write_json(kept, asdict(more))
         assert ask() == more
         assert len(trials) == 1
 
