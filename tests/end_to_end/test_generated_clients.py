@@ -79,7 +79,8 @@ def make_python_client(site: Endpoint, folder: Path, *programs: str) -> Path:
     address = f"http://127.0.0.1:{site.port}/openapi.json"
     options = ("--output-path", "made", "--meta", "none")
     run(python, "-m", "openapi_python_client", "generate", "--url", address, *options, cwd=folder)
-    command = [python, "-m", "mypy", "--strict", "made", *programs]
+    kept = ("--cache-dir", python.parents[1] / "mypy")  # else it reads all packages each time
+    command = [python, "-m", "mypy", *kept, "--strict", "made", *programs]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     *lines, _ = done.stdout.splitlines()
     own = "made/client.py"  # the generator's, whatever the document says

@@ -88,8 +88,10 @@ def test_what_cannot_be_run(
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.slow
-def test_a_server_that_does_not_answer(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_that_does_not_answer(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sagemaker_emulator.conformance.subject.PATIENT_S", 0.2)
     url = f"http://127.0.0.1:{free_ports(1)[0]}"
     assert main(["conformance", url]) == 2
     assert "does not answer: GET /ping: no connection" in capsys.readouterr().err
