@@ -44,9 +44,9 @@ def test_sentences_lie_where_the_reference_says(tmp_path: Path) -> None:
     (model / "1").mkdir()
     shutil.copytree(SHARED / "minilm", model / "tokenizer")
     (model / "tokenizer" / "model.onnx").rename(model / "1" / "model.onnx")
-    (client,) = clients_in(model / "dispatch.toml")
+    (client,), models = clients_in(model / "dispatch.toml"), OnnxModels(tmp_path)
     for case in json.loads((SHARED / "reference" / "minilm.json").read_text()):
-        vector = answer(client, {"text": case["text"]}, OnnxModels(tmp_path))
+        vector = answer(client, {"text": case["text"]}, models)
         assert np.linalg.norm(vector) == pytest.approx(1, abs=1e-5)
         expected = np.array(case["embedding"])
         assert np.dot(vector, expected) / np.linalg.norm(expected) > 0.999

@@ -101,7 +101,10 @@ def test_who_cannot_wait_is_refused_and_the_load_goes_on(models: Models) -> None
         assert models.loaded() == {"a"}
 
 
-def test_a_load_that_fails_is_not_tried_by_each_request(models: Models) -> None:
+def test_a_load_that_fails_is_not_tried_by_each_request(
+    models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dispatcher.models.on_demand.loading.FORGIVEN_S", 3600)
     add_unloaded(models, "a")
     models.server.refuse_to_load = "it is broken"
     control = on_demand(models)
