@@ -64,6 +64,7 @@ def test_requests_of_unequal_shapes_are_handed_over_together(triton: Triton) -> 
     assert_handed_over_together(triton)
 
 
+@pytest.mark.slow
 def test_so_they_are_on_one_core(tmp_path: Path) -> None:
     onnx_repository.write_repository(tmp_path / "models")
     cores = os.sched_getaffinity(0)

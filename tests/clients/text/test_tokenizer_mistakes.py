@@ -131,7 +131,7 @@ def test_another_start_needs_no_process(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_models_with_the_same_tokenizer_share_it_while_one_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    in_this_process: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tokenizer, "in_use", WeakValueDictionary())
     for name in ("a", "b"):
