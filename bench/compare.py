@@ -22,9 +22,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -138,22 +137,20 @@ def rounds(
     found: Found = {}
     seconds = options.seconds * (2 if model == "yolov5" else 1)  # it takes longest
 
-    def note(name: str, callers: int, measured: Callable[[], Sample]) -> Sample:
-        one = measured()
+    def note(name: str, callers: int, one: Sample) -> None:
         found.setdefault((name, callers), []).append(one)
         say(f"{model}, {callers} callers, {name}: {one.per_second:.1f}/s, p99 {one.p99:.0f} ms")
-        return one
 
     for number, callers in product(range(options.rounds), options.callers):
         way = ways[callers]
-        measured = partial(limit.measure, way, seconds, payload)
-        rate = note(f"{LIMIT}, {way}", callers, measured).per_second
+        best = limit.measure(way, seconds, payload)
+        note(f"{LIMIT}, {way}", callers, best)
         for server in servers[:: -1 if number % 2 else 1]:
             time.sleep(PAUSE_S)
             asked = server.request(payload)
-            measured = partial(of_server, server, asked, callers, seconds, rate)
             try:
-                note(server.name, callers, measured)
+                came = of_server(server, asked, callers, seconds, best.per_second)
+                note(server.name, callers, came)
             except load.LoadError as error:
                 say(f"{server.name}, {model}, {callers} callers: {error}")
     return found
