@@ -69,6 +69,8 @@ class TritonPythonModel:
     _shown: Path | None = None
     _measuring: Thread | None = None
 
+    model_file = staticmethod(session.model_file)
+
     @classmethod
     def auto_complete_config(cls, auto_complete_model_config: Any) -> Any:
         """Add inputs, outputs and batching from the file where the configuration has none.
@@ -253,8 +255,8 @@ class TritonPythonModel:
     def _folder() -> Path:
         return Path(pb_utils.get_model_dir()).parent
 
-    @staticmethod
-    def _file(config: Mapping[str, Any]) -> Path:
+    @classmethod
+    def _file(cls, config: Mapping[str, Any]) -> Path:
         # Triton's model folder is that of the file named in the configuration, if it names one.
         configured = PurePath(config.get("default_model_filename") or "").name
-        return session.model_file(Path(pb_utils.get_model_dir()), configured)
+        return cls.model_file(Path(pb_utils.get_model_dir()), configured)
