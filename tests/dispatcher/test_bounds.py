@@ -35,7 +35,7 @@ from tests.support.fuzz import Numbers
 
 
 @contextmanager
-def at_once(seconds: float = 2) -> Iterator[None]:
+def at_once(seconds: float = 5) -> Iterator[None]:
     """See that the work is not done: each of these took from 10 s to hours, or gigabytes."""
     began = time.process_time()
     yield
