@@ -94,7 +94,7 @@ def counts() -> dict[str, tuple[Callable[[], int], int]]:
 
     return {
         **{f"lines of {name}": (of_room(name), most) for name, (_, most) in ROOMS.items()},
-        "lines of all rooms": (lambda: lines(production()), 49_860),
+        "lines of all rooms": (lambda: lines(production()), 49_820),
         "lines of tests": (lambda: lines(below("tests", "emulator", tests=True)), 50_600),
         "words of pages": (words_of_pages, 42_410),
         "circles of imports": (lambda: len(circles()), 0),
