@@ -6,7 +6,6 @@ import json
 import math
 import time
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from threading import Lock
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -233,7 +232,6 @@ def deadline_of(parameters: Mapping[str, Any]) -> float:
         raise RequestError(f"{what}; expected microseconds since 1970.") from None
 
 
-@lru_cache(maxsize=64)  # a client says the same with every request
 def read_hint(parameter: str, text: str | None, model: str) -> Any:
     """Return what a parameter says of a model; `None` where it says nothing; raise RequestError."""
     try:

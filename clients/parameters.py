@@ -43,21 +43,19 @@ class Parameter:
         Raises BadParameter: it is of the wrong type or out of range.
         """
         if self.choices:
-            fits = value in self.choices if isinstance(value, str) else False
-        elif isinstance(value, bool) or not isinstance(value, int | float):
-            fits = False
-        else:
+            if isinstance(value, str) and value in self.choices:
+                return value
+        elif isinstance(value, int | float) and not isinstance(value, bool):
             whole = isinstance(self.default, int)
             # NaN fails every comparison; 1e400 is read as infinity, which is not meant.
             finite = abs(value) <= sys.float_info.max or value == self.default
-            fits = self.low <= value <= self.high and finite
-            fits = fits and (not whole or value % 1 == 0)  # as 3.0, by JSON Schema
-        if not fits:
-            raise BadParameter(
-                f"`parameters.{name}` is {brief(value)}",
-                hint=f"expected {self.expected}: {self.meaning}",
-            )
-        return type(self.default)(value)  # type: ignore[arg-type]
+            # 3.0 is a whole number, as in JSON Schema.
+            if self.low <= value <= self.high and finite and not (whole and value % 1):
+                return int(value) if whole else float(value)
+        raise BadParameter(
+            f"`parameters.{name}` is {brief(value)}",
+            hint=f"expected {self.expected}: {self.meaning}",
+        )
 
     def read_text(self, name: str, text: str) -> float | str:
         """Return a value from a header or the query, checked as by `read`."""

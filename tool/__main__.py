@@ -70,6 +70,7 @@ def missing(module: str) -> str:
     if module in OF_UNIX:
         return "this command needs Linux or macOS; on Windows, install and run it in WSL"
     package = module.partition(".")[0]
+    # The extra is for all but `onnx`, which few commands need.
     wanted = package if package == "onnx" else "'triton-dispatcher[tool]'"
     return (
         f"this Python lacks {package}, which this command needs; `pip install {wanted}` brings it"

@@ -138,8 +138,9 @@ def best_ways(
         return [limit.measure(way, seconds, payload) for _ in range(2)]
 
     found: dict[int, Way] = {}
+    batches = BATCHES[model]
     for callers in loads:
-        sizes = sorted({*BATCHES[model], max(1, callers // cpus)})
+        sizes = sorted({*batches, max(1, callers // cpus), min(callers, max(batches))})
         ways = [
             way
             for engine, size in product(engines, sizes)

@@ -38,7 +38,13 @@ from clients.tensors.signature import Array
 from clients.triton.server import Signature
 
 NUMBER = "number"
-Labelled = TypedDict("Labelled", {"label": str, "probabilities": dict[str, float]}, total=False)
+
+
+class Labelled(TypedDict, total=False):
+    """What is answered of a class; scores that may be no probabilities have their output's name."""
+
+    label: str
+    probabilities: dict[str, float]
 
 
 def is_type(value: object) -> bool:

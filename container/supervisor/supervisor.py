@@ -140,7 +140,7 @@ class Supervisor:
             for lifecycle in self._lifecycles:
                 if lifecycle.alive:
                     self.system.signal_group(lifecycle.pid, signal.SIGKILL)
-        why = f", since {self._why}" if self._why else ""
+        why = f": {self._why}" if self._why else ""
         self.say(f"stopped, with exit code {self._exit_code}{why}")
         return self._exit_code
 

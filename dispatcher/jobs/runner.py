@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from werkzeug.test import create_environ, run_wsgi_app
+from werkzeug.test import create_environ
 from werkzeug.wsgi import ClosingIterator
 
 from dispatcher.auth.api_keys import INFERENCE, Key
@@ -164,17 +164,23 @@ def replay(app: Wsgi, job: StoredJob) -> JobAnswer:
 
 def answer(app: Wsgi, job: StoredJob, connection: socket.socket, future: Future[JobAnswer]) -> None:
     """Call the application, and write its answer to a file."""
+    status, headers = 0, list[tuple[str, str]]()
+
+    def start_response(line: str, given: list[tuple[str, str]], _: Any = None) -> None:
+        nonlocal status, headers
+        status, headers = int(line.split(maxsplit=1)[0]), given
+
     file = part_of(job)
     try:
         with (job.folder / BODY).open("rb") as body, file.open("wb") as out:
             environ = {**environ_of(job, connection), "wsgi.input": body}
-            pieces, status, headers = run_wsgi_app(app, environ)
+            pieces = app(environ, start_response)
             with closing(ClosingIterator(pieces)) as answered:
                 out.writelines(answered)
     except BaseException as error:
         future.set_exception(error)
     else:
-        future.set_result(JobAnswer(int(status.split(maxsplit=1)[0]), [*headers], file))
+        future.set_result(JobAnswer(status, headers, file))
 
 
 def environ_of(job: StoredJob, connection: socket.socket) -> dict[str, Any]:

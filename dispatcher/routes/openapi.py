@@ -185,7 +185,7 @@ def describe_model(
 
 
 def with_items(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema, for generators: an array of anything lacks `items`, a tuple has `false`."""
+    """Return a schema whose arrays all have `items`, which generators want; msgspec omits some."""
     is_array = schema.get("type") == "array"
     return {**schema, "items": schema.get("items") or {}} if is_array else schema
 

@@ -56,7 +56,7 @@ def test_what_cannot_be_killed_ends_the_container() -> None:
     assert [(at, pid) for at, pid, n in script.sent if n in {QUIT, TERM}][:2] == [(92, 3), (93, 2)]
     assert out.said[-2:] == [
         "Triton cannot be killed: exiting without waiting longer",
-        "stopped, with exit code 1, since Triton was killed 60 s ago and is still there",
+        "stopped, with exit code 1: Triton was killed 60 s ago and is still there",
     ]
     assert script.time < 91 + 25 + 5
     script = Script(signals={5: [TERM]}, undying=frozenset({1}))

@@ -18,7 +18,7 @@ from tests.test_architecture import CODE, EMULATOR, PROJECT, circles, files
 
 # Folders of the rooms, and the most lines that the files of each may have together.
 ROOMS = {
-    "dispatcher": (("dispatcher",), 16_510),
+    "dispatcher": (("dispatcher",), 16_520),
     "clients": (("clients",), 12_940),
     "container": (("container",), 3_580),
     "backends": (("backends",), 5_020),
@@ -94,8 +94,8 @@ def counts() -> dict[str, tuple[Callable[[], int], int]]:
 
     return {
         **{f"lines of {name}": (of_room(name), most) for name, (_, most) in ROOMS.items()},
-        "lines of all rooms": (lambda: lines(production()), 49_820),
-        "lines of tests": (lambda: lines(below("tests", "emulator", tests=True)), 50_600),
+        "lines of all rooms": (lambda: lines(production()), 49_830),
+        "lines of tests": (lambda: lines(below("tests", "emulator", tests=True)), 50_610),
         "words of pages": (words_of_pages, 42_410),
         "circles of imports": (lambda: len(circles()), 0),
         "settings": (lambda: len(list(rows())), 63),

@@ -22,7 +22,7 @@ MODEL_DIR = "/opt/ml/model"
 MODELS_DIR = "/opt/ml/models"  # of a multi-model endpoint, with a folder for each
 DEFAULT_PORT = 8080
 NEEDED_PORTS = 8
-PORTS = range(10_000, 20_000)  # below those that Linux gives to outgoing connections
+PORTS = range(10_000, 20_000)  # Linux gives higher ones to outgoing connections
 NO_SERVE = (
     "the service runs `docker run IMAGE serve`: the image needs a program `serve` on PATH, or an "
     'ENTRYPOINT in exec form (["program"]) that takes this word'

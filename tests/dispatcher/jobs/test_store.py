@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from werkzeug.datastructures import Headers
@@ -147,6 +148,14 @@ def test_a_refused_job_is_run_again_behind_the_others(
     assert runner(store, app("200 OK", b"{}")).step()
     assert (end := job.end)
     assert end["status"] == "succeeded"
+
+
+def test_an_answer_that_breaks_off_is_closed(tmp_path: Path) -> None:
+    accept(store := store_in(tmp_path))
+    pieces = MagicMock()
+    pieces.__iter__.return_value.__next__.side_effect = ValueError
+    assert runner(store, lambda *_: pieces).step()
+    pieces.close.assert_called_once_with()
 
 
 def test_none_is_begun_while_others_wait_for_a_slot(tmp_path: Path) -> None:
